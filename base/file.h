@@ -1,0 +1,49 @@
+/* file.h - whole files: read, map, publish.
+ *
+ * A published file appears whole or not at all: it is written to a temporary name in
+ * the same directory, fsynced, renamed, and the directory fsynced. */
+#ifndef KVM_BASE_FILE_H
+#define KVM_BASE_FILE_H
+
+#include "base/str.h"
+
+/* kvm_file_read - the whole file into keep (NUL after it). KVM_RANGE beyond max_bytes.
+ */
+KVM_MUST kvm_status kvm_file_read(kvm_str *out, kvm_arena *keep, kvm_str path,
+                                  size_t max_bytes, kvm_err *err);
+
+/* kvm_file_map - map read-only, length taken from fstat before mapping; unmapped by
+ * keep's cleanup. A file of zero bytes gives at = "" and len = 0. */
+KVM_MUST kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path,
+                                 kvm_err *err);
+
+/* A file being written. begin -> write* -> (publish | drop). Writes are buffered (1
+ * MiB) and hashed (SHA-256) on the way; pwrite-style patching is not offered. */
+typedef struct kvm_out kvm_out;
+KVM_MUST kvm_status kvm_out_begin(kvm_out **out, kvm_arena *keep, kvm_str path,
+                                  kvm_err *err);
+KVM_MUST kvm_status kvm_out_write(kvm_out *out, const void *bytes, size_t n,
+                                  kvm_err *err);
+KVM_MUST kvm_status kvm_out_publish(kvm_out *out, char sha256_hex[65],
+                                    kvm_err *err); /* hex may be NULL */
+void kvm_out_drop(kvm_out *out); /* removes the temporary; safe after publish; run by
+                                    keep's cleanup */
+
+/* kvm_file_publish - begin, write, publish in one call */
+KVM_MUST kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scratch,
+                                     kvm_err *err);
+KVM_MUST kvm_status kvm_dir_make(kvm_str path,
+                                 kvm_err *err); /* with parents; existing is fine */
+bool kvm_path_exists(kvm_str path);
+bool kvm_path_is_dir(kvm_str path);
+
+/* An append-only log of records (JSON lines) that survives kill -9: each append is one
+ * write(2) followed by fdatasync when `sync`. Open truncates a torn last line (no
+ * newline at the end). */
+typedef struct kvm_log_file kvm_log_file;
+KVM_MUST kvm_status kvm_log_open(kvm_log_file **log, kvm_arena *keep, kvm_str path,
+                                 kvm_err *err);
+KVM_MUST kvm_status kvm_log_append(kvm_log_file *log, kvm_str line, bool sync,
+                                   kvm_err *err);
+
+#endif

@@ -1,0 +1,64 @@
+/* json.h - JSON through jansson, with errors that name the file and the path of the
+ * value.
+ *
+ * A document is a json_t owned by the arena it was read into. Getters take a kvm_jat: a
+ * value and the dotted path that led to it, so "config.json: rope_parameters.factor:
+ * expected a number, found a string" costs the caller nothing. Depth is limited to 64,
+ * duplicate keys are refused. */
+#ifndef KVM_BASE_JSON_H
+#define KVM_BASE_JSON_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+
+typedef struct kvm_jat {
+    const json_t *v;  /* borrows; NULL = absent */
+    const char *file; /* for messages; borrows */
+    const char *path; /* dotted, for messages; borrows; "" at the root */
+    int line;         /* > 0 when the document came from YAML */
+} kvm_jat;
+
+KVM_MUST kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path,
+                                  kvm_err *err);
+KVM_MUST kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
+                                   kvm_str file_name, kvm_err *err);
+
+/* members: the path string of the result lives in keep. kvm_jat.v is NULL when absent
+ * or null. */
+kvm_jat kvm_json_get(kvm_jat obj, kvm_arena *keep, const char *key);
+kvm_jat kvm_json_item(kvm_jat arr, kvm_arena *keep, ptrdiff_t i);
+static inline bool kvm_json_has(kvm_jat at)
+{
+    return at.v && !json_is_null(at.v);
+}
+
+/* typed reads; KVM_FORMAT with the place when absent or of another type. The _or forms
+ * give the fallback when absent or null, and still refuse another type. Integers
+ * accept 3.0. */
+KVM_MUST kvm_status kvm_json_i64(kvm_jat at, int64_t *out, kvm_err *err);
+KVM_MUST kvm_status kvm_json_i64_or(kvm_jat at, int64_t fallback, int64_t *out,
+                                    kvm_err *err);
+KVM_MUST kvm_status kvm_json_f64(kvm_jat at, double *out, kvm_err *err);
+KVM_MUST kvm_status kvm_json_f64_or(kvm_jat at, double fallback, double *out,
+                                    kvm_err *err);
+KVM_MUST kvm_status kvm_json_bool_or(kvm_jat at, bool fallback, bool *out,
+                                     kvm_err *err);
+KVM_MUST kvm_status kvm_json_str(kvm_jat at, kvm_str *out,
+                                 kvm_err *err); /* borrows from the document */
+KVM_MUST kvm_status kvm_json_str_or(kvm_jat at, kvm_str fallback, kvm_str *out,
+                                    kvm_err *err);
+KVM_MUST kvm_status kvm_json_array(kvm_jat at, ptrdiff_t *n, kvm_err *err);
+KVM_MUST kvm_status kvm_json_object(kvm_jat at, kvm_err *err);
+
+/* kvm_json_canonical - sorted keys, no spaces, shortest round-trip numbers: what keys
+ * are hashed from */
+KVM_MUST kvm_status kvm_json_canonical(kvm_str *out, kvm_arena *keep, const json_t *v,
+                                       kvm_err *err);
+KVM_MUST kvm_status kvm_json_pretty(kvm_str *out, kvm_arena *keep, const json_t *v,
+                                    kvm_err *err);
+/* kvm_json_own - decref v when the arena goes; gives v back, NULL (v decref'd) when
+ * spent */
+json_t *kvm_json_own(kvm_arena *keep, json_t *v);
+
+#endif
