@@ -1,0 +1,209 @@
+# kvmill - one non-recursive Makefile; `make help` lists the targets.
+#
+#   build/$(V)/   everything a build makes; V = release (default), debug, asan, tsan, cov,
+#                 fuzz, or any other name, which means release flags in a folder of its own
+#   FLOORS="base kernels"   build only these folders of design order
+#   T=unit/test_json        build and run only the tests whose path contains this
+#   WERROR=1                warnings are errors (continuous integration)
+#   VERBOSE=1               show whole commands
+
+V      ?= release
+B      := build/$(V)
+FLOORS ?= base kernels models translators schema reports jobs scheduler workers
+prefix ?= /usr/local
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: FORCE
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
+# --- packages: build/pkg.mk is remade, and read again, whenever scripts/deps changes.
+# Only `make run`, `test` and their kin install what is missing; others say what to do.
+INSTALLING := $(filter deps run test check real bench asan tsan,$(MAKECMDGOALS))
+NEEDS_PKG  := $(filter-out help clean layers lint format-check,$(or $(MAKECMDGOALS),all))
+ifneq ($(NEEDS_PKG),)
+include build/pkg.mk
+endif
+build/pkg.mk: scripts/deps
+	@mkdir -p build
+	@scripts/deps $(if $(INSTALLING),,--check)
+	@scripts/deps --make > $@
+
+# --- flags
+WARN := -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wvla \
+        -Wundef -Wdouble-promotion -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
+        -Wcast-qual -Wpointer-arith -Wwrite-strings -Wswitch-enum
+ifeq ($(WERROR),1)
+WARN += -Werror
+endif
+OPT := -O3
+SAN :=
+ifeq ($(V),debug)
+OPT := -Og
+else ifeq ($(V),asan)
+OPT := -O1
+SAN := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else ifeq ($(V),tsan)
+OPT := -O1
+SAN := -fsanitize=thread -fno-omit-frame-pointer
+else ifeq ($(V),cov)
+OPT := -O0
+SAN := --coverage
+else ifeq ($(V),fuzz)
+CC  := clang
+OPT := -O1
+SAN := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+endif
+CPPFLAGS := -I. -D_POSIX_C_SOURCE=200809L $(PKG_CFLAGS)
+CFLAGS   := -std=c11 -fno-common -ffp-contract=off -pthread -g $(OPT) $(SAN) $(WARN)
+LDFLAGS  := -pthread $(SAN)
+LDLIBS   := $(PKG_LIBS) -lm
+ifeq ($(VERBOSE),)
+Q = @echo '  $(or $(if $(filter %.o,$@),CC),$(if $(filter %.a,$@),AR),LD) $(@:build/%=%)';
+endif
+COMPILE   = $(CC) $(CPPFLAGS) $(CFLAGS) $(VECTOR) -MMD -MP -c
+
+# --- sources
+LIB_SRC   := $(sort $(foreach d,$(FLOORS),$(wildcard $(d)/*.c $(d)/*/*.c)))
+CLI_SRC   := $(sort $(wildcard cli/*.c))
+HELP_SRC  := $(sort $(wildcard tests/support/*.c))
+TEST_SRC  := $(sort $(wildcard tests/*/test_*.c))
+BENCH_SRC := $(sort $(wildcard tests/bench/bench_*.c))
+FUZZ_SRC  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+ALL_SRC   := $(LIB_SRC) $(CLI_SRC) $(HELP_SRC) $(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
+             $(wildcard tests/fuzz/replay.c)
+ifneq ($(T),)
+TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(findstring $(T),$(t)),$(t)))
+FUZZ_SRC := $(foreach t,$(FUZZ_SRC),$(if $(findstring $(T),$(t)),$(t)))
+endif
+
+LIB     := $(B)/libkvmill.a
+BIN     := $(if $(wildcard cli/main.c),$(B)/kvmill)
+obj      = $(1:%.c=$(B)/%.o)
+LIB_OBJ := $(call obj,$(LIB_SRC)) $(B)/build_info.o
+TESTS   := $(TEST_SRC:%.c=$(B)/%)
+BENCHES := $(BENCH_SRC:%.c=$(B)/%)
+FUZZERS := $(FUZZ_SRC:%.c=$(B)/%)
+
+## all: the library and the program (default)
+.PHONY: all
+all: $(LIB) $(BIN)
+
+# Vector files are compiled for their instruction set and chosen at run time.
+$(B)/kernels/%_avx2.o:   VECTOR := -march=x86-64-v3
+$(B)/kernels/%_avx512.o: VECTOR := -march=x86-64-v4
+
+$(B)/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) -o $@ $<
+$(B)/build_info.o: $(B)/build_info.c $(B)/flags
+	$(Q)$(COMPILE) -o $@ $<
+$(LIB): $(LIB_OBJ)
+	@rm -f $@
+	$(Q)ar rcD $@ $^ && ranlib -D $@
+$(B)/kvmill: $(call obj,$(CLI_SRC)) $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(TESTS): $(B)/%: $(B)/%.o $(call obj,$(HELP_SRC)) $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+$(BENCHES): $(B)/%: $(B)/%.o $(call obj,$(HELP_SRC)) $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+ifeq ($(V),fuzz)
+$(FUZZERS): $(B)/%: $(B)/%.o $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+else
+$(FUZZERS): $(B)/%: $(B)/%.o $(B)/tests/fuzz/replay.o $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+endif
+.SECONDARY:
+
+# Objects depend on the flags they were built with, and the program knows its commit.
+$(B)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || \
+	    echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+$(B)/build_info.c: FORCE
+	@mkdir -p $(@D)
+	@scripts/build_info '$(CC)' '$(OPT) $(SAN)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+-include $(patsubst %.c,$(B)/%.d,$(ALL_SRC)) $(B)/build_info.d
+
+## test: build and run every test (T=text: only those whose path contains it)
+.PHONY: test check unit fault
+test check: $(BIN) $(TESTS) $(FUZZERS)
+	@tests/run $(B) '$(T)'
+## unit: only tests/unit
+unit:
+	@$(MAKE) test T=tests/unit/
+## fault: only tests/fault (fails the nth call of the operating system for every n)
+fault:
+	@$(MAKE) test T=tests/fault/
+## asan tsan: all tests under the address+undefined / thread sanitizer
+.PHONY: asan tsan cov
+asan tsan:
+	@$(MAKE) V=$@ test
+## cov: line coverage per source file
+cov:
+	@$(MAKE) V=cov test
+	@scripts/coverage build/cov $(LIB_SRC)
+## fuzz: run every fuzzer for FUZZ_SECONDS (60) each from its corpus (needs clang)
+.PHONY: fuzz fuzzers
+FUZZ_SECONDS ?= 60
+fuzz:
+	@$(MAKE) V=fuzz fuzzers
+	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_SRC:%.c=build/fuzz/%)
+fuzzers: $(FUZZERS)
+## bench: build and run the benches (T=text: only those)
+.PHONY: bench
+bench: $(BENCHES)
+	@for b in $(foreach b,$(BENCHES),$(if $(findstring $(T),$(b)),$(b))); do \
+	    echo "== $$b"; $$b || exit 1; done
+
+## run: the example pair, both directions, from spec to report
+.PHONY: run real
+run: $(BIN)
+	@$(B)/kvmill run tests/zoo/pair.yaml
+## real: the whole job on two checkpoints of yours: make real SRC=DIR TGT=DIR
+real: $(BIN)
+	@scripts/real $(B)/kvmill '$(SRC)' '$(TGT)'
+
+## deps: install the Debian packages that are missing
+.PHONY: deps
+deps:
+	@scripts/deps
+
+## layers: no include points down the list of floors
+.PHONY: layers lint format-check
+layers:
+	@tests/layers.sh
+## lint: clang-format and clang-tidy over every file
+lint: format-check build/pkg.mk
+	@scripts/lint '$(CPPFLAGS) -std=c11' $(ALL_SRC)
+format-check:
+	@scripts/format-check
+
+## compile_commands.json: for editors and clang tools
+compile_commands.json: Makefile FORCE
+	@scripts/compile_commands '$(CC) $(CPPFLAGS) $(CFLAGS) -c' $(ALL_SRC) > $@
+
+## install: DESTDIR= prefix=/usr/local
+.PHONY: install clean help
+install: $(BIN)
+	install -Dm755 $(B)/kvmill '$(DESTDIR)$(prefix)/bin/kvmill'
+	@for p in $(wildcard doc/*.1); do \
+	    install -Dm644 $$p '$(DESTDIR)$(prefix)/share/man/man1/'$${p#doc/}; done
+	@for p in $(wildcard jobs/suites/*); do \
+	    install -Dm644 $$p '$(DESTDIR)$(prefix)/share/kvmill/'$${p#jobs/}; done
+## clean: remove build/
+clean:
+	rm -rf build
+## help: this list
+help:
+	@sed -n 's/^## \([^:]*\): /  \1\t/p' Makefile | expand -t 26
