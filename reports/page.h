@@ -1,0 +1,122 @@
+/* page.h - a pair's report: one JSON document in, one self-contained HTML page out.
+ *
+ * The document is the whole interface: it says what was measured, the page decides how
+ * to show it. Whoever fills it never writes HTML; whoever draws never computes a
+ * metric. Every member but "format", "version" and "pair" is optional; what is absent
+ * is shown as "not measured", with the reason that "absent" gives for the section. A
+ * wrong type, an unknown section, arm or verdict is KVM_FORMAT with the place.
+ *
+ * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.90, "high": 0.96, "note":
+ * "..."} low/high: 95 % interval (quality), quartiles (seconds). value null: note says
+ * why. kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions (not
+ * percent). ARM, a key of arms.def.  OBJ, any short name of a cached tensor:
+ * "k_content", "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people
+ * read.
+ *
+ * {
+ *   "format": "kvmill.report", "version": 1,
+ *   "sample": "why these numbers are not a measurement",     -> a banner; omit for real
+ * runs "made": "2026-01-31T12:00:00Z", "pair": { "name": "small-large", file names
+ * derive from it "source": MODEL, "target": MODEL, "reverse": {"name": "large-small",
+ * "href": "large-small.html"}
+ *   },
+ *     MODEL: {"name": "small", "family": "qwen3", "parameters": 1100000, "layers": 4,
+ *             "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"}
+ *
+ *   "translator": {"arm": ARM,        the one that the verdict speaks of; absent: the
+ * ARM with the best mean floor-normalised retention "shape": "per target layer, k best
+ * source layers", "k": 4, "lambda": 1e-3, "parameters": 98304, "bytes": 393216,
+ *     "selected": [[2,1,3,0], ...]}                           per target layer, best
+ * first
+ *
+ *   "calibration": {"text": "State of the Union 1961-2021", "sequences": 256,
+ *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "held_out_rows": 6554,
+ *     "features": 256},
+ *
+ *   "gates": [{"name": "held_out_r2", "title": "Held-out R², worst layer", "value":
+ * EST, "format": FORMAT, "need": "≥ 0.30", "verdict": "pass" | "fail" | "unmeasured",
+ *     "required": true, "where": "layer 3, V", "note": "..."}],
+ *     required (default true): a failed one makes the verdict "does not serve"
+ *
+ *   "linearity": {
+ *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...]}],
+ *         held-out R² of one source layer alone, r2[source layer][target layer], null
+ * ok "greedy": [{"object": OBJ, "title": "K content", "layers": [{"target": 0, "order":
+ * [2,1], "r2": [0.61, 0.70]}]}], "k": {"k": [1,2,4,...], "chosen": 4, "series":
+ * [{"title": "K content", "r2": [...]}]},    mean over layers, held-out "lambda":
+ * {"lambda": [1e-6,...], "chosen": 1e-3,         relative "series": [{"title": "K
+ * content", "r2": [...]}], "absolute": {"lambda": 0.01, "relative": 6.7e-9,     where
+ * it falls on the axis "r2": [...]}}                           one per series
+ *   },
+ *
+ *   "layers": [{"arm": ARM, "rows": [{"layer": 0, "k_r2": EST, "v_r2": EST,  held-out
+ *     "k_r2_fit": EST, "v_r2_fit": EST,                                      in-sample
+ *     "cosine": EST, "c_k": EST, "c_v": EST}]}],
+ *
+ *   "suites": [{"name": "arc_challenge", "title": "ARC-Challenge", "metric":
+ * "accuracy", "format": FORMAT, "better": "high" | "low", "chance": 0.25, "items": 400,
+ *     "note": "...",
+ *     "arms": {ARM: {"score": EST, "retention": EST, "floor_normalised": EST,
+ *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST}}}],
+ *         kvm_comparison_json makes an arm's object
+ *
+ *   "needle": {"items": 40, "note": "...",
+ *     "points": [{"tokens": 512, "achieved": 509, "bos": 1, "arms": {ARM: EST}}]},
+ *         recall (contained answer); needle points are also welcome among "suites"
+ *
+ *   "timing": {"machine": "2 × …", "threads": 2, "rounds": 10, "warmups": 2,
+ *     "break_even": EST,                                       tokens; kvm_break_even
+ *     "points": [{"tokens": 64,
+ *       "cold": EST, "switch": EST,                            median s, quartiles
+ *       "speedup": EST,                                        cold/switch, rounds'
+ * ratio "cold_stages":   {"prefill": s, "first_decode": s}, "switch_stages":
+ * {"capture": s, "transfer": s, "translate": s, "inject": s, "first_decode": s}, any
+ * names, in this order "bytes_moved": b, "peak_bytes": b, "translate_tokens_per_s": x,
+ * "translate_bytes_per_s": x, "note": "..."}]},
+ *
+ *   "build": {"steps": [{"title": "capture small", "seconds": 41.0, "reused": false}],
+ *     "bytes": 393216,                                         the translator's file
+ *     "amortise": [{"tokens": 2048, "switches": EST}]},        kvm_amortise
+ *
+ *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT}],
+ *     "rows": [{"title": "fit and infer rotated", "cells": [EST, ...], "note":
+ * "..."}]},
+ *
+ *   "provenance": [{"title": "Models", "rows": [["small", "sha256 …"], ...]}],
+ *   "spec": "the pair's YAML or JSON, as text",
+ *   "notes": ["anything a reader must know", ...],
+ *   "absent": {"timing": "the spec asks for none"}             section -> reason
+ * }
+ *
+ * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |
+ *   "count" | "rate"; default "number".
+ *
+ * The verdict's words (KVM_SERVES_*): "serves" when every required gate passed, the
+ * mean floor-normalised retention is at least 0.90 and every suite on which the target
+ * on its own cache beats the strongest control is one on which the translated cache
+ * does too; "does not serve" when a required gate failed, or that mean is below 0.50;
+ * "serves in part" between; "not decided" when gates or quality were not measured. */
+#ifndef KVM_REPORTS_PAGE_H
+#define KVM_REPORTS_PAGE_H
+
+#include "base/json.h"
+
+#define KVM_REPORT_FORMAT "kvmill.report"
+enum { KVM_REPORT_VERSION = 1 };
+
+/* kvm_page_html - append the whole page to out. On error out may hold a part of it. */
+KVM_MUST kvm_status kvm_page_html(kvm_text *out, kvm_jat doc, kvm_arena scratch,
+                                  kvm_err *err);
+
+/* kvm_report_publish - NAME.html, NAME.json and NAME.<table>.csv into dir (made if
+ * absent), each whole or not at all; NAME is pair.name, which must be a plain file
+ * name. */
+KVM_MUST kvm_status kvm_report_publish(kvm_str dir, kvm_jat doc, kvm_arena scratch,
+                                       kvm_err *err);
+
+/* kvm_report_verdict - the headline ("The translated cache serves.") and the sentence
+ * that supports it, as plain text in keep: for the terminal and the catalogue. */
+KVM_MUST kvm_status kvm_report_verdict(kvm_str *headline, kvm_str *sentence,
+                                       kvm_arena *keep, kvm_jat doc, kvm_err *err);
+
+#endif

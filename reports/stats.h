@@ -1,0 +1,122 @@
+/* stats.h - statistics of a comparison: what a score is worth, and how sure we are.
+ *
+ * Everything a report prints is a kvm_est: a value with, where it can be had, a 95 %
+ * interval, or no value and the reason why. Division by nothing never gives inf: it
+ * gives a missing value with words. Arms of a suite are scored on the same items, so
+ * every interval comes from one paired bootstrap: the items are resampled, the arms
+ * kept together. */
+#ifndef KVM_REPORTS_STATS_H
+#define KVM_REPORTS_STATS_H
+
+#include <jansson.h>
+#include <math.h>
+
+#include "base/rng.h"
+#include "base/str.h"
+
+typedef struct kvm_est {
+    double value;     /* NaN: missing, and note says why */
+    double low, high; /* 95 % interval, or quartiles of a timing; NaN: none */
+    kvm_str note;     /* why it is missing, or a qualification ("at most"); borrows */
+} kvm_est;
+
+static inline bool kvm_est_has(kvm_est e)
+{
+    return isfinite(e.value);
+}
+static inline bool kvm_est_has_interval(kvm_est e)
+{
+    return isfinite(e.low) && isfinite(e.high);
+}
+static inline kvm_est kvm_est_of(double value)
+{
+    return (kvm_est){value, NAN, NAN, {"", 0}};
+}
+static inline kvm_est kvm_est_missing(kvm_str why)
+{
+    return (kvm_est){NAN, NAN, NAN, why};
+}
+/* kvm_est_json - {"value","low","high","note"}, absent members left out, a missing
+ * value as null; gives a new reference, NULL when memory is out */
+json_t *kvm_est_json(kvm_est e);
+
+/* ---- arms ---- */
+
+typedef enum kvm_arm_group { KVM_ANCHOR, KVM_ARM, KVM_CONTROL } kvm_arm_group;
+
+typedef enum kvm_arm {
+#define X(NAME, key, label, group, what) KVM_ARM_##NAME,
+#include "reports/arms.def"
+#undef X
+    KVM_ARM_COUNT
+} kvm_arm;
+
+typedef struct kvm_arm_info {
+    const char *key, *label, *what;
+    kvm_arm_group group;
+} kvm_arm_info;
+extern const kvm_arm_info kvm_arms[KVM_ARM_COUNT];
+bool kvm_arm_find(kvm_str key, kvm_arm *out);
+
+/* ---- scores of one suite ---- */
+
+/* One metric of one suite on the same n items for every arm. */
+typedef struct kvm_scores {
+    const double *item[KVM_ARM_COUNT]; /* (n) per item; NULL: arm not run */
+    const double *weight;              /* (n) > 0, e.g. tokens; NULL: 1 each */
+    ptrdiff_t n;
+    double chance;       /* the score of guessing; NaN: unknown or none */
+    bool lower_better;   /* KL, perplexity: retention has no meaning */
+    bool exp_of_mean;    /* the score is exp(mean): perplexity from log-likelihood */
+    uint64_t seed;       /* same seed, same intervals */
+    ptrdiff_t resamples; /* 0: 10,000 */
+} kvm_scores;
+
+typedef struct kvm_comparison {
+    kvm_est score;
+    kvm_est retention;        /* score / native */
+    kvm_est floor_normalised; /* (score - chance) / (native - chance) */
+    kvm_est gap_recovered;    /* (score - source) / (native - source) */
+    kvm_est versus_native;    /* score - native, paired */
+    kvm_est versus_control; /* score - the strongest of raw_source, wrong_donor, zero */
+} kvm_comparison;
+
+/* kvm_compare - every arm of a suite at once.
+ *   out  (KVM_ARM_COUNT)  an arm that was not run gets missing values
+ * A ratio whose denominator's interval covers zero is missing with that reason. Needs
+ * n >= 2 for intervals. KVM_NAN names the first item that is not finite; KVM_RANGE for
+ * a weight <= 0. O(resamples n), deterministic. */
+KVM_MUST kvm_status kvm_compare(kvm_comparison out[KVM_ARM_COUNT], const kvm_scores *s,
+                                kvm_arena scratch, kvm_err *err);
+/* kvm_comparison_json - the arm's object of a report document (page.h); new reference
+ */
+json_t *kvm_comparison_json(const kvm_comparison *c);
+
+/* ---- timings ---- */
+
+/* kvm_quantile - of n values in ascending order, 0 <= q <= 1, linear between order
+ * statistics (numpy's default); NaN for n <= 0 */
+double kvm_quantile(const double *sorted, ptrdiff_t n, double q);
+
+/* kvm_median - the median with the quartiles as low and high (not a 95 % interval).
+ * Missing with a reason for n <= 0 or a value that is not finite. */
+kvm_est kvm_median(const double *x, ptrdiff_t n, kvm_arena scratch);
+
+/* kvm_ratio_rounds - a/b where a[i] and b[i] were timed in the same round: the median
+ * of the rounds' ratios, 95 % bootstrap interval over rounds (n >= 2). */
+kvm_est kvm_ratio_rounds(const double *a, const double *b, ptrdiff_t n, uint64_t seed,
+                         kvm_arena scratch);
+
+/* kvm_break_even - the length from which the switch stays sooner than the cold start,
+ * by straight lines in log-log between measured lengths. tokens (n) ascending, > 0;
+ * cold, swap (n) seconds > 0 Sooner at every length: the shortest length, note "at or
+ * below the shortest length measured". Not sooner at the longest: missing, the note
+ * says so. */
+kvm_est kvm_break_even(const double *tokens, const double *cold, const double *swap,
+                       ptrdiff_t n);
+
+/* kvm_amortise - how many switches pay for the build: seconds / (cold - swap), rounded
+ * up; missing when the switch saves nothing */
+kvm_est kvm_amortise(double build_seconds, double cold, double swap);
+
+#endif
