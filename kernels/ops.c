@@ -1,0 +1,267 @@
+#include "kernels/ops.h"
+
+#include "base/build.h"
+#include "base/checked.h"
+#include "kernels/backend.h"
+
+#include <cblas.h>
+#include <string.h>
+
+static const kvm_backend *const backends[] = {&kvm_backend__ref, &kvm_backend__cpu};
+enum { BACKENDS = (int)(sizeof backends / sizeof *backends) };
+
+const kvm_backend *kvm_backend_find(kvm_str name)
+{
+    for (int i = 0; i < BACKENDS; i++)
+        if (kvm_str_eq(name, kvm_str_of(backends[i]->name))) return backends[i];
+    return NULL;
+}
+
+const char *kvm_backend_name(const kvm_backend *b)
+{
+    return b->name;
+}
+
+/* ---- the context ------------------------------------------------------------------ */
+
+static void scratch_free(void *arena)
+{
+    kvm_arena_free(arena);
+}
+
+kvm_status kvm_compute_new(kvm_compute **out, kvm_arena *keep, const kvm_backend *b,
+                           int threads, kvm_err *err)
+{
+    if (!b) return kvm_fail(err, KVM_NOTFOUND, "no such backend in this build");
+    kvm_compute *c = kvm_new(keep, kvm_compute, 1);
+    if (!c) return kvm_nomem(err, keep);
+    c->backend = b;
+    TRY(kvm_pool_new(&c->pool, keep, threads, err));
+    c->threads = kvm_pool_threads(c->pool);
+    const size_t bytes = b->scratch_bytes + (size_t)c->threads * b->scratch_per_thread;
+    TRY(kvm_arena_init(&c->scratch, bytes, err));
+    TRY(kvm_arena_defer(keep, scratch_free, &c->scratch, err));
+    if (b->open) TRY(b->open(c, err));
+    *out = c;
+    return KVM_OK;
+}
+
+int kvm_compute_threads(const kvm_compute *c)
+{
+    return c->threads;
+}
+
+kvm_pool *kvm_compute_pool(const kvm_compute *c)
+{
+    return c->pool;
+}
+
+kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep)
+{
+    return kvm_str_fmt(keep,
+                       "%s threads=%d isa=%s blas=OpenBLAS/%s cc=\"%s\" flags=\"%s\"",
+                       c->backend->name, c->threads, c->backend->isa(c),
+                       openblas_get_corename(), kvm_build_compiler, kvm_build_flags);
+}
+
+/* Sums over nothing are rare and not worth a thought in a fast kernel. */
+static const kvm_backend *backend_for(const kvm_compute *c, ptrdiff_t terms)
+{
+    return terms > 0 ? c->backend : &kvm_backend__ref;
+}
+
+#define CHECK(op, ...)                                                                 \
+    do {                                                                               \
+        const kvm_tensor *const views_[] = {__VA_ARGS__};                              \
+        const int count_ = (int)(sizeof views_ / sizeof *views_);                      \
+        TRY(kvm_ops__check(KVM_OP_##op, views_, count_, err));                         \
+        for (int i_ = 0; i_ < count_; i_++)                                            \
+            if (views_[i_]->device != c->backend->device)                              \
+                return kvm_fail(err, KVM_SHAPE,                                        \
+                                "%s: the views are not on %s's device", #op,           \
+                                c->backend->name);                                     \
+    } while (0)
+
+/* ---- model forward ---------------------------------------------------------------- */
+
+/* ids[t] in [0,n); a NULL list passes */
+static kvm_status check_ids(const int32_t *ids, ptrdiff_t count, ptrdiff_t n,
+                            const char *op, kvm_err *err)
+{
+    for (ptrdiff_t t = 0; ids && t < count; t++)
+        if (ids[t] < 0 || ids[t] >= n)
+            return kvm_fail(err, KVM_RANGE, "%s: id %d at place %td is not in 0..%td",
+                            op, (int)ids[t], t, n - 1);
+    return KVM_OK;
+}
+
+kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *ids, kvm_tensor w,
+                        kvm_err *err)
+{
+    CHECK(embed, &y, &w);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    TRY(check_ids(ids, y.dim[0], w.dim[0], "embed", err));
+    return c->backend->embed(c, &y, ids, &w, err);
+}
+
+kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w,
+                          ptrdiff_t group, double eps, bool plus_one, kvm_err *err)
+{
+    CHECK(rmsnorm, &y, &x, &w);
+    const ptrdiff_t f = x.dim[1];
+    if (group <= 0 || f % group)
+        return kvm_fail(err, KVM_SHAPE, "rmsnorm: F = %td is not whole groups of %td",
+                        f, group);
+    if (w.dim[0] != group && w.dim[0] != f)
+        return kvm_fail(err, KVM_SHAPE, "rmsnorm: w has %td entries, not %td or %td",
+                        w.dim[0], group, f);
+    if (!(eps >= 0)) return kvm_fail(err, KVM_RANGE, "rmsnorm: eps is %g", eps);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return c->backend->rmsnorm(c, &y, &x, &w, group, eps, plus_one, err);
+}
+
+kvm_status kvm_weight_new(kvm_weight **out, kvm_arena *keep, kvm_compute *c,
+                          kvm_tensor matrix, const float *bias, kvm_err *err)
+{
+    kvm_tensor y = kvm_view2(NULL, KVM_F32, 0, matrix.rank == 2 ? matrix.dim[0] : 0);
+    kvm_tensor x = kvm_view2(NULL, KVM_F32, 0, matrix.rank == 2 ? matrix.dim[1] : 0);
+    y.device = x.device = matrix.device;
+    CHECK(linear, &y, &x, &matrix);
+    kvm_weight *w = kvm_new(keep, kvm_weight, 1);
+    if (!w) return kvm_nomem(err, keep);
+    w->matrix = matrix;
+    w->bias = bias;
+    *out = w;
+    return KVM_OK;
+}
+
+size_t kvm_weight_bytes(const kvm_weight *w)
+{
+    return w->bytes;
+}
+
+kvm_status kvm_op_linear(kvm_compute *c, kvm_tensor y, kvm_tensor x,
+                         const kvm_weight *w, bool add, kvm_err *err)
+{
+    CHECK(linear, &y, &x, &w->matrix);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return backend_for(c, x.dim[1])->linear(c, &y, &x, w, add, err);
+}
+
+kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos,
+                       const kvm_rope *r, bool inverse, kvm_err *err)
+{
+    CHECK(rope, &x);
+    if (r->width < 0 || r->width % 2 || r->width > x.dim[2])
+        return kvm_fail(err, KVM_SHAPE, "rope: width %td does not fit heads of %td",
+                        r->width, x.dim[2]);
+    if (!(r->factor > 0)) /* NaN too: the inverse divides by it */
+        return kvm_fail(err, KVM_RANGE, "rope: factor is %g", (double)r->factor);
+    if (kvm_tensor_count(&x) == 0 || r->width == 0) return KVM_OK;
+    return c->backend->rope(c, &x, pos, r, inverse, err);
+}
+
+kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
+                            kvm_tensor v, ptrdiff_t first, ptrdiff_t window,
+                            double scale, kvm_err *err)
+{
+    CHECK(attention, &y, &q, &k, &v);
+    const ptrdiff_t tokens = q.dim[0], heads = q.dim[1], kv_heads = k.dim[0];
+    ptrdiff_t end;
+    if (kv_heads <= 0 || heads % kv_heads)
+        return kvm_fail(err, KVM_SHAPE, "attention: %td query heads over %td kv heads",
+                        heads, kv_heads);
+    if (!kvm_add(first, tokens, &end) || end > k.dim[1])
+        return kvm_fail(err, KVM_SHAPE,
+                        "attention: %td queries from position %td, %td keys", tokens,
+                        first, k.dim[1]);
+    if (window < 0) return kvm_fail(err, KVM_RANGE, "attention: window is %td", window);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return backend_for(c, q.dim[2])
+        ->attention(c, &y, &q, &k, &v, first, window, scale, err);
+}
+
+kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate, kvm_tensor up,
+                           kvm_err *err)
+{
+    CHECK(silu_mul, &y, &gate, &up);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return c->backend->silu_mul(c, &y, &gate, &up, err);
+}
+
+kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
+                          const int32_t *targets, kvm_err *err)
+{
+    CHECK(logprob, &logits);
+    if (logits.dim[0] == 0) return KVM_OK;
+    if (logits.dim[1] == 0)
+        return kvm_fail(err, KVM_SHAPE, "logprob: rows of no logits");
+    TRY(check_ids(targets, logits.dim[0], logits.dim[1], "logprob", err));
+    return c->backend->logprob(c, out, &logits, targets, err);
+}
+
+/* ---- translators ------------------------------------------------------------------ */
+
+kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x, kvm_err *err)
+{
+    CHECK(gram, &g, &x);
+    if (kvm_tensor_count(&x) == 0) return KVM_OK;
+    return c->backend->gram(c, &g, &x, err);
+}
+
+kvm_status kvm_op_cross(kvm_compute *c, kvm_tensor out, kvm_tensor x, kvm_tensor y,
+                        kvm_err *err)
+{
+    CHECK(cross, &out, &x, &y);
+    if (kvm_tensor_count(&out) == 0 || x.dim[0] == 0) return KVM_OK;
+    return c->backend->cross(c, &out, &x, &y, err);
+}
+
+kvm_status kvm_op_cholesky(kvm_compute *c, kvm_tensor a, kvm_err *err)
+{
+    CHECK(cholesky, &a);
+    if (kvm_tensor_count(&a) == 0) return KVM_OK;
+    return c->backend->cholesky(c, &a, err);
+}
+
+kvm_status kvm_op_cholesky_solve(kvm_compute *c, kvm_tensor factor, kvm_tensor b,
+                                 kvm_err *err)
+{
+    CHECK(cholesky_solve, &factor, &b);
+    if (kvm_tensor_count(&b) == 0) return KVM_OK;
+    return c->backend->cholesky_solve(c, &factor, &b, err);
+}
+
+kvm_status kvm_op_eigh(kvm_compute *c, kvm_tensor a, double *w, kvm_err *err)
+{
+    CHECK(eigh, &a);
+    if (kvm_tensor_count(&a) == 0) return KVM_OK;
+    return c->backend->eigh(c, &a, w, err);
+}
+
+static kvm_tensor transposed(kvm_tensor t, bool yes)
+{
+    if (!yes || t.rank != 2) return t;
+    kvm_tensor r = t;
+    r.dim[0] = t.dim[1], r.dim[1] = t.dim[0];
+    r.stride[0] = t.stride[1], r.stride[1] = t.stride[0];
+    return r;
+}
+
+kvm_status kvm_op_gemm64(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at,
+                         kvm_tensor b, bool bt, kvm_err *err)
+{
+    const kvm_tensor p = transposed(a, at), q = transposed(b, bt);
+    CHECK(gemm64, &out, &p, &q);
+    if (kvm_tensor_count(&out) == 0) return KVM_OK;
+    return backend_for(c, p.dim[1])->gemm64(c, &out, &p, &q, err);
+}
+
+kvm_status kvm_op_gemm32(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at,
+                         kvm_tensor b, bool bt, double beta, kvm_err *err)
+{
+    const kvm_tensor p = transposed(a, at), q = transposed(b, bt);
+    CHECK(gemm32, &out, &p, &q);
+    if (kvm_tensor_count(&out) == 0) return KVM_OK;
+    return backend_for(c, p.dim[1])->gemm32(c, &out, &p, &q, beta, err);
+}
