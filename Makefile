@@ -2,14 +2,14 @@
 #
 #   build/$(V)/   everything a build makes; V = release (default), debug, asan, tsan, cov,
 #                 fuzz, or any other name, which means release flags in a folder of its own
-#   FLOORS="base kernels"   build only these folders of design order
+#   FLOORS="base kernels"   build only these folders, and not the program
 #   T=unit/test_json        build and run only the tests whose path contains this
 #   WERROR=1                warnings are errors (continuous integration)
 #   VERBOSE=1               show whole commands
 
 V      ?= release
 B      := build/$(V)
-FLOORS ?= base kernels models translators schema reports jobs scheduler workers
+FLOORS := base kernels models translators schema reports jobs scheduler workers
 prefix ?= /usr/local
 
 ifeq ($(origin CC),default)
@@ -72,7 +72,7 @@ COMPILE   = $(CC) $(CPPFLAGS) $(CFLAGS) $(VECTOR) -MMD -MP -c
 
 # --- sources
 LIB_SRC   := $(sort $(foreach d,$(FLOORS),$(wildcard $(d)/*.c $(d)/*/*.c)))
-CLI_SRC   := $(sort $(wildcard cli/*.c))
+CLI_SRC   := $(if $(filter file,$(origin FLOORS)),$(sort $(wildcard cli/*.c)))
 HELP_SRC  := $(sort $(wildcard tests/support/*.c))
 TEST_SRC  := $(sort $(wildcard tests/*/test_*.c))
 BENCH_SRC := $(sort $(wildcard tests/bench/bench_*.c))
@@ -85,7 +85,7 @@ FUZZ_SRC := $(foreach t,$(FUZZ_SRC),$(if $(findstring $(T),$(t)),$(t)))
 endif
 
 LIB     := $(B)/libkvmill.a
-BIN     := $(if $(wildcard cli/main.c),$(B)/kvmill)
+BIN     := $(if $(filter cli/main.c,$(CLI_SRC)),$(B)/kvmill)
 obj      = $(1:%.c=$(B)/%.o)
 LIB_OBJ := $(call obj,$(LIB_SRC)) $(B)/build_info.o
 TESTS   := $(TEST_SRC:%.c=$(B)/%)

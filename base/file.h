@@ -7,8 +7,8 @@
 
 #include "base/str.h"
 
-/* kvm_file_read - the whole file into keep (NUL after it). KVM_RANGE beyond max_bytes.
- */
+/* kvm_file_read - the whole file into keep (NUL after it). Regular files only; a size of
+ * zero is not believed (/proc). KVM_RANGE beyond max_bytes. */
 KVM_MUST kvm_status kvm_file_read(kvm_str *out, kvm_arena *keep, kvm_str path,
                                   size_t max_bytes, kvm_err *err);
 
@@ -17,29 +17,33 @@ KVM_MUST kvm_status kvm_file_read(kvm_str *out, kvm_arena *keep, kvm_str path,
 KVM_MUST kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path,
                                  kvm_err *err);
 
-/* A file being written. begin -> write* -> (publish | drop). Writes are buffered (1
- * MiB) and hashed (SHA-256) on the way; pwrite-style patching is not offered. */
+/* A file being written: begin -> write* -> (publish | drop), named PATH.PID-N.tmp until
+ * it is published. Writes are buffered (1 MiB) and hashed (SHA-256) on the way;
+ * patching what was written is not offered. After a failed write or publish only drop
+ * has a meaning, and nothing of the file is left; a directory that could not be synced
+ * fails the publish although the file has its name by then. */
 typedef struct kvm_out kvm_out;
 KVM_MUST kvm_status kvm_out_begin(kvm_out **out, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
 KVM_MUST kvm_status kvm_out_write(kvm_out *out, const void *bytes, size_t n,
                                   kvm_err *err);
-KVM_MUST kvm_status kvm_out_publish(kvm_out *out, char sha256_hex[65],
-                                    kvm_err *err); /* hex may be NULL */
-void kvm_out_drop(kvm_out *out); /* removes the temporary; safe after publish; run by
-                                    keep's cleanup */
+/* sha256_hex may be NULL */
+KVM_MUST kvm_status kvm_out_publish(kvm_out *out, char sha256_hex[65], kvm_err *err);
+/* removes the temporary; safe after publish; run by keep's cleanup */
+void kvm_out_drop(kvm_out *out);
 
 /* kvm_file_publish - begin, write, publish in one call */
 KVM_MUST kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scratch,
                                      kvm_err *err);
-KVM_MUST kvm_status kvm_dir_make(kvm_str path,
-                                 kvm_err *err); /* with parents; existing is fine */
+/* kvm_dir_make - with parents, each made durable; an existing directory is fine */
+KVM_MUST kvm_status kvm_dir_make(kvm_str path, kvm_err *err);
 bool kvm_path_exists(kvm_str path);
 bool kvm_path_is_dir(kvm_str path);
 
 /* An append-only log of records (JSON lines) that survives kill -9: each append is one
- * write(2) followed by fdatasync when `sync`. Open truncates a torn last line (no
- * newline at the end). */
+ * write(2), followed by fdatasync when `sync`. Open cuts a torn last line off (one
+ * without its newline). One writer per file. A record that did not fit (full disk) is
+ * taken back, so that the log stays whole. KVM_USAGE when a line holds a newline. */
 typedef struct kvm_log_file kvm_log_file;
 KVM_MUST kvm_status kvm_log_open(kvm_log_file **log, kvm_arena *keep, kvm_str path,
                                  kvm_err *err);

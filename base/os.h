@@ -2,7 +2,8 @@
  *
  * Every file call of kvmill crosses this table, so that a test can fail the nth call of
  * a kind, once or for good (tests/fault), and a full disk can be had without one. Calls
- * have POSIX meaning: -1 and errno. kvm_os is the real table unless a test swapped it.
+ * have POSIX meaning: -1 and errno; the real ones restart after EINTR. kvm_os is the
+ * real table unless a test swapped it.
  */
 #ifndef KVM_BASE_OS_H
 #define KVM_BASE_OS_H
@@ -17,14 +18,15 @@ typedef struct kvm_os_calls {
     ssize_t (*pread)(int fd, void *buf, size_t n, off_t at);
     ssize_t (*write)(int fd, const void *buf, size_t n);
     int (*fsync)(int fd);
+    int (*fdatasync)(int fd);
     int (*close)(int fd);
     int (*fstat)(int fd, struct stat *st);
+    int (*stat)(const char *path, struct stat *st);
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, mode_t mode);
     int (*ftruncate)(int fd, off_t n);
-    void *(*mmap)(size_t n, int prot, int flags, int fd,
-                  off_t at); /* MAP_FAILED on error */
+    void *(*mmap)(size_t n, int prot, int flags, int fd, off_t at); /* MAP_FAILED */
     int (*munmap)(void *p, size_t n);
 } kvm_os_calls;
 

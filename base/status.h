@@ -42,9 +42,9 @@ typedef struct kvm_err {
 kvm_status kvm_fail_at(kvm_err *err, kvm_status code, const char *file, int line,
                        const char *fmt, ...) KVM_PRINTF(5, 6);
 
-/* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC/EDQUOT ->
- * NOSPACE, ENOENT -> NOTFOUND, ENOMEM -> NOMEM, else IO. The message ends in strerror's
- * text. */
+/* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC, EDQUOT ->
+ * NOSPACE; ENOENT, ENOTDIR -> NOTFOUND; EEXIST -> EXISTS; ENOMEM -> NOMEM; else IO. The
+ * message ends in strerror's text; errno is left as it was. */
 #define kvm_fail_errno(err, ...) kvm_fail_errno_at(err, __FILE__, __LINE__, __VA_ARGS__)
 kvm_status kvm_fail_errno_at(kvm_err *err, const char *file, int line, const char *fmt,
                              ...) KVM_PRINTF(4, 5);
