@@ -1,0 +1,38 @@
+/* number.h - how a figure is written for people: units everywhere, three or four digits
+ * that mean something, a true minus sign, no-break spaces. One table of formats serves
+ * terminal, page and charts. */
+#ifndef KVM_REPORTS_NUMBER_H
+#define KVM_REPORTS_NUMBER_H
+
+#include "reports/stats.h"
+
+/* X(NAME, "key in documents") */
+#define KVM_FORMATS(X)                                                                 \
+    X(NUMBER, "number")   /* 0.1234  12.3  1.2e-6 */                                   \
+    X(PERCENT, "percent") /* of a fraction: 97.6 % */                                  \
+    X(POINTS, "points")   /* a difference of fractions: -2.4 pp */                     \
+    X(R2, "r2")           /* 0.812 */                                                  \
+    X(RATIO, "ratio")     /* 6.3x */                                                   \
+    X(SECONDS, "seconds") /* 1.24 s  13.5 ms  2 h 03 min */                            \
+    X(BYTES, "bytes")     /* 3.2 MiB */                                                \
+    X(COUNT, "count")     /* 32,768 */                                                 \
+    X(RATE, "rate")       /* 1.35 M  (per second; the unit stands in the heading) */
+
+typedef enum kvm_format {
+#define X(NAME, key) KVM_FORMAT_##NAME,
+    KVM_FORMATS(X)
+#undef X
+        KVM_FORMAT_KINDS
+} kvm_format;
+
+bool kvm_format_find(kvm_str key, kvm_format *out);
+
+/* kvm_number - v in words; "-" (an en dash) when v is not finite. In a; at NULL when
+ * spent. */
+kvm_str kvm_number(kvm_arena *a, double v, kvm_format format);
+
+/* kvm_est_text - value with its interval: "97.6 % [95.0, 99.1]"; when missing, the
+ * reason in brackets: "not measured (no items)" */
+kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format);
+
+#endif
