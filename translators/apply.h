@@ -1,0 +1,49 @@
+/* apply.h - a translator at work: source cache in, target cache out.
+ *
+ * Tokens go through in blocks that stay in the second-level cache: read the needed source
+ * layers from the cache views, strip the rotary of all of them in one call, then per
+ * target layer one matrix product over its gathered source rows, one rotation of all
+ * target layers, and injection. K and V are separate passes over a block. */
+#ifndef KVM_TRANSLATORS_APPLY_H
+#define KVM_TRANSLATORS_APPLY_H
+
+#include "translators/translator.h"
+
+typedef struct kvm_apply kvm_apply;
+
+/* Seconds spent in each stage, added to by every run. */
+#define KVM_APPLY_STAGES(X) X(read) X(strip) X(gather) X(map) X(rotate) X(inject)
+typedef struct kvm_apply_times {
+#define X(name) double name;
+    KVM_APPLY_STAGES(X)
+#undef X
+} kvm_apply_times;
+
+typedef struct kvm_apply_options {
+    ptrdiff_t block; /* tokens at a time; 0: chosen from the shapes */
+    bool force;      /* fingerprints may differ (never layouts) */
+} kvm_apply_options;
+
+/* kvm_apply_new - check the translator against both models and make its weights ready.
+ * t and the models are borrowed and must outlive it; buffers lie in keep. */
+KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c,
+                                  const kvm_translator *t, const kvm_model *source,
+                                  const kvm_model *target, const kvm_apply_options *o,
+                                  kvm_err *err);
+/* kvm_apply_run - all tokens of `from` into the empty cache `to`. KVM_RANGE when `to` is too
+ * small. times (optional) are added to. Same tokens, same threads: same bits. */
+KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
+                                  kvm_apply_times *times, kvm_err *err);
+double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
+double
+kvm_apply_bytes(const kvm_apply *a); /* cache bytes read and written, per token */
+
+/* kvm_apply_rows - one step on captured rows, no cache: rows index[0..n) of the source
+ * capture through step i into out (n, outputs), in the step's own row space (content, or
+ * rotated for KVM_KEYS_ROTATED). For held-out errors of any map kind. */
+KVM_MUST kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
+                                   const kvm_rows *source, const ptrdiff_t *index,
+                                   ptrdiff_t n, float *out, kvm_arena scratch,
+                                   kvm_err *err);
+
+#endif

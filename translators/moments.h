@@ -1,0 +1,102 @@
+/* moments.h - the numbers behind every fit: second moments of captured rows.
+ *
+ * One Gram file per capture, shared by all its partners; one cross file per pair of
+ * captures, read in either direction. Everything is centred and comes twice: for the fit
+ * split and for the held-out split (by sequence). Sums are fp64 over fp32 products of
+ * blocks of KVM_BLOCK_ROWS rows, each row less a provisional mean (its split's first
+ * block's); the true mean is put in at the end (Chan, Golub & LeVeque 1979).
+ *
+ * Features are all layers' rows side by side, cut into panels of whole layers (at most
+ * KVM_PANEL features, at least one layer). Matrices are stored as tiles panel x panel;
+ * a memory budget decides how many panels are summed in one pass over the rows, never
+ * what is summed in which order, so any budget gives the same bits.
+ *
+ * File: safetensors, metadata format=kvmill.moments.v1, kind=gram|cross, split.seed,
+ * split.fraction, a.* (and b.* of a cross file) = capture hash, model, model_name,
+ * layers, heads.* dim.*; then per space s and split p, all F64:
+ *   rows I64 (2): rows of the fit and held-out split
+ *   mean.a.<s>.<p> (Fa), mean.b.<s>.<p> (Fb)
+ *   gram.<s>.<p>.<i>.<j> (Bi,Bj), i <= j           sum of (x-mean)(x-mean)^T
+ *   cross.<s>.<p>.<i>.<j> (Bi,Bj) of a x b         and  square.a/.b.<s>.<p>: sums of
+ *                                                  squares about the mean */
+#ifndef KVM_TRANSLATORS_MOMENTS_H
+#define KVM_TRANSLATORS_MOMENTS_H
+
+#include "translators/rows.h"
+
+enum { KVM_BLOCK_ROWS = 4096, KVM_PANEL = 1024 };
+
+typedef struct kvm_moments_options {
+    uint64_t seed;               /* of the split */
+    double fraction;             /* held out; 0: 0.2 */
+    size_t budget;               /* bytes of sums and row blocks; 0: 1 GiB */
+    const char *hash_a, *hash_b; /* of the capture files; NULL: computed here */
+    int part, parts;        /* take only sequences of this share (gang); parts 0: all */
+    kvm_progress *progress; /* NULL */
+} kvm_moments_options;
+
+/* Smallest budget that kvm_moments_gram / _cross (b NULL / not NULL) can work in. */
+size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b);
+
+/* kvm_moments_gram, kvm_moments_cross - sum and publish `path`. KVM_RANGE when the budget
+ * is below the least (naming both), KVM_NAN names space and layer, KVM_MISMATCH when the
+ * captures are no pair. sha_hex may be NULL. O(N F^2). */
+KVM_MUST kvm_status kvm_moments_gram(kvm_compute *c, const kvm_rows *a,
+                                     const kvm_moments_options *o, kvm_str path,
+                                     char sha_hex[65], kvm_err *err);
+KVM_MUST kvm_status kvm_moments_cross(kvm_compute *c, const kvm_rows *a,
+                                      const kvm_rows *b, const kvm_moments_options *o,
+                                      kvm_str path, char sha_hex[65], kvm_err *err);
+
+/* kvm_moments_merge - two files over disjoint rows of the same captures (shares of a gang)
+ * as one file. KVM_MISMATCH when they are not. */
+KVM_MUST kvm_status kvm_moments_merge(kvm_str path, kvm_str x, kvm_str y,
+                                      char sha_hex[65], kvm_err *err);
+
+/* kvm_chan_merge - means and centred products of two sets of rows become those of their
+ * union, in place in x: m (F,P) += y.m + nx*ny/(nx+ny) * da db^T, d = y.mean - x.mean.
+ * For a Gram a = b. Means are merged by kvm_chan_mean after all products. */
+void kvm_chan_merge(double *m, const double *other, ptrdiff_t f, ptrdiff_t p, double nx,
+                    double ny, const double *ax, const double *ay, const double *bx,
+                    const double *by);
+void kvm_chan_mean(double *x, const double *y, ptrdiff_t f, double nx, double ny);
+
+/* ---- reading: Gram(S) and Cross(S,T) of one ordered pair ---- */
+
+typedef struct kvm_moments kvm_moments;
+typedef enum kvm_side { KVM_SOURCE, KVM_TARGET } kvm_side;
+
+/* kvm_moments_open - the source is the capture that the Gram file is of; a cross file made
+ * the other way round is read transposed. KVM_MISMATCH when they do not belong together. */
+KVM_MUST kvm_status kvm_moments_open(kvm_moments **m, kvm_arena *keep, kvm_str gram,
+                                     kvm_str cross, kvm_err *err);
+kvm_str kvm_moments_model(const kvm_moments *m, kvm_side side); /* fingerprint */
+kvm_str kvm_moments_model_name(const kvm_moments *m, kvm_side side);
+kvm_str kvm_moments_hash(const kvm_moments *m); /* over both files' metadata and sums */
+ptrdiff_t kvm_moments_layers(const kvm_moments *m, kvm_side side);
+kvm_row_shape kvm_moments_shape(const kvm_moments *m, kvm_side side, kvm_space s,
+                                ptrdiff_t layer);
+ptrdiff_t kvm_moments_rows(const kvm_moments *m, kvm_split split);
+
+/* A choice of source features: layers in this order, all heads, or one head of each. */
+typedef struct kvm_features {
+    const int32_t *layers; /* (count) */
+    ptrdiff_t count;
+    ptrdiff_t head; /* -1: all heads of each layer; else this source head alone */
+} kvm_features;
+ptrdiff_t kvm_features_width(const kvm_moments *m, kvm_space s, kvm_features x);
+
+/* Gather, into caller's fp64 arrays. Outputs: target layer, its entries [from, from+p). */
+void kvm_moments_get_gram(const kvm_moments *m, kvm_space s, kvm_split split,
+                          kvm_features x, double *g /* (f,f) */);
+void kvm_moments_get_cross(const kvm_moments *m, kvm_space s, kvm_split split,
+                           kvm_features x, ptrdiff_t target, ptrdiff_t from,
+                           ptrdiff_t p, double *b /* (f,p) */, ptrdiff_t ld);
+void kvm_moments_get_mean(const kvm_moments *m, kvm_space s, kvm_split split,
+                          kvm_features x, double *mean /* (f) */);
+/* sums of squares of the target entries about their mean, and that mean */
+void kvm_moments_get_target(const kvm_moments *m, kvm_space s, kvm_split split,
+                            ptrdiff_t target, ptrdiff_t from, ptrdiff_t p,
+                            double *square, double *mean);
+
+#endif

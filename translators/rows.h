@@ -1,0 +1,118 @@
+/* rows.h - the capture file: one row of every cached object per calibration token.
+ *
+ * Rows stand at capture point 2 (after norm, before the rotary): content space. The
+ * rotated space is derived from them by the model's own rotary at each row's position,
+ * so a wrong theta cannot cancel unseen. Rows of one sequence are adjacent and sequence
+ * numbers ascend; the two captures of a pair hold the same (sequence, position) rows.
+ *
+ * 1. safetensors; metadata: format=kvmill.capture.v1, model (fingerprint), model_name,
+ *    point=2, stride, tokens (per sequence, before the stride), text (text set hash),
+ *    tokenizer (hash), layers, heads.K heads.V dim.K dim.V (per layer, comma-separated)
+ * 2. rope.width (0: no rotary), rope.factor, rope.interleaved in the metadata, and
+ *    rope.inv_freq F32 (width/2) when width > 0
+ * 3. position I32 (N), sequence I32 (N)
+ * 4. K.<l>, V.<l> (N, H*D), F32 or BF16, l = 0 .. layers-1
+ *
+ * A writer keeps finished sequences in PATH.spool, so a killed capture goes on where it
+ * stopped; publishing turns the spool round into the file above and removes it. */
+#ifndef KVM_TRANSLATORS_ROWS_H
+#define KVM_TRANSLATORS_ROWS_H
+
+#include "models/model.h"
+
+typedef enum kvm_space {
+#define X(id, name, text, object, rotated, what) KVM_SPACE_##name = id,
+#include "translators/spaces.def"
+#undef X
+    KVM_SPACES
+} kvm_space;
+const char *kvm_space_name(kvm_space s);       /* static: "K_rotated" */
+kvm_object_kind kvm_space_object(kvm_space s); /* K or V */
+bool kvm_space_rotated(kvm_space s);
+kvm_status kvm_space_of_name(kvm_str name, kvm_space *s); /* KVM_NOTFOUND */
+
+/* Width of one object's row: heads outermost. */
+typedef struct kvm_row_shape {
+    ptrdiff_t heads, dim;
+} kvm_row_shape;
+
+/* What a capture says about itself; the same struct tells the writer what to write. */
+typedef struct kvm_rows_info {
+    kvm_str model, model_name; /* fingerprint, and a name for people */
+    kvm_str text, tokenizer;   /* hashes */
+    ptrdiff_t layers;
+    const kvm_row_shape *k, *v; /* (layers) */
+    ptrdiff_t stride, tokens;
+    kvm_dtype dtype; /* F32 or BF16: of the K and V rows */
+    kvm_rope rope;   /* width 0: none */
+} kvm_rows_info;
+
+/* kvm_rows_describe - the info of a model's capture, arrays in keep: shapes and rotary
+ * from its objects. The caller adds text, stride, tokens, dtype. KVM_UNSUPPORTED when a
+ * layer has no K or V, or layers differ in their rotary. */
+KVM_MUST kvm_status kvm_rows_describe(kvm_rows_info *info, kvm_arena *keep,
+                                      const kvm_model *m, kvm_err *err);
+
+/* ---- reading ---- */
+
+typedef struct kvm_rows kvm_rows;
+/* kvm_rows_open - map and check: shapes, sequence order, positions >= 0.
+ * KVM_FORMAT, KVM_SHAPE, KVM_VERSION name file and tensor. */
+KVM_MUST kvm_status kvm_rows_open(kvm_rows **r, kvm_arena *keep, kvm_str path,
+                                  kvm_err *err);
+const kvm_rows_info *kvm_rows_info_of(const kvm_rows *r);
+kvm_str kvm_rows_path(const kvm_rows *r);
+ptrdiff_t kvm_rows_count(const kvm_rows *r);         /* N */
+const int32_t *kvm_rows_position(const kvm_rows *r); /* (N) */
+const int32_t *kvm_rows_sequence(const kvm_rows *r); /* (N) */
+kvm_row_shape kvm_rows_shape(const kvm_rows *r, kvm_space s, ptrdiff_t layer);
+
+/* kvm_rows_same - KVM_OK when two captures may be paired: same text set, tokenizer,
+ * stride and (sequence, position) rows; else KVM_MISMATCH naming the first difference. */
+KVM_MUST kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err);
+
+/* kvm_rows_read - rows index[0..n) (NULL: from, from+1 ...) of one layer as f32 into
+ * out (n, H*D), rows `ld` floats apart. The rotated space applies the capture's rotary. */
+KVM_MUST kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
+                                  ptrdiff_t layer, ptrdiff_t from,
+                                  const ptrdiff_t *index, ptrdiff_t n, float *out,
+                                  ptrdiff_t ld, kvm_err *err);
+
+/* ---- splitting by sequence ---- */
+
+typedef enum kvm_split { KVM_FIT, KVM_HELD, KVM_SPLITS } kvm_split;
+const char *kvm_split_name(kvm_split s); /* static: "fit", "held" */
+
+/* kvm_rows_split - side[q] for each distinct sequence, by rank in the file: the held-out
+ * side gets max(1, round(fraction * sequences)) of them, chosen by the seed and by
+ * nothing else, so both captures of a pair (and of all pairs) split alike. index (N): the
+ * rows of `split` in file order; n: how many. Both in keep.
+ * KVM_RANGE unless 0 < fraction < 1 and there are at least 2 sequences. */
+KVM_MUST kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
+                                   kvm_split split, kvm_arena *keep, ptrdiff_t **index,
+                                   ptrdiff_t *n, kvm_err *err);
+
+/* ---- writing ---- */
+
+typedef struct kvm_rows_writer kvm_rows_writer;
+/* kvm_rows_create - start, or go on with the spool that a killed writer of the same info
+ * left (another info's spool is thrown away). info is copied. */
+KVM_MUST kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
+                                    const kvm_rows_info *info, kvm_err *err);
+ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in the spool */
+/* kvm_rows_put - n rows (n, H*D) f32 of one object: rows first .. first+n-1 of the
+ * sequence being written, after the stride has been applied by the caller. Any order of
+ * objects and of pieces. KVM_RANGE beyond `tokens` rows, KVM_NAN names the layer. */
+KVM_MUST kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object,
+                                 ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                                 const float *rows, kvm_err *err);
+/* kvm_rows_end_sequence - n rows at these positions are complete: one write, synced.
+ * KVM_MISMATCH names an object of which fewer rows came. `sequence` must ascend. */
+KVM_MUST kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
+                                          const int32_t *position, ptrdiff_t n,
+                                          kvm_err *err);
+/* kvm_rows_publish - KVM_RANGE when no sequence was written; sha_hex may be NULL */
+KVM_MUST kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65],
+                                     kvm_err *err);
+
+#endif
