@@ -2,9 +2,9 @@
  * value.
  *
  * A document is a json_t owned by the arena it was read into. Getters take a kvm_jat: a
- * value and the dotted path that led to it, so "config.json: rope_parameters.factor:
- * expected a number, found a string" costs the caller nothing. Depth is limited to 64,
- * duplicate keys are refused. */
+ * value and the dotted path that led to it, so that `config.json: rope.factor: expected
+ * a number, found the string "8"` costs the caller nothing. Depth is limited to 64,
+ * duplicate keys and NaN are refused; an integer beyond 64 bits is read as a real. */
 #ifndef KVM_BASE_JSON_H
 #define KVM_BASE_JSON_H
 
@@ -12,11 +12,14 @@
 
 #include "base/str.h"
 
+typedef struct kvm_lines kvm_lines;
+
 typedef struct kvm_jat {
-    const json_t *v;  /* borrows; NULL = absent */
-    const char *file; /* for messages; borrows */
-    const char *path; /* dotted, for messages; borrows; "" at the root */
-    int line;         /* > 0 when the document came from YAML */
+    const json_t *v;        /* borrows; NULL = absent */
+    const char *file;       /* for messages; borrows */
+    const char *path;       /* dotted, for messages; borrows; "" at the root */
+    int line;               /* > 0 when the document came from YAML */
+    const kvm_lines *lines; /* private: where its members stand in YAML; else NULL */
 } kvm_jat;
 
 KVM_MUST kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path,
@@ -51,8 +54,19 @@ KVM_MUST kvm_status kvm_json_str_or(kvm_jat at, kvm_str fallback, kvm_str *out,
 KVM_MUST kvm_status kvm_json_array(kvm_jat at, ptrdiff_t *n, kvm_err *err);
 KVM_MUST kvm_status kvm_json_object(kvm_jat at, kvm_err *err);
 
-/* kvm_json_canonical - sorted keys, no spaces, shortest round-trip numbers: what keys
- * are hashed from */
+/* kvm_json_fail - kvm_fail with the place of a value in front: "FILE:LINE: PATH: ..." */
+#define kvm_json_fail(err, code, at, ...)                                              \
+    kvm_json_fail_at(err, code, at, __FILE__, __LINE__, __VA_ARGS__)
+kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const char *file,
+                            int line, const char *fmt, ...) KVM_PRINTF(6, 7);
+
+/* kvm_json_next - the members of an object in the order of the file; false at the end:
+ *   for (void *it = NULL; kvm_json_next(obj, &it, &key, &value);)
+ * key and value borrow; an object that is absent has no members. */
+bool kvm_json_next(kvm_jat obj, void **iter, kvm_str *key, const json_t **value);
+
+/* kvm_json_canonical - sorted keys, no spaces, shortest round-trip numbers (3.0 and 3
+ * are one number): what keys are hashed from. pretty: indented, in the order given. */
 KVM_MUST kvm_status kvm_json_canonical(kvm_str *out, kvm_arena *keep, const json_t *v,
                                        kvm_err *err);
 KVM_MUST kvm_status kvm_json_pretty(kvm_str *out, kvm_arena *keep, const json_t *v,

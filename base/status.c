@@ -5,12 +5,33 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A message is one line of text: control bytes of a hostile file name or key become
- * '?', so that neither a log line nor a terminal can be forged by one. */
+/* the bytes of the UTF-8 character at p, or 0 when there is none */
+static int utf8_length(const unsigned char *p)
+{
+    const int n = p[0] < 0x80                    ? 1
+                  : p[0] >= 0xc2 && p[0] <= 0xdf ? 2
+                  : p[0] >= 0xe0 && p[0] <= 0xef ? 3
+                  : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4
+                                                 : 0;
+    for (int i = 1; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
+        return 0; /* overlong, surrogate, beyond Unicode */
+    return n;
+}
+
+/* A message is one line of UTF-8: control and broken bytes of a hostile file name or key
+ * (or of a character that was cut) become '?', so that no log line or terminal is forged
+ * by one and the message may stand in JSON. */
 static void one_line(char *text)
 {
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    unsigned char *p = (unsigned char *)text;
+    while (*p) {
+        const int n = utf8_length(p);
+        if (n == 0 || *p < 0x20 || *p == 0x7f) *p = '?';
+        p += n ? n : 1;
+    }
 }
 
 /* Whether err still waits for its first failure; sets its place and code. */

@@ -107,13 +107,9 @@ static ptrdiff_t digits(kvm_str s, ptrdiff_t *i)
     return *i - from;
 }
 
-/* strtod alone would also take white space, hexadecimal, "inf" and "nan". kvmill never
- * calls setlocale, so the decimal point is a point. */
-bool kvm_str_to_f64(kvm_str s, double *out)
+bool kvm_str_is_number(kvm_str s)
 {
-    char text[512];
     ptrdiff_t i = s.len > 0 && (s.at[0] == '-' || s.at[0] == '+');
-    if (s.len >= (ptrdiff_t)sizeof text) return false;
     ptrdiff_t mantissa = digits(s, &i);
     if (i < s.len && s.at[i] == '.') {
         i++;
@@ -125,7 +121,15 @@ bool kvm_str_to_f64(kvm_str s, double *out)
         if (i < s.len && (s.at[i] == '-' || s.at[i] == '+')) i++;
         if (digits(s, &i) == 0) return false;
     }
-    if (i != s.len) return false;
+    return i == s.len;
+}
+
+/* strtod alone would also take white space, hexadecimal, "inf" and "nan". kvmill never
+ * calls setlocale, so the decimal point is a point. */
+bool kvm_str_to_f64(kvm_str s, double *out)
+{
+    char text[512];
+    if (s.len >= (ptrdiff_t)sizeof text || !kvm_str_is_number(s)) return false;
     memcpy(text, s.at, (size_t)s.len);
     text[s.len] = 0;
     const double value = strtod(text, NULL);

@@ -31,7 +31,9 @@ kvm_str kvm_str_trim(kvm_str s);                                /* ASCII white s
  */
 bool kvm_str_cut(kvm_str s, char sep, kvm_str *head, kvm_str *tail);
 bool kvm_str_to_i64(kvm_str s, int64_t *out); /* whole string, decimal */
-bool kvm_str_to_f64(kvm_str s, double *out);  /* whole string, C locale, finite */
+/* kvm_str_is_number - [+-] digits with an optional fraction and exponent; no spaces */
+bool kvm_str_is_number(kvm_str s);
+bool kvm_str_to_f64(kvm_str s, double *out); /* a whole number text, finite */
 /* kvm_str_nearest - index of the candidate with the least edit distance, or -1 when
  * none is closer than half its length: for "did you mean". */
 ptrdiff_t kvm_str_nearest(kvm_str s, const kvm_str *candidates, ptrdiff_t n);
