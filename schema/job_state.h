@@ -1,0 +1,226 @@
+/* job_state.h - everything that changes a job's state, and nothing else does.
+ *
+ * job_state.c opens with the diagram and the invariants. A worker holds a job by its *fence* (job, token):
+ * each write of a worker carries it, and a write whose fence is stale changes nothing and says
+ * KVM_LOST. Times are the database's clock. Each call is one transaction, or part of the one that the
+ * caller has open. */
+#ifndef KVM_SCHEMA_JOB_STATE_H
+#define KVM_SCHEMA_JOB_STATE_H
+
+#include "schema/catalogue.h"
+
+typedef enum kvm_job_state {
+#define X(NAME, name, class) KVM_STATE_##NAME,
+#include "schema/states.def"
+#undef X
+    KVM_STATE_COUNT
+} kvm_job_state;
+typedef enum kvm_state_class {
+    KVM_CLASS_WAITING,
+    KVM_CLASS_LIVE,
+    KVM_CLASS_DONE,
+    KVM_CLASS_ENDED
+} kvm_state_class;
+const char *kvm_state_name(kvm_job_state s);
+kvm_state_class kvm_state_class_of(kvm_job_state s);
+bool kvm_state_find(kvm_str name, kvm_job_state *s);
+
+typedef struct kvm_fence {
+    int64_t job;
+    int64_t token;
+} kvm_fence;
+
+/* How often, how soon, how long. Zero fields mean the default. */
+typedef struct kvm_queue_policy {
+    int crash_limit;       /* crashes that park a job: 3 */
+    int retry_limit;       /* errors of the RETRY class that park it: 5 */
+    double backoff_s;      /* before the first retry: 1; doubles, with jitter … */
+    double backoff_most_s; /* … up to 300 */
+} kvm_queue_policy;
+
+/* ---- submit ---- */
+
+typedef struct kvm_run_new {
+    kvm_str team, pair, spec; /* spec: canonical JSON */
+    const char *key; /* SHA-256 hex: spec, graph, machine (scheduler/submit.h) */
+    int priority;    /* higher first */
+} kvm_run_new;
+KVM_MUST kvm_status kvm_run_insert(kvm_catalogue *c, const kvm_run_new *r, int64_t *run,
+                                   kvm_err *err);
+
+typedef struct kvm_job_dep {
+    kvm_str input;  /* the name by which the job reads it */
+    int64_t needs;  /* the producing job */
+    kvm_str output; /* its output's name */
+} kvm_job_dep;
+typedef struct kvm_job_new {
+    int64_t run;
+    int kind; /* jobs/kinds.def */
+    const char *kind_name;
+    int version;
+    bool timed; /* never reused */
+    int priority;
+    double timeout_s; /* budget of one attempt; 0: none */
+    kvm_str label;
+    kvm_str params, identity; /* canonical JSON */
+    const kvm_job_dep *deps;
+    ptrdiff_t dep_count;
+} kvm_job_new;
+/* kvm_job_insert - blocked, or ready when it needs nothing (its key is then known) */
+KVM_MUST kvm_status kvm_job_insert(kvm_catalogue *c, const kvm_job_new *j, int64_t *job,
+                                   kvm_err *err);
+
+/* ---- workers ---- */
+
+/* kvm_worker_register - name: host/boot/pid-namespace/pid/start/nonce, unique for ever */
+KVM_MUST kvm_status kvm_worker_register(kvm_catalogue *c, kvm_str name, kvm_str host,
+                                        kvm_str machine, int64_t *worker, kvm_err *err);
+KVM_MUST kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err);
+
+typedef struct kvm_claim_input {
+    kvm_str name;
+    kvm_str sha;
+    int64_t bytes;
+} kvm_claim_input;
+typedef struct kvm_claim {
+    kvm_fence fence;
+    int64_t run;
+    int attempt; /* 1, 2 … */
+    int kind, version;
+    bool timed;
+    double timeout_s;
+    kvm_str pair, label, params, identity;
+    kvm_str key; /* empty when timed */
+    kvm_claim_input *inputs;
+    ptrdiff_t input_count;
+    int64_t equal;            /* a succeeded job with the same key, 0: none */
+    kvm_claim_input *outputs; /* what that job published */
+    ptrdiff_t output_count;
+} kvm_claim;
+
+/* kvm_job_claim - take the first ready job: running, token + 1, attempt + 1, lease. Jobs whose key is
+ * running elsewhere wait for that one.
+ *   run    0: of any run
+ *   found  out: false when there is nothing to take
+ * Texts of the claim live in keep. */
+KVM_MUST kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
+                                  kvm_arena *keep, int64_t worker, int64_t run,
+                                  double lease_s, kvm_err *err);
+/* kvm_job_renew - lease until now + lease_s; cancelling: whether a person asked to stop. KVM_LOST. */
+KVM_MUST kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
+                                  bool *cancelling, kvm_err *err);
+/* kvm_job_asked - reads whether the fence still holds (else KVM_LOST) and whether to stop */
+KVM_MUST kvm_status kvm_job_asked(kvm_catalogue *c, kvm_fence f, bool *cancelling,
+                                  kvm_err *err);
+
+typedef struct kvm_result_artefact {
+    kvm_str name;
+    kvm_str sha;
+    int64_t bytes;
+} kvm_result_artefact;
+typedef struct kvm_result_metric {
+    kvm_str name, labels; /* labels: canonical JSON, "{}" */
+    double value;
+} kvm_result_metric;
+typedef struct kvm_result_sample {
+    kvm_str suite, arm, metric, item;
+    double value;
+} kvm_result_sample;
+typedef struct kvm_result_timing {
+    kvm_str arm, stage;
+    int64_t tokens;
+    const double *seconds; /* [count], in the order measured */
+    ptrdiff_t count;
+} kvm_result_timing;
+typedef struct kvm_result_event {
+    kvm_str what, text;
+} kvm_result_event;
+
+/* What an attempt leaves. On any end but success only the events and the log are kept. */
+typedef struct kvm_result {
+    const kvm_result_artefact *artefacts;
+    ptrdiff_t artefact_count;
+    const kvm_result_metric *metrics;
+    ptrdiff_t metric_count;
+    const kvm_result_sample *samples;
+    ptrdiff_t sample_count;
+    const kvm_result_timing *timings;
+    ptrdiff_t timing_count;
+    const kvm_result_event *events;
+    ptrdiff_t event_count;
+    kvm_str log; /* path of the attempt's log, relative to the home */
+    kvm_str key; /* of a timed job: computed by the worker */
+} kvm_result;
+
+/* Each ends the attempt behind the fence, or gives KVM_LOST and changes nothing. policy NULL: defaults. */
+KVM_MUST kvm_status kvm_job_succeed(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
+                                    kvm_err *err);
+KVM_MUST kvm_status kvm_job_skip(kvm_catalogue *c, kvm_fence f, int64_t equal,
+                                 kvm_err *err); /* KVM_MISMATCH: `equal` is not */
+/* by why's column in status.def: RETRY -> ready later (parked at the limit), FAIL -> failed,
+ * CANCELLED -> cancelled */
+KVM_MUST kvm_status kvm_job_fail(kvm_catalogue *c, kvm_fence f, const kvm_err *why,
+                                 const kvm_result *r, const kvm_queue_policy *policy,
+                                 kvm_err *err);
+/* the process died: ready later, parked at the limit */
+KVM_MUST kvm_status kvm_job_crash(kvm_catalogue *c, kvm_fence f, kvm_str how,
+                                  const kvm_result *r, const kvm_queue_policy *policy,
+                                  kvm_err *err);
+/* drained: ready at once, the attempt is not counted */
+KVM_MUST kvm_status kvm_job_release(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
+                                    kvm_err *err);
+
+/* ---- the reaper (every worker, now and then) ---- */
+
+/* kvm_jobs_reap - leases that ran out: as a crash, or cancelled when that was asked */
+KVM_MUST kvm_status kvm_jobs_reap(kvm_catalogue *c, const kvm_queue_policy *policy,
+                                  ptrdiff_t *reaped, kvm_err *err);
+/* kvm_jobs_reap_dead - jobs of workers on this host whose process `dead` knows to be gone, without
+ * waiting for the lease */
+KVM_MUST kvm_status kvm_jobs_reap_dead(kvm_catalogue *c, kvm_str host,
+                                       bool (*dead)(kvm_str worker_name),
+                                       const kvm_queue_policy *policy,
+                                       ptrdiff_t *reaped, kvm_err *err);
+
+/* ---- people ---- */
+
+/* kvm_job_cancel - waiting: cancelled; live: cancelling (its worker sees it within 5 s); else unchanged.
+ * now (may be NULL): the state it is in afterwards. */
+KVM_MUST kvm_status kvm_job_cancel(kvm_catalogue *c, int64_t job, kvm_job_state *now,
+                                   kvm_err *err);
+KVM_MUST kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err);
+/* kvm_job_retry - failed, parked, cancelled: ready (or blocked) again with fresh counters.
+ * KVM_USAGE for any other state. */
+KVM_MUST kvm_status kvm_job_retry(kvm_catalogue *c, int64_t job, kvm_err *err);
+/* kvm_run_retry - every ended job of the run, and the crash counters of all; the run is open again */
+KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
+                                  kvm_err *err);
+
+/* ---- how a run stands ---- */
+
+typedef enum kvm_run_state {
+    KVM_RUN_OPEN,      /* something is waiting or live */
+    KVM_RUN_SUCCEEDED, /* every job succeeded or was skipped */
+    KVM_RUN_FAILED,    /* nothing can go on, and a job failed or is parked */
+    KVM_RUN_CANCELLED  /* nothing can go on, and a job was cancelled */
+} kvm_run_state;
+typedef struct kvm_run_info {
+    int64_t run;
+    kvm_run_state state;
+    int64_t jobs[KVM_STATE_COUNT];
+    double created_at, finished_at; /* 0: not yet */
+    int64_t trouble;                /* first failed, parked or cancelled job; 0: none */
+    kvm_status trouble_status;
+    kvm_str trouble_label, trouble_message; /* in keep */
+} kvm_run_info;
+KVM_MUST kvm_status kvm_run_look(kvm_catalogue *c, int64_t run, kvm_run_info *info,
+                                 kvm_arena *keep, kvm_err *err);
+/* kvm_run_find - newest run with this key; *run = 0 when there is none */
+KVM_MUST kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
+                                 kvm_run_state *state, kvm_err *err);
+/* kvm_run_artefacts - every artefact of a run's jobs */
+KVM_MUST kvm_status kvm_run_artefacts(kvm_catalogue *c, int64_t run,
+                                      kvm_result_artefact **artefacts, ptrdiff_t *count,
+                                      kvm_arena *keep, kvm_err *err);
+
+#endif

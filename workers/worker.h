@@ -1,0 +1,68 @@
+/* worker.h - claim, run, commit; again.
+ *
+ * The job runs in a child process (forked while the worker has one thread), so that whatever it does, the
+ * worker lives to record it. A heartbeat thread renews the lease on a connection of its own and passes
+ * a cancellation on; when it cannot renew, the worker ends the child before the lease does. The child
+ * records what it found (host.h); the worker moves the outputs into the store and commits all of
+ * it in one transaction, or nothing. HOME holds catalogue.db, objects/, work/<job>/, logs/. */
+#ifndef KVM_WORKERS_WORKER_H
+#define KVM_WORKERS_WORKER_H
+
+#include "jobs/job.h"
+#include "schema/job_state.h"
+
+typedef enum kvm_worker_what {
+    KVM_WORKER_START,   /* a job begins */
+    KVM_WORKER_SUCCEED, /* its results are committed */
+    KVM_WORKER_SKIP,    /* an equal step had succeeded; its results are reused */
+    KVM_WORKER_RETRY,   /* it will run again later: message */
+    KVM_WORKER_FAIL,    /* failed, parked or cancelled: message */
+    KVM_WORKER_LOST,    /* another worker has it; what was done here is discarded */
+    KVM_WORKER_RELEASE  /* drained: given back */
+} kvm_worker_what;
+typedef struct kvm_worker_note {
+    kvm_worker_what what;
+    int64_t run, job;
+    int attempt;
+    kvm_kind_id kind;
+    kvm_str label;
+    double seconds;      /* since the claim */
+    const char *message; /* "" when there is none */
+    kvm_str log;         /* path of the attempt's log */
+} kvm_worker_note;
+
+typedef struct kvm_worker_options {
+    kvm_str home;
+    kvm_str catalogue;                              /* empty: HOME/catalogue.db */
+    const kvm_job_kind *(*kind_of)(kvm_kind_id id); /* required: kvm_job_kind_of */
+    const char *backend;                            /* "cpu" */
+    int threads;                                    /* for jobs; 0: all */
+    kvm_str machine; /* empty: kvm_machine_class (machine.h) */
+    int64_t run;     /* > 0: only this run's jobs; returns when it is over */
+    bool until_idle; /* return when nothing is waiting or live */
+    double lease_s;  /* 0: 30 */
+    double poll_s;   /* look at the catalogue so often without a hint; 0: 0.2 */
+    double grace_s;  /* a drained worker lets its job go on so long; 0: 10 */
+    size_t
+        job_bytes; /* address space of a job's arena; 0: 64 GiB (reserved, not used) */
+    kvm_queue_policy policy;
+    bool signals; /* SIGTERM and SIGINT drain, a second one ends the job now */
+    kvm_progress *progress; /* shows the running job's; NULL: quiet */
+    void (*note)(void *ctx, const kvm_worker_note *note); /* NULL: nobody listens */
+    void *note_ctx;
+} kvm_worker_options;
+
+typedef struct kvm_worker_stats {
+    ptrdiff_t succeeded, skipped, retried, failed, lost, released;
+    bool drained; /* returned because of a signal */
+} kvm_worker_stats;
+
+/* kvm_worker_run - works until the run is over, nothing is left, or it is drained. Failures of jobs are
+ * recorded, noted and counted, not returned; what is returned is the worker's own trouble. Must be called
+ * while the process has one thread. */
+KVM_MUST kvm_status kvm_worker_run(const kvm_worker_options *options,
+                                   kvm_worker_stats *stats, kvm_err *err);
+/* kvm_worker_drain - what a signal handler calls (async-signal-safe) */
+void kvm_worker_drain(void);
+
+#endif
