@@ -67,6 +67,15 @@ static piece grouped(double v)
     return p;
 }
 
+static piece kibi(double v)
+{
+    piece p = grouped(v / 1024);
+    const size_t n = strlen(p.at);
+    p.at[n] = 'K';
+    p.at[n + 1] = 0;
+    return p;
+}
+
 typedef struct unit {
     double size;
     const char *name;
@@ -136,13 +145,14 @@ static piece fixed(double v, int places, const char *unit_name)
     return p;
 }
 
-static piece piece_of(double v, kvm_format format)
+/* unit false: the ends of an interval whose value carries the unit */
+static piece piece_of(double v, kvm_format format, bool unit_shown)
 {
     switch (format) {
     case KVM_FORMAT_PERCENT:
-        return fixed(100 * v, 1, NBSP "%");
+        return fixed(100 * v, 1, unit_shown ? NBSP "%" : "");
     case KVM_FORMAT_POINTS: {
-        piece p = fixed(100 * v, 1, NBSP "pp");
+        piece p = fixed(100 * v, 1, unit_shown ? NBSP "pp" : "");
         if (v > 0) {
             memmove(p.at + 1, p.at, strlen(p.at) + 1);
             p.at[0] = '+';
@@ -152,13 +162,16 @@ static piece piece_of(double v, kvm_format format)
     case KVM_FORMAT_R2:
         return fixed(v, fabs(v) < 10 ? 3 : 1, "");
     case KVM_FORMAT_RATIO:
-        return fixed(v, decimals(v, 3) > 2 ? 2 : decimals(v, 3), TIMES);
+        return fixed(v, decimals(v, 3) > 2 ? 2 : decimals(v, 3),
+                     unit_shown ? TIMES : "");
     case KVM_FORMAT_SECONDS:
         return seconds(v);
     case KVM_FORMAT_BYTES:
         return bytes(v);
     case KVM_FORMAT_COUNT:
         return grouped(v);
+    case KVM_FORMAT_TOKENS:
+        return fmod(v, 1024) == 0 && v != 0 ? kibi(v) : grouped(v);
     case KVM_FORMAT_RATE:
         return rate(v);
     case KVM_FORMAT_NUMBER:
@@ -175,13 +188,27 @@ static const char *without_minus(const char *text, bool *negative)
     return text[0] == '-' ? text + 1 : text;
 }
 
-kvm_str kvm_number(kvm_arena *a, double v, kvm_format format)
+static kvm_str number(kvm_arena *a, double v, kvm_format format, bool unit_shown)
 {
     if (!isfinite(v)) return KVM_STR(DASH);
-    const piece p = piece_of(v, format);
+    const piece p = piece_of(v, format, unit_shown);
     bool negative;
     const char *digits = without_minus(p.at, &negative);
     return kvm_str_fmt(a, "%s%s", negative ? MINUS : "", digits);
+}
+
+kvm_str kvm_number(kvm_arena *a, double v, kvm_format format)
+{
+    return number(a, v, format, true);
+}
+
+kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format)
+{
+    if (!kvm_est_has_interval(e)) return KVM_STR("");
+    const kvm_str low = number(a, e.low, format, false);
+    const kvm_str high = number(a, e.high, format, false);
+    if (!low.at || !high.at) return (kvm_str){NULL, 0};
+    return kvm_str_fmt(a, "[%.*s, %.*s]", KVM_STR_ARG(low), KVM_STR_ARG(high));
 }
 
 kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format)
@@ -190,10 +217,7 @@ kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format)
         return e.note.len ? kvm_str_fmt(a, "not measured (%.*s)", KVM_STR_ARG(e.note))
                           : KVM_STR("not measured");
     const kvm_str value = kvm_number(a, e.value, format);
-    if (!kvm_est_has_interval(e) || !value.at) return value;
-    const kvm_str low = kvm_number(a, e.low, format);
-    const kvm_str high = kvm_number(a, e.high, format);
-    if (!low.at || !high.at) return (kvm_str){NULL, 0};
-    return kvm_str_fmt(a, "%.*s [%.*s, %.*s]", KVM_STR_ARG(value), KVM_STR_ARG(low),
-                       KVM_STR_ARG(high));
+    const kvm_str interval = kvm_interval_text(a, e, format);
+    if (!value.at || !interval.len) return interval.at ? value : interval;
+    return kvm_str_fmt(a, "%.*s %.*s", KVM_STR_ARG(value), KVM_STR_ARG(interval));
 }

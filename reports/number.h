@@ -16,6 +16,7 @@
     X(SECONDS, "seconds") /* 1.24 s  13.5 ms  2 h 03 min */                            \
     X(BYTES, "bytes")     /* 3.2 MiB */                                                \
     X(COUNT, "count")     /* 32,768 */                                                 \
+    X(TOKENS, "tokens")   /* 32K on an axis; 1,500 */                                  \
     X(RATE, "rate")       /* 1.35 M  (per second; the unit stands in the heading) */
 
 typedef enum kvm_format {
@@ -30,6 +31,9 @@ bool kvm_format_find(kvm_str key, kvm_format *out);
 /* kvm_number - v in words; "-" (an en dash) when v is not finite. In a; at NULL when
  * spent. */
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format);
+
+/* kvm_interval_text - "[95.0, 99.1]", or empty when e has none */
+kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format);
 
 /* kvm_est_text - value with its interval: "97.6 % [95.0, 99.1]"; when missing, the
  * reason in brackets: "not measured (no items)" */

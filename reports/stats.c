@@ -7,7 +7,7 @@ enum { KVM_RESAMPLES = 10000 };
 
 const kvm_arm_info kvm_arms[KVM_ARM_COUNT] = {
 #define X(NAME, key, label, group, what)                                               \
-    [KVM_ARM_##NAME] = {key, label, what, KVM_##group},
+    [KVM_ARM_##NAME] = {key, label, what, "strongest control: " label, KVM_##group},
 #include "reports/arms.def"
 #undef X
 };
@@ -243,7 +243,7 @@ static kvm_est versus_control(const boot *b, int arm, int control)
     if (is_donor_control(arm)) return kvm_est_missing(KVM_STR("is itself a control"));
     if (control < 0) return kvm_est_missing(KVM_STR("no control was scored"));
     kvm_est e = difference(b, arm, (term){control, 0});
-    e.note = kvm_str_of(kvm_arms[control].label);
+    e.note = kvm_str_of(kvm_arms[control].as_control);
     return e;
 }
 

@@ -53,6 +53,7 @@ typedef enum kvm_arm {
 
 typedef struct kvm_arm_info {
     const char *key, *label, *what;
+    const char *as_control; /* "strongest control: zero cache" */
     kvm_arm_group group;
 } kvm_arm_info;
 extern const kvm_arm_info kvm_arms[KVM_ARM_COUNT];

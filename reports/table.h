@@ -57,6 +57,17 @@ static inline ptrdiff_t kvm_table_rows(const kvm_table *t)
     return t->column_count ? t->cell_count / t->column_count : 0;
 }
 
+/* What figures say beside their value (reasons, qualifications) becomes footnotes: the
+ * same words get one number. */
+typedef struct kvm_table_notes {
+    const kvm_str *text; /* (count) */
+    const int *of_cell;  /* (cell_count) 1-based; 0: none */
+    int count;
+} kvm_table_notes;
+KVM_MUST kvm_status kvm_table_footnotes(kvm_table_notes *out, kvm_arena *keep,
+                                        const kvm_table *t, kvm_err *err);
+kvm_str kvm_superscript(kvm_arena *a, int number);
+
 /* How the reader sees: from kvm_term_of(fd), or zero for plain text of any width. */
 typedef struct kvm_term {
     int width;   /* 0: unlimited */
@@ -64,7 +75,7 @@ typedef struct kvm_term {
 } kvm_term;
 kvm_term kvm_term_of(int fd);
 
-/* kvm_table_print - heading, rule, rows; wide text columns are cut with an ellipsis to
+/* kvm_table_print - heading, rule, rows, footnotes; wide text columns are cut with an ellipsis to
  * fit term.width. The scratch arena holds the cells' texts. */
 KVM_MUST kvm_status kvm_table_print(kvm_text *out, const kvm_table *t, kvm_term term,
                                     kvm_arena scratch, kvm_err *err);
@@ -74,6 +85,8 @@ json_t *kvm_table_json(const kvm_table *t);
 
 /* kvm_text_width - columns on a terminal (wide and combining characters counted) */
 int kvm_text_width(kvm_str s);
+/* kvm_text_head - the longest start of s that is no wider than width columns; borrows */
+kvm_str kvm_text_head(kvm_str s, int width);
 /* kvm_printable - s with control characters (escape sequences too) as U+FFFD, as well as
  * broken UTF-8; borrows s when nothing has to change; at NULL when the arena is spent */
 kvm_str kvm_printable(kvm_arena *a, kvm_str s);

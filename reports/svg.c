@@ -1,0 +1,294 @@
+#include "reports/svg.h"
+
+#include <stdio.h>
+#include <utf8proc.h>
+
+#include "reports/svg_internal.h"
+#include "reports/table.h"
+
+#define REPLACEMENT "\xef\xbf\xbd"
+#define ELLIPSIS "\xe2\x80\xa6"
+
+enum { NUMBER_BYTES = 256 };
+
+/* ---- text ---- */
+
+static bool xml_holds(utf8proc_int32_t c)
+{
+    return (c >= 0x20 || c == '\t' || c == '\n') && !(c >= 0x7f && c < 0xa0) &&
+           (c & 0xfffe) != 0xfffe;
+}
+
+static const char *entity(utf8proc_int32_t c)
+{
+    switch (c) {
+    case '&':
+        return "&amp;";
+    case '<':
+        return "&lt;";
+    case '>':
+        return "&gt;";
+    case '"':
+        return "&quot;";
+    case '\'':
+        return "&#39;";
+    default:
+        return NULL;
+    }
+}
+
+void kvm_xml_text(kvm_text *out, kvm_str s)
+{
+    ptrdiff_t plain = 0; /* start of the run not yet written */
+    for (ptrdiff_t at = 0; at < s.len;) {
+        utf8proc_int32_t c;
+        const utf8proc_ssize_t n =
+            utf8proc_iterate((const utf8proc_uint8_t *)s.at + at, s.len - at, &c);
+        const ptrdiff_t next = at + (n > 0 ? n : 1);
+        const char *instead = n <= 0 || !xml_holds(c) ? REPLACEMENT : entity(c);
+        if (instead) {
+            kvm_text_add(out, kvm_str_slice(s, plain, at));
+            kvm_text_add(out, kvm_str_of(instead));
+            plain = next;
+        }
+        at = next;
+    }
+    kvm_text_add(out, kvm_str_slice(s, plain, s.len));
+}
+
+double kvm_svg__width(kvm_str s)
+{
+    return 5.9 * kvm_text_width(s);
+}
+
+void kvm_svg__text(kvm_text *out, double x, double y, const char *cls, char anchor,
+                   kvm_str s)
+{
+    const char *where = anchor == 'm'   ? " text-anchor=\"middle\""
+                        : anchor == 'e' ? " text-anchor=\"end\""
+                                        : "";
+    kvm_text_addf(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\"%s>", cls, x, y, where);
+    kvm_xml_text(out, s);
+    kvm_text_add(out, KVM_STR("</text>"));
+}
+
+void kvm_svg__number(kvm_text *out, double x, double y, const char *cls, char anchor,
+                     double v, kvm_format format)
+{
+    char room[NUMBER_BYTES];
+    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
+    const kvm_str text = kvm_number(&a, v, format);
+    if (text.at) kvm_svg__text(out, x, y, cls, anchor, text);
+}
+
+void kvm_svg__fitted(kvm_text *out, double x, double y, const char *cls, char anchor,
+                     kvm_str s, double width)
+{
+    if (kvm_svg__width(s) <= width) {
+        kvm_svg__text(out, x, y, cls, anchor, s);
+        return;
+    }
+    char room[NUMBER_BYTES];
+    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
+    const kvm_str head = kvm_text_head(s, (int)(width / 5.9) - 1);
+    const kvm_str cut = kvm_str_fmt(&a, "%.*s" ELLIPSIS, KVM_STR_ARG(head));
+    kvm_svg__text(out, x, y, cls, anchor, cut.at ? cut : head);
+}
+
+void kvm_svg__line(kvm_text *out, const char *cls, double x1, double y1, double x2,
+                   double y2)
+{
+    kvm_text_addf(
+        out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>",
+        cls, x1, y1, x2, y2);
+}
+
+void kvm_svg__tip(kvm_text *out, kvm_str name, kvm_est e, kvm_format format)
+{
+    char room[4 * NUMBER_BYTES];
+    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
+    const kvm_str text = kvm_est_text(&a, e, format);
+    kvm_text_add(out, KVM_STR("<title>"));
+    kvm_xml_text(out, name);
+    kvm_text_add(out, KVM_STR(": "));
+    kvm_xml_text(out, text.at ? text : e.note);
+    kvm_text_add(out, KVM_STR("</title>"));
+}
+
+/* ---- frame, looks, legend ---- */
+
+void kvm_svg__open(kvm_text *out, kvm_str title, kvm_str desc, double width,
+                   double height)
+{
+    kvm_text_addf(out, "<svg class=\"fig\" role=\"img\" viewBox=\"0 0 %.0f %.0f\"",
+                  width, height);
+    if (width > KVM_SVG_WIDTH) kvm_text_addf(out, " style=\"min-width:%.0fpx\"", width);
+    kvm_text_add(out, KVM_STR("><title>"));
+    kvm_xml_text(out, title);
+    kvm_text_add(out, KVM_STR("</title><desc>"));
+    kvm_xml_text(out, desc);
+    kvm_text_add(out, KVM_STR("</desc>"));
+}
+
+void kvm_svg__close(kvm_text *out)
+{
+    kvm_text_add(out, KVM_STR("</svg>\n"));
+}
+
+static kvm_look look(char group, int index)
+{
+    kvm_look l;
+    snprintf(l.name, sizeof l.name, "%c%d", group, index % 100);
+    return l;
+}
+
+kvm_look kvm_look_palette(ptrdiff_t i)
+{
+    return look('c', (int)(i % 8));
+}
+
+kvm_look kvm_look_arm(kvm_arm arm)
+{
+    return look('a', (int)arm);
+}
+
+kvm_look kvm_look_ramp(double share)
+{
+    const double t = share > 0 ? (share < 1 ? share : 1) : 0;
+    return look('r', (int)(t * 10 + 0.5));
+}
+
+double kvm_svg__legend(kvm_text *out, const kvm_legend_item *items, ptrdiff_t n,
+                       double y, bool draw)
+{
+    const double right = KVM_SVG_WIDTH - 4, swatch = 16;
+    double x = 2;
+    bool any = false;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (!items[i].name.len) continue;
+        double width = swatch + 5 + kvm_svg__width(items[i].name) + 12;
+        if (width > right - 2) width = right - 2;
+        if (any && x + width > right) {
+            x = 2;
+            y += KVM_SVG_LEGEND_ROW;
+        }
+        any = true;
+        if (draw) {
+            kvm_text_addf(out, "<g class=\"%s\">", items[i].look.name);
+            if (items[i].line)
+                kvm_svg__line(out, items[i].dashed ? "line dash" : "line", x, y + 8,
+                              x + swatch, y + 8);
+            else
+                kvm_text_addf(out,
+                              "<rect class=\"bar\" x=\"%.1f\" y=\"%.1f\" width=\"11\" "
+                              "height=\"11\" rx=\"2\"/>",
+                              x + 3, y + 2.5);
+            kvm_text_add(out, KVM_STR("</g>"));
+            kvm_svg__fitted(out, x + swatch + 5, y + 12, "t", 's', items[i].name,
+                            width - swatch - 17 + 6);
+        }
+        x += width;
+    }
+    return any ? y + KVM_SVG_LEGEND_ROW + 3 : y;
+}
+
+/* ---- scales ---- */
+
+void kvm_svg__extend(double *lo, double *hi, double v, bool log)
+{
+    if (!isfinite(v) || (log && v <= 0)) return;
+    if (v < *lo) *lo = v;
+    if (v > *hi) *hi = v;
+}
+
+/* the step of 1, 2 or 5 times a power of ten that is at least `least` */
+static double nice_step(double least)
+{
+    const double power = pow(10, floor(log10(least)));
+    const double lead = least / power;
+    return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
+}
+
+static void widen_linear(kvm_scale *s)
+{
+    const double limit = 1e300; /* hi - lo must not overflow */
+    if (s->lo < -limit) s->lo = -limit;
+    if (s->hi > limit) s->hi = limit;
+    if (!(s->hi > s->lo)) {
+        const double half = s->lo != 0 ? fabs(s->lo) * 0.5 : 0.5;
+        s->lo -= half;
+        s->hi += half;
+    }
+}
+
+kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from,
+                         double to)
+{
+    kvm_scale s = {lo, hi, from, to, axis->log};
+    if (axis->fixed) s.lo = axis->lo, s.hi = axis->hi;
+    if (!(s.lo <= s.hi)) s.lo = axis->log ? 1 : 0, s.hi = axis->log ? 10 : 1;
+    if (s.log) {
+        if (!(s.hi > s.lo * 1.0001)) s.lo /= 2, s.hi *= 2;
+        if (axis->fixed) return s;
+        const double pad = 0.03 * log10(s.hi / s.lo);
+        s.lo = fmax(s.lo * pow(10, -pad), 1e-300);
+        s.hi = fmin(s.hi * pow(10, pad), 1e300);
+        return s;
+    }
+    widen_linear(&s);
+    if (axis->fixed) return s;
+    const double step = nice_step((s.hi - s.lo) / 5);
+    s.lo = floor(s.lo / step + 1e-9) * step;
+    s.hi = ceil(s.hi / step - 1e-9) * step;
+    return s;
+}
+
+double kvm_svg__at(const kvm_scale *s, double v)
+{
+    if (!isfinite(v) || (s->log && v <= 0)) return (double)NAN;
+    double t = s->log ? log(v / s->lo) / log(s->hi / s->lo)
+                      : (v / 2 - s->lo / 2) / (s->hi / 2 - s->lo / 2);
+    t = t > 0 ? (t < 1 ? t : 1) : 0;
+    return s->from + t * (s->to - s->from);
+}
+
+static int linear_ticks(double *tick, const kvm_scale *s, int most)
+{
+    const double step = nice_step((s->hi - s->lo) / most);
+    int n = 0;
+    for (double k = ceil(s->lo / step - 1e-9); n < KVM_SVG_TICKS; k++) {
+        const double v = k * step;
+        if (v > s->hi + 1e-9 * step) break;
+        tick[n++] = fabs(v) < step * 1e-9 ? 0 : v;
+    }
+    return n;
+}
+
+/* powers of `base`, every so many that they fit */
+static int power_ticks(double *tick, const kvm_scale *s, double base, int most)
+{
+    const double first = ceil(log(s->lo) / log(base) - 1e-9);
+    const double last = floor(log(s->hi) / log(base) + 1e-9);
+    const double stride = fmax(1, ceil((last - first + 1) / most));
+    int n = 0;
+    for (double k = first; k <= last && n < KVM_SVG_TICKS; k += stride)
+        tick[n++] = pow(base, k);
+    return n;
+}
+
+int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, bool doubling,
+                   int most)
+{
+    if (!s->log) return linear_ticks(tick, s, most);
+    if (doubling && s->hi / s->lo >= 2) return power_ticks(tick, s, 2, most);
+    const double decades = log10(s->hi / s->lo);
+    if (decades >= 2) return power_ticks(tick, s, 10, most);
+    static const double lead[] = {1, 2, 5};
+    int n = 0;
+    for (double k = floor(log10(s->lo)); k <= log10(s->hi) && n < KVM_SVG_TICKS; k++)
+        for (int i = 0; i < 3 && n < KVM_SVG_TICKS; i++) {
+            const double v = lead[i] * pow(10, k);
+            if (v >= s->lo && v <= s->hi) tick[n++] = v;
+        }
+    return n >= 2 ? n : linear_ticks(tick, s, most);
+}
