@@ -47,7 +47,8 @@ typedef struct kvm_model_info { /* values; strings borrow from the model */
     ptrdiff_t objects;           /* number of kvm_object, layer-major */
     ptrdiff_t token_bytes;       /* cache bytes per token over all objects, stored dtype */
     ptrdiff_t prompt_bytes;      /* cache bytes per prompt */
-    double flops_per_token;      /* matrices only: 2 * parameters used per token */
+    double flops_per_token;      /* matrices of the layers: 2 * parameters used per token */
+    double flops_per_logits;     /* of the head, per row of logits */
     const char *fingerprint;     /* sha-256 hex over (config hash, tokenizer hash, weights hash) */
     const char *config_hash, *weights_hash; /* hex */
 } kvm_model_info;
@@ -130,7 +131,8 @@ typedef struct kvm_sampling { double temperature; /* 0: greedy, lowest id on tie
 int32_t kvm_sample(const float *logits, ptrdiff_t vocab, const kvm_sampling *s);
 
 /* kvm_generate - continue from `logits` (V; of the last token) until a stop token or max_new. ids out (max_new), caller's; the stop token is
- * not among them. each (optional) is called per token and may end it by returning false. */
+ * not among them. each (optional) is called per token and may end it by returning false. On
+ * return the cache holds every id that was given out. KVM_RANGE when the cache is full first. */
 KVM_MUST kvm_status kvm_generate(kvm_model *m, kvm_cache *cache, const float *logits, const kvm_sampling *s, ptrdiff_t max_new, int32_t *ids,
                                  ptrdiff_t *n, bool (*each)(void *ctx, int32_t id), void *ctx, kvm_err *err);
 

@@ -33,6 +33,8 @@ typedef struct kvm_st_tensor {
 KVM_MUST kvm_status kvm_st_open(kvm_st **st, kvm_arena *keep, kvm_str path,
                                 kvm_err *err);
 kvm_str kvm_st_path(const kvm_st *st);
+ptrdiff_t kvm_st_files(const kvm_st *st);           /* 1, or the number of shards */
+kvm_str kvm_st_file(const kvm_st *st, ptrdiff_t i); /* path; by name */
 ptrdiff_t kvm_st_count(const kvm_st *st);
 /* tensors in byte order of their names, i < count */
 const kvm_st_tensor *kvm_st_at(const kvm_st *st, ptrdiff_t i);

@@ -1,0 +1,194 @@
+#include "models/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "models/safetensors.h"
+
+struct kvm_checkpoint {
+    kvm_str path;
+    kvm_config config;
+    kvm_st *st; /* one of the two */
+    kvm_gguf *gguf;
+    const char *prefix; /* of the safetensors names */
+};
+
+static const struct row {
+    bool per_layer;
+    const char *hf, *gguf;
+} rows[KVM_WEIGHT_IDS] = {
+#define X(id, layer, hf, gguf) {layer, hf, gguf},
+#include "models/weights.def"
+#undef X
+};
+
+/* models.md section 0: in this order, the first under which there is an embedding */
+static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
+                                       "model.", ""};
+static const char *const head_prefixes[] = {"", "language_model.", "model."};
+
+enum { NAME_BYTES = 160 }; /* the longest prefix, layer number and row of weights.def */
+
+static const kvm_st_tensor *find_named(const kvm_st *st, const char *prefix,
+                                       const char *name)
+{
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return kvm_st_find(st, kvm_str_of(full));
+}
+
+static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
+{
+    kvm_jat root;
+    const kvm_str config = kvm_path_join(keep, ck->path, KVM_STR("config.json"));
+    if (!config.at) return kvm_nomem(err, keep);
+    if (!kvm_path_exists(config))
+        return kvm_fail(
+            err, KVM_NOTFOUND,
+            "%s: no config.json here; a checkpoint is a Hugging Face folder "
+            "or a .gguf file",
+            ck->path.at);
+    TRY(kvm_json_read(&root, keep, config, err));
+    TRY(kvm_config_of_json(&ck->config, keep, root, err));
+    TRY(kvm_st_open(&ck->st, keep, ck->path, err));
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        if (!find_named(ck->st, prefixes[i], rows[KVM_W_EMBED].hf)) continue;
+        ck->prefix = prefixes[i];
+        return KVM_OK;
+    }
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "%s: no tensor embed_tokens.weight under model., "
+        "model.language_model. or language_model.model.: not a language model, "
+        "or an adapter",
+        ck->path.at);
+}
+
+kvm_status kvm_checkpoint_open(kvm_checkpoint **out, kvm_arena *keep, kvm_str path,
+                               kvm_err *err)
+{
+    kvm_checkpoint *ck = kvm_new(keep, kvm_checkpoint, 1);
+    if (!ck) return kvm_nomem(err, keep);
+    ck->path = kvm_str_copy(keep, path);
+    if (!ck->path.at) return kvm_nomem(err, keep);
+    if (kvm_path_is_dir(path)) {
+        TRY(open_folder(ck, keep, err));
+    } else {
+        TRY(kvm_gguf_open(&ck->gguf, keep, ck->path, err));
+        TRY(kvm_config_of_gguf(&ck->config, keep, ck->gguf, err));
+    }
+    *out = ck;
+    return KVM_OK;
+}
+
+const kvm_config *kvm_checkpoint_config(const kvm_checkpoint *ck)
+{
+    return &ck->config;
+}
+kvm_str kvm_checkpoint_path(const kvm_checkpoint *ck)
+{
+    return ck->path;
+}
+bool kvm_checkpoint_permuted(const kvm_checkpoint *ck)
+{
+    return ck->gguf && ck->config.family->permuted;
+}
+
+static void name_of(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer,
+                    char out[NAME_BYTES])
+{
+    const char *name = ck->gguf ? rows[id].gguf : rows[id].hf;
+    const char *stack = ck->gguf ? "blk" : "layers";
+    if (rows[id].per_layer)
+        snprintf(out, NAME_BYTES, "%s.%td.%s", stack, layer, name);
+    else
+        snprintf(out, NAME_BYTES, "%s", name);
+}
+
+static bool find_st(const kvm_checkpoint *ck, kvm_weight_id id, const char *name,
+                    kvm_found *out)
+{
+    const kvm_st_tensor *t = NULL;
+    if (id == KVM_W_HEAD) {
+        for (size_t i = 0; !t && i < sizeof head_prefixes / sizeof *head_prefixes; i++)
+            t = find_named(ck->st, head_prefixes[i], name);
+    } else {
+        t = find_named(ck->st, ck->prefix, name);
+    }
+    if (t) *out = (kvm_found){.t = t->t, .name = t->name, .file = t->file};
+    return t != NULL;
+}
+
+/* dims are stored fastest first: turn them round */
+static bool find_gguf(const kvm_checkpoint *ck, const char *name, kvm_found *out)
+{
+    const kvm_gguf_tensor *t = kvm_gguf_tensor_find(ck->gguf, kvm_str_of(name));
+    if (!t) return false;
+    *out = (kvm_found){.name = t->name, .file = kvm_gguf_name(ck->gguf)};
+    out->t = (kvm_tensor){.data = (void *)(uintptr_t)kvm_gguf_data(ck->gguf, t),
+                          .rank = t->rank,
+                          .dtype = t->dtype};
+    ptrdiff_t stride = 1;
+    for (int i = t->rank - 1, j = 0; i >= 0; i--, j++) {
+        out->t.dim[i] = t->dim[j];
+        out->t.stride[i] = stride;
+        stride *= t->dim[j];
+    }
+    return true;
+}
+
+static bool find(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer,
+                 char name[NAME_BYTES], kvm_found *out)
+{
+    name_of(ck, id, layer, name);
+    if (!*name) return false;
+    return ck->gguf ? find_gguf(ck, name, out) : find_st(ck, id, name, out);
+}
+
+bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer)
+{
+    char name[NAME_BYTES];
+    kvm_found f;
+    return find(ck, id, layer, name, &f);
+}
+
+static void shape_text(char out[64], int rank, const ptrdiff_t *dim)
+{
+    int at = snprintf(out, 64, "[");
+    for (int i = 0; i < rank && at < 64; i++)
+        at += snprintf(out + at, (size_t)(64 - at), "%s%td", i ? ", " : "", dim[i]);
+    if (at < 64) snprintf(out + at, (size_t)(64 - at), "]");
+}
+
+kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_id id,
+                              ptrdiff_t layer, int rank, const ptrdiff_t *dim,
+                              kvm_found *out, kvm_err *err)
+{
+    char name[NAME_BYTES], found[64], wanted[64];
+    kvm_found f;
+    if (!find(ck, id, layer, name, &f))
+        return kvm_fail(err, KVM_NOTFOUND, "%s: tensor %s%s is missing", ck->path.at,
+                        ck->gguf || id == KVM_W_HEAD ? "" : ck->prefix, name);
+    bool same = f.t.rank == rank;
+    for (int i = 0; same && i < rank; i++) same = f.t.dim[i] == dim[i];
+    if (!same) {
+        shape_text(found, f.t.rank, f.t.dim);
+        shape_text(wanted, rank, dim);
+        return kvm_fail(err, KVM_SHAPE,
+                        "%s: tensor %.*s has shape %s, but the config implies %s",
+                        f.file.at, KVM_STR_ARG(f.name), found, wanted);
+    }
+    *out = f;
+    return KVM_OK;
+}
+
+ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck)
+{
+    return ck->gguf ? 1 : kvm_st_files(ck->st);
+}
+
+kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i)
+{
+    return ck->gguf ? ck->path : kvm_st_file(ck->st, i);
+}

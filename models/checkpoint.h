@@ -1,0 +1,45 @@
+/* checkpoint.h - one face over a Hugging Face folder and a GGUF file.
+ *
+ * Layers ask for tensors by the rows of weights.def and see row-major views of the mapped
+ * file: the format, the name prefix and the order of dimensions stay in here. Tensors that
+ * nobody asks for (vision towers, prediction heads) are never looked at. */
+#ifndef KVM_MODELS_CHECKPOINT_H
+#define KVM_MODELS_CHECKPOINT_H
+
+#include "models/config.h"
+
+typedef enum kvm_weight_id {
+#define X(id, layer, hf, gguf) KVM_W_##id,
+#include "models/weights.def"
+#undef X
+    KVM_WEIGHT_IDS
+} kvm_weight_id;
+
+typedef struct kvm_checkpoint kvm_checkpoint;
+
+/* kvm_checkpoint_open - path: a folder with config.json and safetensors, or a .gguf file.
+ * KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
+KVM_MUST kvm_status kvm_checkpoint_open(kvm_checkpoint **ck, kvm_arena *keep,
+                                        kvm_str path, kvm_err *err);
+const kvm_config *kvm_checkpoint_config(const kvm_checkpoint *ck);
+kvm_str kvm_checkpoint_path(const kvm_checkpoint *ck);
+/* q and k rows stand in pair order (2j, 2j+1) and must be put in halves */
+bool kvm_checkpoint_permuted(const kvm_checkpoint *ck);
+
+typedef struct kvm_found {
+    kvm_tensor t; /* read only, row-major */
+    kvm_str name; /* as the file spells it; borrows from the file */
+    kvm_str file;
+} kvm_found;
+bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer);
+/* kvm_checkpoint_get - shape (rank, dim) is what the config implies. KVM_NOTFOUND,
+ * KVM_SHAPE; the message names the tensor and both shapes. */
+KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_id id,
+                                       ptrdiff_t layer, int rank, const ptrdiff_t *dim,
+                                       kvm_found *out, kvm_err *err);
+
+/* the files that hold the weights, in order of their names */
+ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);
+kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i);
+
+#endif

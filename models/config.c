@@ -1,0 +1,152 @@
+#include "models/config.h"
+
+#include <math.h>
+
+#include "base/hash.h"
+
+const kvm_family kvm_families[] = {
+#define X(id, ...) {.name = #id, __VA_ARGS__},
+#include "models/families.def"
+#undef X
+};
+const ptrdiff_t kvm_families_count =
+    (ptrdiff_t)(sizeof kvm_families / sizeof *kvm_families);
+
+const kvm_family *kvm_config__family(kvm_str name, bool gguf)
+{
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++) {
+        const kvm_family *f = &kvm_families[i];
+        if (kvm_str_eq(name, kvm_str_of(gguf ? f->gguf : f->name))) return f;
+    }
+    return NULL;
+}
+
+kvm_str kvm_config__family_list(kvm_arena *keep, bool gguf)
+{
+    kvm_str s = KVM_STR("");
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++)
+        s = kvm_str_fmt(keep, "%s%s%s", s.at ? s.at : "", i ? ", " : "",
+                        gguf ? kvm_families[i].gguf : kvm_families[i].name);
+    return s;
+}
+
+/* Bounds that keep products of any four of these below 2^63 and allocations sane. */
+static kvm_status check_sizes(const kvm_config *c, const char *file, kvm_err *err)
+{
+    const struct {
+        const char *name;
+        ptrdiff_t value, most;
+    } fields[] = {
+        {"hidden size", c->hidden, 1 << 17},
+        {"feed-forward size", c->ffn, 1 << 19},
+        {"number of layers", c->layers, 1 << 11},
+        {"number of heads", c->heads, 1 << 11},
+        {"number of kv heads", c->kv_heads, 1 << 11},
+        {"head size", c->head_dim, 1 << 12},
+        {"vocabulary size", c->vocab, 1 << 23},
+        {"context length", c->context, 1 << 27},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].most)
+            return kvm_fail(err, KVM_RANGE, "%s: the %s is %td; 1 to %td are possible",
+                            file, fields[i].name, fields[i].value, fields[i].most);
+    if (c->heads % c->kv_heads != 0)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: %td heads cannot share %td kv heads evenly", file,
+                        c->heads, c->kv_heads);
+    if (!(c->eps > 0 && c->eps < 1))
+        return kvm_fail(err, KVM_RANGE, "%s: rms_norm_eps is %g; it lies in (0, 1)",
+                        file, c->eps);
+    return KVM_OK;
+}
+
+static kvm_status check_rope(const kvm_config *c, const char *file, kvm_err *err)
+{
+    const kvm_rope_config *r = &c->rope;
+    if (r->width < 2 || r->width % 2 != 0 || r->width > c->head_dim)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: %td rotated entries in heads of %td: an even number of at "
+                        "least 2 fits",
+                        file, r->width, c->head_dim);
+    if (!(r->theta > 1 && r->theta < 1e12))
+        return kvm_fail(err, KVM_RANGE, "%s: rope_theta is %g; it lies above 1", file,
+                        r->theta);
+    if (r->kind == KVM_ROPE_DEFAULT) return KVM_OK;
+    if (!(r->factor >= 1 && r->factor < 1e6))
+        return kvm_fail(err, KVM_RANGE, "%s: the rope factor is %g; it is at least 1",
+                        file, r->factor);
+    if (r->kind == KVM_ROPE_LINEAR) return KVM_OK;
+    if (r->original < 1 || r->original > 1 << 27)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: original_max_position_embeddings is %td; this rope scaling "
+            "needs it",
+            file, r->original);
+    if (r->kind == KVM_ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low))
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: low_freq_factor %g and high_freq_factor %g: 0 < low < high", file,
+            r->low, r->high);
+    if (r->kind == KVM_ROPE_YARN &&
+        !(r->beta_slow > 0 && r->beta_fast > r->beta_slow && r->attention_factor >= 0 &&
+          isfinite(r->attention_factor) && isfinite(r->mscale) &&
+          isfinite(r->mscale_all_dim)))
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: YaRN wants 0 < beta_slow < beta_fast and finite, "
+                        "non-negative factors",
+                        file);
+    return KVM_OK;
+}
+
+kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
+{
+    TRY(check_sizes(c, file, err));
+    TRY(check_rope(c, file, err));
+    if (c->family->scaled && c->rope.kind == KVM_ROPE_DEFAULT)
+        return kvm_fail(
+            err, KVM_FORMAT,
+            "%s: %s models state their rope scaling, this file does not: is "
+            "rope_parameters missing?",
+            file, c->family->name);
+    if (!(c->temperature >= 0 && c->temperature < 1e3) ||
+        (c->temperature > 0 && c->rope.original < 1))
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: llama_4_scaling_beta is %g: it is at least 0 and comes with "
+            "original_max_position_embeddings",
+            file, c->temperature);
+    return KVM_OK;
+}
+
+kvm_status kvm_config_hash(const kvm_config *c, char hex[65], kvm_arena scratch,
+                           kvm_err *err)
+{
+    const kvm_rope_config *r = &c->rope;
+    json_t *v = json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:b,s:b,s:b,s:b,s:f}", "family",
+        c->family->name, "hidden", (json_int_t)c->hidden, "ffn", (json_int_t)c->ffn,
+        "layers", (json_int_t)c->layers, "heads", (json_int_t)c->heads, "kv_heads",
+        (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim, "vocab",
+        (json_int_t)c->vocab, "context", (json_int_t)c->context, "eps", c->eps, "tied",
+        c->tied, "qkv_bias", c->qkv_bias, "o_bias", c->o_bias, "mlp_bias", c->mlp_bias,
+        "temperature", c->temperature);
+    json_t *rope =
+        json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:I,s:I}", "kind",
+                  (int)r->kind, "theta", r->theta, "factor", r->factor, "low", r->low,
+                  "high", r->high, "beta_fast", r->beta_fast, "beta_slow", r->beta_slow,
+                  "mscale", r->mscale, "mscale_all_dim", r->mscale_all_dim,
+                  "attention_factor", r->attention_factor, "truncate", r->truncate,
+                  "original", (json_int_t)r->original, "width", (json_int_t)r->width);
+    json_t *window = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        json_array_append_new(window, json_integer(c->window[l]));
+    kvm_status s = KVM_OK;
+    if (!v || json_object_set_new(v, "rope", rope) ||
+        json_object_set_new(v, "window", window))
+        s = kvm_fail(err, KVM_NOMEM, "out of memory for the hash of a config");
+    kvm_str text;
+    if (!s) s = kvm_json_canonical(&text, &scratch, v, err);
+    if (!s) s = kvm_sha_of(text, hex, err);
+    json_decref(v);
+    return s;
+}

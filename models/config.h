@@ -1,0 +1,66 @@
+/* config.h - what a checkpoint says about its shape, in one form.
+ *
+ * Hugging Face's config.json (nested text_config, old and new rope dialects, layer_types
+ * and their aliases) and the keys of a GGUF file end in the same struct; every number is
+ * checked for range here, so that products of a few of them cannot overflow later. */
+#ifndef KVM_MODELS_CONFIG_H
+#define KVM_MODELS_CONFIG_H
+
+#include "base/json.h"
+#include "models/gguf_meta.h"
+
+typedef struct kvm_family { /* a row of families.def */
+    const char *name, *gguf;
+    bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled;
+    double eps, theta;
+} kvm_family;
+extern const kvm_family kvm_families[];
+extern const ptrdiff_t kvm_families_count;
+
+typedef enum kvm_rope_kind {
+    KVM_ROPE_DEFAULT,
+    KVM_ROPE_LINEAR,
+    KVM_ROPE_LLAMA3,
+    KVM_ROPE_YARN
+} kvm_rope_kind;
+
+typedef struct kvm_rope_config {
+    kvm_rope_kind kind;
+    double theta, factor;
+    double low, high;            /* llama3 */
+    double beta_fast, beta_slow; /* YaRN, and the next four */
+    double mscale, mscale_all_dim;
+    double attention_factor; /* 0: follows from the others */
+    bool truncate;
+    ptrdiff_t original; /* original_max_position_embeddings */
+    ptrdiff_t width;    /* rotated entries of a head */
+} kvm_rope_config;
+
+typedef struct kvm_config {
+    const kvm_family *family;
+    ptrdiff_t hidden, ffn, layers, heads, kv_heads, head_dim, vocab, context;
+    double eps;
+    bool tied; /* logits through the embedding */
+    bool qkv_bias, o_bias, mlp_bias;
+    double temperature; /* beta of the query temperature; 0: none */
+    kvm_rope_config rope;
+    ptrdiff_t *window; /* (layers) tokens a layer sees; 0: all */
+} kvm_config;
+
+/* kvm_config_of_json / _of_gguf - out lives in keep. KVM_FORMAT, KVM_RANGE (the field and
+ * what it may be) and KVM_UNSUPPORTED (what this file asks for and what runs instead). */
+KVM_MUST kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
+                                       kvm_err *err);
+KVM_MUST kvm_status kvm_config_of_gguf(kvm_config *out, kvm_arena *keep,
+                                       const kvm_gguf *g, kvm_err *err);
+/* kvm_config_hash - SHA-256 over the canonical text of the struct: equal for the two rope
+ * dialects of one config */
+KVM_MUST kvm_status kvm_config_hash(const kvm_config *c, char hex[65],
+                                    kvm_arena scratch, kvm_err *err);
+
+/* shared by the two readers */
+KVM_MUST kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err);
+const kvm_family *kvm_config__family(kvm_str name, bool gguf); /* NULL: unknown */
+kvm_str kvm_config__family_list(kvm_arena *keep, bool gguf);   /* "llama, qwen2, ..." */
+
+#endif

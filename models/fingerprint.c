@@ -1,0 +1,123 @@
+/* fingerprint.c - who a model is: its config, its tokenizer and every byte of its weights.
+ *
+ * The weights hash of one file is the file's SHA-256 (what sha256sum prints); of several,
+ * SHA-256 over those digests, one a line, in order of the file names. Hashing takes a second
+ * per 0.5-2 GB, so the digest of a large file is remembered under $XDG_CACHE_HOME/kvmill
+ * (default ~/.cache/kvmill) by device, inode, size and both times: a file that changes gets
+ * another ctime. A file changed within the last seconds is not remembered, as a second
+ * change could keep its ctime. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "models/model_internal.h"
+
+enum { LARGE = 64 << 20, SETTLED_SECONDS = 10 };
+
+static kvm_status status_of(kvm_str path, struct stat *st, kvm_err *err)
+{
+    const int fd = kvm_os->open(path.at, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return kvm_fail_errno(err, "%s", path.at);
+    kvm_status s = KVM_OK;
+    if (kvm_os->fstat(fd, st)) s = kvm_fail_errno(err, "%s", path.at);
+    kvm_os->close(fd);
+    return s;
+}
+
+/* where the digest of a file in this state is remembered; at NULL: nowhere */
+static kvm_str memo_path(const struct stat *st, kvm_arena *keep)
+{
+    char key[65];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    kvm_str dir = {0};
+    if (cache && *cache == '/')
+        dir = kvm_str_fmt(keep, "%s/kvmill/sha256", cache);
+    else if (home && *home == '/')
+        dir = kvm_str_fmt(keep, "%s/.cache/kvmill/sha256", home);
+    const kvm_str state = kvm_str_fmt(
+        keep, "%lld %lld %lld %lld.%09ld %lld.%09ld", (long long)st->st_dev,
+        (long long)st->st_ino, (long long)st->st_size, (long long)st->st_mtim.tv_sec,
+        st->st_mtim.tv_nsec, (long long)st->st_ctim.tv_sec, st->st_ctim.tv_nsec);
+    if (!dir.at || !state.at || kvm_sha_of(state, key, NULL)) return (kvm_str){0};
+    return kvm_path_join(keep, dir, kvm_str_of(key));
+}
+
+static bool recall(kvm_str memo, char hex[65], kvm_arena scratch)
+{
+    kvm_str text;
+    if (!memo.at || !kvm_path_exists(memo) ||
+        kvm_file_read(&text, &scratch, memo, 4096, NULL))
+        return false;
+    text = kvm_str_trim(text);
+    for (ptrdiff_t i = 0; i < text.len; i++)
+        if (!((text.at[i] >= '0' && text.at[i] <= '9') ||
+              (text.at[i] >= 'a' && text.at[i] <= 'f')))
+            return false;
+    if (text.len != 64) return false;
+    memcpy(hex, text.at, 64);
+    hex[64] = 0;
+    return true;
+}
+
+/* best effort: a home that cannot be written costs time only */
+static void remember(kvm_str memo, const char hex[65], kvm_arena scratch)
+{
+    kvm_err err = {0};
+    ptrdiff_t slash = memo.len;
+    while (slash > 0 && memo.at[slash - 1] != '/') slash--;
+    const kvm_str dir = kvm_str_copy(&scratch, kvm_str_slice(memo, 0, slash - 1));
+    if (!dir.at || kvm_dir_make(dir, &err) ||
+        kvm_file_publish(memo, kvm_str_of(hex), scratch, &err))
+        kvm_log(KVM_LOG_DEBUG, "models.memo", "error=\"%s\"", err.msg);
+}
+
+static kvm_status hash_file(kvm_str path, char hex[65], kvm_arena scratch, kvm_err *err)
+{
+    struct stat st;
+    TRY(status_of(path, &st, err));
+    if (st.st_size < LARGE) return kvm_sha_file(path, hex, scratch, err);
+    const kvm_str memo = memo_path(&st, &scratch);
+    if (recall(memo, hex, scratch)) return KVM_OK;
+    kvm_log(KVM_LOG_INFO, "models.hash", "file=\"%s\" bytes=%lld", path.at,
+            (long long)st.st_size);
+    TRY(kvm_sha_file(path, hex, scratch, err));
+    if (memo.at && kvm_wall() - (double)st.st_ctim.tv_sec > SETTLED_SECONDS)
+        remember(memo, hex, scratch);
+    return KVM_OK;
+}
+
+static kvm_status hash_weights(const kvm_checkpoint *ck, char hex[65],
+                               kvm_arena scratch, kvm_err *err)
+{
+    const ptrdiff_t files = kvm_checkpoint_files(ck);
+    if (files == 1) return hash_file(kvm_checkpoint_file(ck, 0), hex, scratch, err);
+    kvm_sha *all;
+    char line[66];
+    TRY(kvm_sha_begin(&all, err));
+    kvm_status s = KVM_OK;
+    for (ptrdiff_t i = 0; !s && i < files; i++) {
+        s = hash_file(kvm_checkpoint_file(ck, i), line, scratch, err);
+        line[64] = '\n';
+        if (!s) s = kvm_sha_add(all, line, 65, err);
+    }
+    if (!s) return kvm_sha_end(all, hex, err);
+    kvm_sha_drop(all);
+    return s;
+}
+
+kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
+                                  kvm_arena scratch, kvm_err *err)
+{
+    TRY(kvm_config_hash(&m->config, m->config_hash, scratch, err));
+    TRY(hash_weights(ck, m->weights_hash, scratch, err));
+    const kvm_str all = kvm_str_fmt(
+        &scratch, "%s %s %s", m->config_hash,
+        m->tokenizer ? kvm_tokenizer_hash(m->tokenizer) : "-", m->weights_hash);
+    if (!all.at) return kvm_nomem(err, &scratch);
+    return kvm_sha_of(all, m->fingerprint, err);
+}

@@ -1,0 +1,189 @@
+/* forward.c - tokens through the stack, a chunk at a time.
+ *
+ * Activations of one chunk live in the model's own arena, which grows when a larger chunk
+ * is asked for and never in decode. In the last block only the rows whose logits are wanted
+ * go past the keys and values. */
+#include "models/model_internal.h"
+#include <string.h>
+
+enum {
+    CHUNK = 512
+}; /* rows enough to widen a panel of weights once for many of them */
+
+void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows)
+{
+    for (ptrdiff_t h = 0; h < s->heads; h++) {
+        float *to = s->rows + (h * s->capacity + from) * s->dim;
+        const float *row = rows + h * s->dim;
+        for (ptrdiff_t t = 0; t < n; t++, to += s->dim, row += s->heads * s->dim)
+            memcpy(to, row, (size_t)s->dim * sizeof *to);
+    }
+}
+
+void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows)
+{
+    for (ptrdiff_t h = 0; h < s->heads; h++) {
+        const float *at = s->rows + (h * s->capacity + from) * s->dim;
+        float *row = rows + h * s->dim;
+        for (ptrdiff_t t = 0; t < n; t++, at += s->dim, row += s->heads * s->dim)
+            memcpy(row, at, (size_t)s->dim * sizeof *row);
+    }
+}
+
+kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width)
+{
+    return kvm_view2(kvm_new_raw(scratch, float, n *width), KVM_F32, n, width);
+}
+
+kvm_status kvm_step_emit(const kvm_step *s, ptrdiff_t object, int point,
+                         const float *rows, kvm_err *err)
+{
+    const kvm_capture *c = s->capture;
+    if (!c || !c->rows || !(c->points & 1u << point)) return KVM_OK;
+    return c->rows(c->ctx, object, point, s->first, s->n, rows, err);
+}
+
+static size_t layer_scratch(const kvm_layer *l, ptrdiff_t n)
+{
+    return l->kind->scratch(l, n);
+}
+
+size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk)
+{
+    size_t most = kvm_step_rows_bytes(chunk, m->config.hidden); /* of the final norm */
+    if (chunk < 1) chunk = CHUNK;
+    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
+        const size_t a = layer_scratch(m->blocks[l].mixer, chunk);
+        const size_t b = layer_scratch(m->blocks[l].ffn, chunk);
+        if (a > most) most = a;
+        if (b > most) most = b;
+    }
+    return most + kvm_step_rows_bytes(chunk, m->config.hidden) +
+           kvm_step_rows_bytes(chunk, 1) + 4096;
+}
+
+static kvm_status reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err)
+{
+    if (chunk <= m->work_chunk) return KVM_OK;
+    kvm_arena_free(&m->work);
+    m->work_chunk = 0;
+    TRY(kvm_arena_init(&m->work, kvm_model_scratch_bytes(m, chunk), err));
+    m->work_chunk = chunk;
+    return KVM_OK;
+}
+
+/* the last `rows` rows of h (n, hidden) -> logits (rows, V) */
+static kvm_status read_out(const kvm_model *m, const kvm_step *s, kvm_tensor h,
+                           ptrdiff_t rows, float *logits, kvm_err *err)
+{
+    const ptrdiff_t hidden = m->config.hidden;
+    kvm_arena temp = s->scratch;
+    kvm_tensor x = kvm_step_rows(&temp, rows, hidden);
+    if (!x.data) return kvm_nomem(err, &temp);
+    const kvm_tensor last =
+        kvm_view2((float *)h.data + (s->n - rows) * hidden, KVM_F32, rows, hidden);
+    TRY(kvm_op_rmsnorm(s->compute, x, last, kvm_view1(m->norm, KVM_F32, hidden), hidden,
+                       m->config.eps, false, err));
+    return kvm_op_linear(s->compute, kvm_view2(logits, KVM_F32, rows, m->config.vocab),
+                         x, m->head, false, err);
+}
+
+static kvm_status run_block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_tensor h,
+                            kvm_err *err)
+{
+    const kvm_block *b = &m->blocks[l];
+    TRY(b->mixer->kind->forward(b->mixer, s, h, err));
+    TRY(b->ffn->kind->forward(b->ffn, s, h, err));
+    if (s->capture && s->capture->hidden)
+        TRY(s->capture->hidden(s->capture->ctx, l, s->first, s->n, h.data, err));
+    return KVM_OK;
+}
+
+/* n tokens at positions first ..; logits of the last `rows` of them */
+static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t first,
+                            const int32_t *ids, ptrdiff_t n, ptrdiff_t rows,
+                            float *logits, const kvm_capture *capture, kvm_err *err)
+{
+    kvm_step s = {.compute = m->compute,
+                  .first = first,
+                  .n = n,
+                  .out = n,
+                  .slots = cache->slots,
+                  .capture = capture,
+                  .scratch = m->work};
+    int32_t *pos = kvm_new_raw(&s.scratch, int32_t, n);
+    kvm_tensor h = kvm_step_rows(&s.scratch, n, m->config.hidden);
+    if (!pos || !h.data) return kvm_nomem(err, &s.scratch);
+    for (ptrdiff_t t = 0; t < n; t++) pos[t] = (int32_t)(first + t);
+    s.pos = pos;
+    TRY(kvm_op_embed(m->compute, h, ids, m->embed, err));
+    const bool all = capture && (capture->hidden || capture->attention);
+    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
+        if (l == m->config.layers - 1 && !all) s.out = rows;
+        TRY(run_block(m, &s, l, h, err));
+    }
+    return rows > 0 ? read_out(m, &s, h, rows, logits, err) : KVM_OK;
+}
+
+static kvm_status check_call(const kvm_model *m, const kvm_cache *cache,
+                             const int32_t *ids, ptrdiff_t n,
+                             const kvm_forward_options *o, kvm_err *err)
+{
+    if (cache->model != m)
+        return kvm_fail(err, KVM_USAGE, "this cache belongs to another model");
+    if (cache->promised > 0)
+        return kvm_fail(err, KVM_USAGE,
+                        "rows are being injected into this cache: end that first");
+    if (n < 0 || o->logits_last < 0 || o->logits_last > n || o->chunk < 0 ||
+        (o->logits_last > 0 && !o->logits))
+        return kvm_fail(err, KVM_USAGE, "logits of the last %td of %td tokens",
+                        o->logits_last, n);
+    if (n > cache->capacity - cache->length)
+        return kvm_fail(err, KVM_RANGE,
+                        "%td tokens after %td do not fit into a cache of %td tokens", n,
+                        cache->length, cache->capacity);
+    for (ptrdiff_t t = 0; t < n; t++)
+        if (ids[t] < 0 || ids[t] >= m->config.vocab)
+            return kvm_fail(
+                err, KVM_RANGE,
+                "token %td has id %d; %s embeds ids 0 to %td: are the tokens "
+                "from another tokenizer?",
+                t, ids[t], m->info.path.at, m->config.vocab - 1);
+    return KVM_OK;
+}
+
+static kvm_status tell(const kvm_forward_options *o, ptrdiff_t done, ptrdiff_t n,
+                       kvm_err *err)
+{
+    if (!o->progress) return KVM_OK;
+    kvm_progress_at(o->progress, (double)done, (double)n, "tokens");
+    if (!kvm_progress_cancelled(o->progress)) return KVM_OK;
+    return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td tokens", done, n);
+}
+
+kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache, const int32_t *ids,
+                             ptrdiff_t n, const kvm_forward_options *options,
+                             kvm_err *err)
+{
+    const kvm_forward_options none = {0}, *o = options ? options : &none;
+    TRY(check_call(m, cache, ids, n, o, err));
+    /* even pieces: 513 tokens are not 512 and a lonely one */
+    const ptrdiff_t pieces = (n + CHUNK - 1) / CHUNK;
+    ptrdiff_t chunk = o->chunk > 0 ? o->chunk
+                      : pieces > 0 ? (n + pieces - 1) / pieces
+                                   : 1;
+    if (chunk > n) chunk = n;
+    TRY(reserve(m, chunk, err));
+    const ptrdiff_t wanted = n - o->logits_last; /* first token with logits */
+    for (ptrdiff_t t = 0; t < n; t += chunk) {
+        const ptrdiff_t size = n - t < chunk ? n - t : chunk;
+        const ptrdiff_t from = wanted > t ? wanted : t;
+        const ptrdiff_t rows = t + size > from ? t + size - from : 0;
+        float *logits = rows > 0 ? o->logits + (from - wanted) * m->config.vocab : NULL;
+        TRY(run_chunk(m, cache, cache->length + t, ids + t, size, rows, logits,
+                      o->capture, err));
+        TRY(tell(o, t + size, n, err));
+    }
+    cache->length += n;
+    return KVM_OK;
+}

@@ -1,0 +1,244 @@
+/* gqa.c - grouped-query attention with rotary positions (models.md sections 1.3, 2.1-2.3).
+ *
+ *   x = norm(h); q, k, v = W x (+ b)         point 1: k, v
+ *   q, k = rms per head, where the family has it    2: k
+ *   q, k rotated at their positions; k, v appended  3: k
+ *   q tempered; h += Wo attention(q, K, V) */
+#include <math.h>
+
+#include "models/layer.h"
+#include "models/rope.h"
+
+typedef struct gqa {
+    kvm_layer base;
+    ptrdiff_t hidden, heads, kv_heads, dim, window;
+    double eps, scale;
+    double temperature; /* 0: none */
+    ptrdiff_t original; /* position at which the temperature sets in */
+    kvm_rope rope;
+    kvm_weight *q, *k, *v, *o;
+    float *norm;            /* (hidden) */
+    float *q_norm, *k_norm; /* (dim), or NULL */
+} gqa;
+
+enum { OBJECT_K, OBJECT_V };
+
+static kvm_status load_rope(gqa *g, kvm_loader *ld, kvm_err *err)
+{
+    const kvm_rope_config *r = &ld->config->rope;
+    float *divisors = NULL;
+    if (kvm_checkpoint_has(ld->ck, KVM_W_ROPE_FREQS, 0)) {
+        TRY(kvm_load_vector(ld, KVM_W_ROPE_FREQS, 0, r->width / 2, &divisors, err));
+        for (ptrdiff_t j = 0; j < r->width / 2; j++)
+            if (!(divisors[j] > 0 && isfinite(divisors[j])))
+                return kvm_fail(err, KVM_RANGE,
+                                "%s: rope_freqs.weight: entry %td is %g",
+                                kvm_checkpoint_path(ld->ck).at, j, (double)divisors[j]);
+    }
+    if (kvm_checkpoint_permuted(ld->ck) && r->width != g->dim)
+        return kvm_fail(
+            err, KVM_UNSUPPORTED,
+            "%s: a partly rotated head in a file whose rows are in pair order",
+            kvm_checkpoint_path(ld->ck).at);
+    return kvm_rope_of(&g->rope, ld->keep, r, divisors, err);
+}
+
+static kvm_status load_maps(gqa *g, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    const ptrdiff_t q = g->heads * g->dim, kv = g->kv_heads * g->dim;
+    const kvm_linear_row rows[] = {
+        {KVM_W_ATTN_Q, KVM_W_ATTN_Q_BIAS, layer, q, c->hidden, c->qkv_bias, g->heads},
+        {KVM_W_ATTN_K, KVM_W_ATTN_K_BIAS, layer, kv, c->hidden, c->qkv_bias,
+         g->kv_heads},
+        {KVM_W_ATTN_V, KVM_W_ATTN_V_BIAS, layer, kv, c->hidden, c->qkv_bias, 0},
+        {KVM_W_ATTN_O, KVM_W_ATTN_O_BIAS, layer, c->hidden, q, c->o_bias, 0},
+    };
+    kvm_weight **const maps[] = {&g->q, &g->k, &g->v, &g->o};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        TRY(kvm_load_linear(ld, &rows[i], maps[i], err));
+    return KVM_OK;
+}
+
+static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    gqa *g = kvm_new(ld->keep, gqa, 1);
+    if (!g) return kvm_nomem(err, ld->keep);
+    *g = (gqa){.hidden = c->hidden,
+               .heads = c->heads,
+               .kv_heads = c->kv_heads,
+               .dim = c->head_dim,
+               .window = c->window[index],
+               .eps = c->eps,
+               .scale = 1 / sqrt((double)c->head_dim),
+               .temperature = c->temperature,
+               .original = c->rope.original};
+    TRY(kvm_load_vector(ld, KVM_W_ATTN_NORM, index, c->hidden, &g->norm, err));
+    TRY(load_maps(g, ld, index, err));
+    if (c->family->qk_norm) {
+        TRY(kvm_load_vector(ld, KVM_W_ATTN_Q_NORM, index, g->dim, &g->q_norm, err));
+        TRY(kvm_load_vector(ld, KVM_W_ATTN_K_NORM, index, g->dim, &g->k_norm, err));
+    }
+    TRY(load_rope(g, ld, err));
+    *out = &g->base;
+    return KVM_OK;
+}
+
+static const gqa *of(const kvm_layer *l)
+{
+    return (const gqa *)(const void *)l;
+}
+
+static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
+{
+    const gqa *g = of(l);
+    const kvm_object both = {.layer = l->index, .heads = g->kv_heads, .dim = g->dim};
+    out[OBJECT_K] = out[OBJECT_V] = both;
+    out[OBJECT_K].kind = KVM_OBJECT_K;
+    out[OBJECT_K].rotary = true;
+    out[OBJECT_K].rope = g->rope;
+    out[OBJECT_K].normed = g->k_norm != NULL;
+    out[OBJECT_V].kind = KVM_OBJECT_V;
+    return 2;
+}
+
+static size_t scratch(const kvm_layer *l, ptrdiff_t n)
+{
+    const gqa *g = of(l);
+    return kvm_step_rows_bytes(n, g->hidden) +
+           2 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
+           2 * kvm_step_rows_bytes(n, g->heads * g->dim);
+}
+
+static kvm_status norm_heads(const gqa *g, kvm_compute *c, kvm_tensor x, float *w,
+                             kvm_err *err)
+{
+    return kvm_op_rmsnorm(c, x, x, kvm_view1(w, KVM_F32, g->dim), g->dim, g->eps, false,
+                          err);
+}
+
+static kvm_status rotate(const gqa *g, kvm_compute *c, kvm_tensor x, const int32_t *pos,
+                         bool inverse, kvm_err *err)
+{
+    const kvm_tensor heads =
+        kvm_view3(x.data, KVM_F32, x.dim[0], x.dim[1] / g->dim, g->dim);
+    return kvm_op_rope(c, heads, pos, &g->rope, inverse, err);
+}
+
+/* x (T,hidden) normed -> new rows of K and V in the cache and in the capture */
+static kvm_status append(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_arena temp,
+                         kvm_err *err)
+{
+    const ptrdiff_t object = g->base.first_object;
+    kvm_tensor k = kvm_step_rows(&temp, s->n, g->kv_heads * g->dim);
+    kvm_tensor v = kvm_step_rows(&temp, s->n, g->kv_heads * g->dim);
+    if (!k.data || !v.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear(s->compute, v, x, g->v, false, err));
+    kvm_slot_put(&s->slots[object + OBJECT_V], s->first, s->n, v.data);
+    for (int point = KVM_POINT_RAW; point <= KVM_POINT_ENGINE; point++)
+        TRY(kvm_step_emit(s, object + OBJECT_V, point, v.data, err));
+    TRY(kvm_op_linear(s->compute, k, x, g->k, false, err));
+    TRY(kvm_step_emit(s, object + OBJECT_K, KVM_POINT_RAW, k.data, err));
+    if (g->k_norm) TRY(norm_heads(g, s->compute, k, g->k_norm, err));
+    TRY(kvm_step_emit(s, object + OBJECT_K, KVM_POINT_NORMED, k.data, err));
+    TRY(rotate(g, s->compute, k, s->pos, false, err));
+    TRY(kvm_step_emit(s, object + OBJECT_K, KVM_POINT_ENGINE, k.data, err));
+    kvm_slot_put(&s->slots[object + OBJECT_K], s->first, s->n, k.data);
+    return KVM_OK;
+}
+
+/* models.md 2.3: a query at position p grows by 1 + beta ln(1 + floor(p / L0)) */
+static void temper(const gqa *g, kvm_tensor q, const int32_t *pos)
+{
+    for (ptrdiff_t t = 0; g->temperature > 0 && t < q.dim[0]; t++) {
+        if (pos[t] < g->original) continue;
+        const double turns = (double)(pos[t] / g->original);
+        const float by = (float)(1 + g->temperature * log(1 + turns));
+        float *row = (float *)q.data + t * q.dim[1];
+        for (ptrdiff_t i = 0; i < q.dim[1]; i++) row[i] *= by;
+    }
+}
+
+static kvm_tensor slot_view(const kvm_slot *s, ptrdiff_t tokens)
+{
+    kvm_tensor t = kvm_view3(s->rows, KVM_F32, s->heads, tokens, s->dim);
+    t.stride[0] = s->capacity * s->dim;
+    return t;
+}
+
+/* x, h (out rows): h += Wo attention(q) */
+static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tensor h,
+                         kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0], skipped = s->n - n, end = s->first + s->n;
+    const kvm_slot *slot = &s->slots[g->base.first_object];
+    kvm_tensor q = kvm_step_rows(&temp, n, g->heads * g->dim);
+    kvm_tensor y = kvm_step_rows(&temp, n, g->heads * g->dim);
+    if (!q.data || !y.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear(s->compute, q, x, g->q, false, err));
+    if (g->q_norm) TRY(norm_heads(g, s->compute, q, g->q_norm, err));
+    TRY(rotate(g, s->compute, q, s->pos + skipped, false, err));
+    temper(g, q, s->pos + skipped);
+    TRY(kvm_op_attention(s->compute, kvm_view3(y.data, KVM_F32, n, g->heads, g->dim),
+                         kvm_view3(q.data, KVM_F32, n, g->heads, g->dim),
+                         slot_view(&slot[OBJECT_K], end),
+                         slot_view(&slot[OBJECT_V], end), s->first + skipped, g->window,
+                         g->scale, err));
+    if (s->capture && s->capture->attention)
+        TRY(s->capture->attention(s->capture->ctx, g->base.index, s->first + skipped, n,
+                                  q.data, y.data, err));
+    return kvm_op_linear(s->compute, h, y, g->o, true, err);
+}
+
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
+                          kvm_err *err)
+{
+    const gqa *g = of(l);
+    kvm_arena temp = s->scratch;
+    kvm_tensor x = kvm_step_rows(&temp, s->n, g->hidden);
+    if (!x.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(g->norm, KVM_F32, g->hidden),
+                       g->hidden, g->eps, false, err));
+    TRY(append(g, s, x, temp, err));
+    if (s->out == 0) return KVM_OK;
+    const ptrdiff_t skipped = (s->n - s->out) * g->hidden;
+    x = kvm_view2((float *)x.data + skipped, KVM_F32, s->out, g->hidden);
+    h = kvm_view2((float *)h.data + skipped, KVM_F32, s->out, g->hidden);
+    return attend(g, s, x, h, temp, err);
+}
+
+static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err)
+{
+    const gqa *g = of(l);
+    if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
+    const kvm_tensor k = kvm_view2(rows, KVM_F32, n, g->kv_heads * g->dim);
+    if (point == KVM_POINT_RAW && g->k_norm) TRY(norm_heads(g, c, k, g->k_norm, err));
+    return rotate(g, c, k, pos, false, err);
+}
+
+static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err)
+{
+    const gqa *g = of(l);
+    if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
+    if (point == KVM_POINT_RAW && g->k_norm)
+        return kvm_fail(
+            err, KVM_UNSUPPORTED,
+            "layer %td: keys cannot be taken back through their norm; capture "
+            "them at point 1 during the forward",
+            l->index);
+    return rotate(g, c, kvm_view2(rows, KVM_F32, n, g->kv_heads * g->dim), pos, true,
+                  err);
+}
+
+const kvm_layer_kind kvm_gqa = {.name = "gqa",
+                                .load = load,
+                                .objects = objects,
+                                .scratch = scratch,
+                                .forward = forward,
+                                .advance = advance,
+                                .retreat = retreat};

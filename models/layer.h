@@ -1,0 +1,81 @@
+/* layer.h - what a layer kind is: load, forward and its cache objects side by side.
+ *
+ * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward;
+ * both add to the residual stream. A kind is a constant table; its layers are structs that
+ * begin with kvm_layer. Adding a kind is one file and one row in models/model.c.
+ *
+ * Shape letters: T tokens of a step, H kv heads, D head size, C capacity of the cache. */
+#ifndef KVM_MODELS_LAYER_H
+#define KVM_MODELS_LAYER_H
+
+#include "models/load.h"
+#include "models/model.h"
+
+typedef struct kvm_layer kvm_layer;
+
+/* Where an object's rows lie: (H,C,D) f32, head outermost, so that attention reads each
+ * head as one stream. */
+typedef struct kvm_slot {
+    float *rows;
+    ptrdiff_t heads, capacity, dim;
+} kvm_slot;
+/* rows (n, H*D) <-> tokens from .. from+n-1 of the slot */
+void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows);
+void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows);
+
+/* One chunk of tokens on its way through the stack. */
+typedef struct kvm_step {
+    kvm_compute *compute;
+    ptrdiff_t first, n; /* positions first .. first+n-1 */
+    ptrdiff_t out;      /* trailing rows whose result is wanted: n, or fewer in the last
+                            block, where the others matter only for the cache */
+    const int32_t *pos; /* (n) */
+    const kvm_slot *slots;      /* by object index */
+    const kvm_capture *capture; /* NULL: none */
+    kvm_arena scratch;
+} kvm_step;
+
+typedef struct kvm_layer_kind {
+    const char *name;
+    /* out lives in ld->keep */
+    kvm_status (*load)(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err);
+    /* describe the objects (at most KVM_LAYER_OBJECTS); NULL: the kind keeps none */
+    ptrdiff_t (*objects)(const kvm_layer *l, kvm_object *out);
+    /* bytes of scratch that a step of n tokens takes */
+    size_t (*scratch)(const kvm_layer *l, ptrdiff_t n);
+    /* h (T, hidden): the last step->out rows += the layer's result; new rows of its objects
+     * go to the slots and to the capture */
+    kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor h,
+                          kvm_err *err);
+    /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to point
+     * 3 and back, in place. NULL with objects. KVM_UNSUPPORTED: no way back. */
+    kvm_status (*advance)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err);
+    kvm_status (*retreat)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err);
+} kvm_layer_kind;
+
+enum { KVM_LAYER_OBJECTS = 4 };
+
+struct kvm_layer {
+    const kvm_layer_kind *kind;
+    ptrdiff_t index;        /* of the block */
+    ptrdiff_t first_object; /* set by the model */
+};
+
+extern const kvm_layer_kind kvm_gqa, kvm_ffn;
+
+/* hand rows of an object out at a point, when the capture wants them */
+KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int point,
+                                  const float *rows, kvm_err *err);
+
+/* f32 rows of a step's scratch; NULL when it is spent (a wrong kvm_layer_kind.scratch) */
+kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width);
+static inline size_t kvm_step_rows_bytes(ptrdiff_t n, ptrdiff_t width)
+{
+    return ((size_t)n * (size_t)width * sizeof(float) + 127) / 64 * 64;
+}
+
+#endif

@@ -1,0 +1,146 @@
+#include "models/load.h"
+
+#include <math.h>
+#include <string.h>
+
+/* types that are numbers by themselves; the others need scales that are stored elsewhere */
+static bool readable(kvm_dtype d)
+{
+    return d == KVM_F32 || d == KVM_F16 || d == KVM_BF16 || d == KVM_F64 ||
+           kvm_dtype_block(d) > 1;
+}
+
+static kvm_status check_dtype(const kvm_found *f, kvm_err *err)
+{
+    if (readable(f->t.dtype)) return KVM_OK;
+    return kvm_fail(
+        err, KVM_DTYPE,
+        "%s: tensor %.*s is stored as %s; weights are read as F32, F16, BF16, "
+        "F64 or GGUF blocks",
+        f->file.at, KVM_STR_ARG(f->name), kvm_dtype_name(f->t.dtype));
+}
+
+enum { PIECE = 4096 }; /* a multiple of every block */
+
+static kvm_status check_finite(const kvm_found *f, kvm_err *err)
+{
+    float x[PIECE];
+    const ptrdiff_t count = kvm_tensor_count(&f->t);
+    const char *at = f->t.data;
+    for (ptrdiff_t i = 0; i < count; i += PIECE) {
+        const ptrdiff_t n = count - i < PIECE ? count - i : PIECE;
+        ptrdiff_t bytes;
+        if (!kvm_dtype_bytes(f->t.dtype, n, &bytes))
+            return kvm_fail(err, KVM_FORMAT, "%s: tensor %.*s ends within a block",
+                            f->file.at, KVM_STR_ARG(f->name));
+        TRY(kvm_widen_row(x, at, f->t.dtype, n, err));
+        for (ptrdiff_t j = 0; j < n; j++)
+            if (!isfinite(x[j]))
+                return kvm_fail(err, KVM_NAN,
+                                "%s: tensor %.*s: number %td is %g: the checkpoint is "
+                                "damaged, download it again",
+                                f->file.at, KVM_STR_ARG(f->name), i + j, (double)x[j]);
+        at += bytes;
+    }
+    return KVM_OK;
+}
+
+static kvm_status get(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, int rank,
+                      const ptrdiff_t *dim, kvm_found *f, ptrdiff_t *bytes,
+                      kvm_err *err)
+{
+    TRY(kvm_checkpoint_get(ld->ck, id, layer, rank, dim, f, err));
+    TRY(check_dtype(f, err));
+    if (ld->check_finite) TRY(check_finite(f, err));
+    const ptrdiff_t count = kvm_tensor_count(&f->t);
+    if (!kvm_dtype_bytes(f->t.dtype, count, bytes))
+        return kvm_fail(err, KVM_FORMAT, "%s: tensor %.*s ends within a block",
+                        f->file.at, KVM_STR_ARG(f->name));
+    ld->parameters += count;
+    ld->bytes += *bytes;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                           ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
+                           kvm_err *err)
+{
+    kvm_found f;
+    ptrdiff_t bytes;
+    TRY(get(ld, id, layer, 2, (ptrdiff_t[]){rows, cols}, &f, &bytes, err));
+    ld->dtype_bytes[f.t.dtype] += bytes;
+    *out = f.t;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                           ptrdiff_t n, float **out, kvm_err *err)
+{
+    kvm_found f;
+    ptrdiff_t bytes;
+    TRY(get(ld, id, layer, 1, &n, &f, &bytes, err));
+    float *v = kvm_new_raw(ld->keep, float, n);
+    if (!v) return kvm_nomem(err, ld->keep);
+    TRY(kvm_widen_row(v, f.t.data, f.t.dtype, n, err));
+    *out = v;
+    return KVM_OK;
+}
+
+/* models.md section 6, trap: GGUF files of these architectures hold a head's rows as
+ * 0, d/2, 1, d/2+1, ... so that rotated pairs are adjacent. `unit` bytes a row. */
+static void unpair(char *to, const char *from, ptrdiff_t heads, ptrdiff_t dim,
+                   ptrdiff_t unit)
+{
+    for (ptrdiff_t h = 0; h < heads; h++)
+        for (ptrdiff_t j = 0; j < dim; j++) {
+            const ptrdiff_t pair = j < dim / 2 ? 2 * j : 2 * (j - dim / 2) + 1;
+            memcpy(to + (h * dim + j) * unit, from + (h * dim + pair) * unit,
+                   (size_t)unit);
+        }
+}
+
+static kvm_status unpair_matrix(kvm_loader *ld, const kvm_linear_row *row,
+                                kvm_tensor *m, kvm_err *err)
+{
+    ptrdiff_t unit; /* rows are whole blocks: the file's reader has checked that */
+    if (!kvm_dtype_bytes(m->dtype, row->in, &unit))
+        return kvm_fail(err, KVM_FORMAT, "a row of %td ends within a block", row->in);
+    char *copy = kvm_new_raw(ld->keep, char, row->out *unit);
+    if (!copy) return kvm_nomem(err, ld->keep);
+    unpair(copy, m->data, row->rotary_heads, row->out / row->rotary_heads, unit);
+    m->data = copy;
+    return KVM_OK;
+}
+
+static kvm_status load_bias(kvm_loader *ld, const kvm_linear_row *row, float **bias,
+                            kvm_err *err)
+{
+    TRY(kvm_load_vector(ld, row->bias, row->layer, row->out, bias, err));
+    if (row->rotary_heads == 0 || !kvm_checkpoint_permuted(ld->ck)) return KVM_OK;
+    float *copy = kvm_new_raw(ld->keep, float, row->out);
+    if (!copy) return kvm_nomem(err, ld->keep);
+    unpair((char *)copy, (const char *)*bias, row->rotary_heads,
+           row->out / row->rotary_heads, sizeof **bias);
+    *bias = copy;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight **w,
+                           kvm_err *err)
+{
+    kvm_tensor m;
+    float *bias = NULL;
+    TRY(kvm_load_matrix(ld, row->weight, row->layer, row->out, row->in, &m, err));
+    if (row->rotary_heads > 0 && kvm_checkpoint_permuted(ld->ck))
+        TRY(unpair_matrix(ld, row, &m, err));
+    if (row->has_bias)
+        TRY(load_bias(ld, row, &bias, err));
+    else if (row->bias != row->weight &&
+             kvm_checkpoint_has(ld->ck, row->bias, row->layer))
+        return kvm_fail(err, KVM_MISMATCH,
+                        "%s: layer %td has a bias that its config knows nothing of "
+                        "(attention_bias, mlp_bias)",
+                        kvm_checkpoint_path(ld->ck).at, row->layer);
+    ld->matrix_parameters += row->out * row->in;
+    return kvm_weight_new(w, ld->keep, ld->compute, m, bias, err);
+}

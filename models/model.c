@@ -1,0 +1,206 @@
+#include "models/model.h"
+
+#include "models/model_internal.h"
+
+static const struct object_row {
+    const char *name;
+    bool per_prompt;
+} object_rows[KVM_OBJECT_KINDS] = {
+#define TOKEN false
+#define PROMPT true
+#define X(id, kind, text, growth, shape, what) [id] = {text, growth},
+#include "models/objects.def"
+#undef X
+#undef PROMPT
+#undef TOKEN
+};
+
+const char *kvm_object_name(kvm_object_kind k)
+{
+    return object_rows[k].name;
+}
+
+kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k)
+{
+    for (int i = 0; i < KVM_OBJECT_KINDS; i++) {
+        if (!kvm_str_eq(name, kvm_str_of(object_rows[i].name))) continue;
+        *k = (kvm_object_kind)i;
+        return KVM_OK;
+    }
+    return KVM_NOTFOUND;
+}
+
+static kvm_status load_layer(kvm_layer **out, const kvm_layer_kind *kind,
+                             kvm_loader *ld, ptrdiff_t index, kvm_err *err)
+{
+    TRY(kind->load(out, ld, index, err));
+    (*out)->kind = kind;
+    (*out)->index = index;
+    return KVM_OK;
+}
+
+static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
+{
+    const kvm_config *c = &m->config;
+    m->blocks = kvm_new(ld->keep, kvm_block, c->layers);
+    if (!m->blocks) return kvm_nomem(err, ld->keep);
+    for (ptrdiff_t l = 0; l < c->layers; l++) {
+        TRY(load_layer(&m->blocks[l].mixer, &kvm_gqa, ld, l, err));
+        TRY(load_layer(&m->blocks[l].ffn, &kvm_ffn, ld, l, err));
+    }
+    return KVM_OK;
+}
+
+/* Tied: logits go through the embedding, and a head in the file is ignored as the
+ * reference ignores it. */
+static kvm_status load_ends(kvm_model *m, kvm_loader *ld, kvm_err *err)
+{
+    const kvm_config *c = &m->config;
+    const ptrdiff_t in_layers = ld->matrix_parameters;
+    TRY(kvm_load_matrix(ld, KVM_W_EMBED, 0, c->vocab, c->hidden, &m->embed, err));
+    TRY(kvm_load_vector(ld, KVM_W_FINAL_NORM, 0, c->hidden, &m->norm, err));
+    if (c->tied)
+        return kvm_weight_new(&m->head, ld->keep, m->compute, m->embed, NULL, err);
+    const kvm_linear_row row = {
+        .weight = KVM_W_HEAD, .bias = KVM_W_HEAD, .out = c->vocab, .in = c->hidden};
+    const kvm_status s = kvm_load_linear(ld, &row, &m->head, err);
+    ld->matrix_parameters = in_layers;
+    return s == KVM_NOTFOUND
+               ? kvm_err_prefix(err, s, "the config says that the head is not tied")
+               : s;
+}
+
+/* The engine's own type of a cache: that of unquantised weights, else F16. */
+static kvm_dtype cache_dtype(kvm_dtype weights)
+{
+    return weights == KVM_F32 || weights == KVM_BF16 ? weights : KVM_F16;
+}
+
+static kvm_status list_objects(kvm_model *m, kvm_arena *keep, kvm_err *err)
+{
+    const ptrdiff_t most = m->config.layers * KVM_LAYER_OBJECTS;
+    m->objects = kvm_new(keep, kvm_object, most);
+    if (!m->objects) return kvm_nomem(err, keep);
+    kvm_model_info *info = &m->info;
+    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
+        kvm_layer *mixer = m->blocks[l].mixer;
+        mixer->first_object = info->objects;
+        info->objects += mixer->kind->objects(mixer, &m->objects[info->objects]);
+    }
+    for (ptrdiff_t i = 0; i < info->objects; i++) {
+        kvm_object *o = &m->objects[i];
+        o->dtype = cache_dtype(info->weight_dtype);
+        const ptrdiff_t bytes = o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
+        if (object_rows[o->kind].per_prompt)
+            info->prompt_bytes += bytes;
+        else
+            info->token_bytes += bytes;
+    }
+    return KVM_OK;
+}
+
+static kvm_str base_name(kvm_str path)
+{
+    while (path.len > 1 && path.at[path.len - 1] == '/') path.len--;
+    ptrdiff_t from = path.len;
+    while (from > 0 && path.at[from - 1] != '/') from--;
+    const kvm_str name = kvm_str_slice(path, from, path.len);
+    return kvm_str_ends(name, KVM_STR(".gguf")) ? kvm_str_slice(name, 0, name.len - 5)
+                                                : name;
+}
+
+static void fill_info(kvm_model *m, const kvm_loader *ld)
+{
+    const kvm_config *c = &m->config;
+    kvm_model_info *info = &m->info;
+    info->path = kvm_checkpoint_path(ld->ck);
+    info->family = kvm_str_of(c->family->name);
+    info->name = base_name(info->path);
+    info->layers = c->layers;
+    info->hidden = c->hidden;
+    info->heads = c->heads;
+    info->kv_heads = c->kv_heads;
+    info->head_dim = c->head_dim;
+    info->ffn = c->ffn;
+    info->vocab = c->vocab;
+    info->context = c->context;
+    for (int d = 0; d < KVM_DTYPES; d++)
+        if (ld->dtype_bytes[d] > ld->dtype_bytes[info->weight_dtype])
+            info->weight_dtype = (kvm_dtype)d;
+    info->parameters = ld->parameters;
+    info->weight_bytes = ld->bytes;
+    info->flops_per_token = 2.0 * (double)ld->matrix_parameters;
+    info->flops_per_logits = 2.0 * (double)c->vocab * (double)c->hidden;
+    info->config_hash = m->config_hash;
+    info->weights_hash = m->weights_hash;
+    info->fingerprint = m->fingerprint;
+}
+
+static void free_work(void *work)
+{
+    kvm_arena_free(work);
+}
+
+static kvm_status open_tokenizer(kvm_model *m, kvm_arena *keep, kvm_str path,
+                                 kvm_err *err)
+{
+    TRY(kvm_tokenizer_open(&m->tokenizer, keep, path, err));
+    const ptrdiff_t size = kvm_tokenizer_size(m->tokenizer);
+    if (size <= m->config.vocab) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH,
+                    "%s: the tokenizer has ids up to %td, the model embeds %td tokens: "
+                    "they are not of one checkpoint",
+                    m->info.path.at, size - 1, m->config.vocab);
+}
+
+kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
+                          kvm_str path, const kvm_model_options *o, kvm_err *err)
+{
+    kvm_checkpoint *ck;
+    kvm_model *m = kvm_new(keep, kvm_model, 1);
+    if (!m) return kvm_nomem(err, keep);
+    TRY(kvm_checkpoint_open(&ck, keep, path, err));
+    m->config = *kvm_checkpoint_config(ck);
+    m->compute = c;
+    kvm_loader ld = {.ck = ck,
+                     .config = &m->config,
+                     .compute = c,
+                     .keep = keep,
+                     .check_finite = o && o->check_finite};
+    TRY(load_stack(m, &ld, err));
+    TRY(load_ends(m, &ld, err));
+    fill_info(m, &ld);
+    TRY(list_objects(m, keep, err));
+    m->logits = kvm_new_raw(keep, float, m->config.vocab);
+    if (!m->logits) return kvm_nomem(err, keep);
+    if (!o || !o->no_tokenizer) TRY(open_tokenizer(m, keep, path, err));
+    TRY(kvm_model__fingerprint(m, ck, *keep, err));
+    TRY(kvm_arena_defer(keep, free_work, &m->work, err));
+    *out = m;
+    return KVM_OK;
+}
+
+const kvm_model_info *kvm_model_info_of(const kvm_model *m)
+{
+    return &m->info;
+}
+const kvm_object *kvm_model_object(const kvm_model *m, ptrdiff_t i)
+{
+    return &m->objects[i];
+}
+const kvm_tokenizer *kvm_model_tokenizer(const kvm_model *m)
+{
+    return m->tokenizer;
+}
+kvm_compute *kvm_model_compute(const kvm_model *m)
+{
+    return m->compute;
+}
+
+ptrdiff_t kvm_model_find_object(const kvm_model *m, kvm_object_kind kind,
+                                ptrdiff_t layer)
+{
+    for (ptrdiff_t i = 0; i < m->info.objects; i++)
+        if (m->objects[i].kind == kind && m->objects[i].layer == layer) return i;
+    return -1;
+}
