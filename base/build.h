@@ -3,7 +3,7 @@
 #ifndef KVM_BASE_BUILD_H
 #define KVM_BASE_BUILD_H
 
-#define KVM_VERSION "0.1.0"
+#define KVM_PROGRAM_VERSION "0.1.0" /* KVM_VERSION is a status */
 
 extern const char *const kvm_build_commit;   /* 12 hex digits, "-dirty", or "none" */
 extern const char *const kvm_build_compiler; /* first line of cc --version */
