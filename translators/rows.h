@@ -71,10 +71,11 @@ kvm_row_shape kvm_rows_shape(const kvm_rows *r, kvm_space s, ptrdiff_t layer);
  * stride and (sequence, position) rows; else KVM_MISMATCH naming the first difference. */
 KVM_MUST kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err);
 
-/* kvm_rows_read - rows index[0..n) (NULL: from, from+1 ...) of one layer as f32 into
- * out (n, H*D), rows `ld` floats apart. The rotated space applies the capture's rotary. */
+/* kvm_rows_read - rows index[0..n) (NULL: from, from+1 ...) of `count` layers side by
+ * side, as f32 into out (n, sum of H*D), rows `ld` floats apart. The rotated space applies
+ * the capture's rotary. */
 KVM_MUST kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
-                                  ptrdiff_t layer, ptrdiff_t from,
+                                  ptrdiff_t layer, ptrdiff_t count, ptrdiff_t from,
                                   const ptrdiff_t *index, ptrdiff_t n, float *out,
                                   ptrdiff_t ld, kvm_err *err);
 

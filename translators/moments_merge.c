@@ -1,0 +1,198 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "translators/meta.h"
+#include "translators/moments.h"
+#include "translators/moments_internal.h"
+
+/* two shares of the same captures, and the file that they become */
+typedef struct merge {
+    kvm_st *x, *y;
+    kvm_arena *own;
+    bool cross;
+    ptrdiff_t layers[2];
+    const kvm_row_shape *k[2], *v[2];
+    double n[KVM_SPLITS][2]; /* rows of x and y */
+} merge;
+
+static kvm_status same(const merge *m, const char *key, kvm_err *err)
+{
+    kvm_str a, b;
+    TRY(kvm_meta_str(m->x, key, &a, err));
+    TRY(kvm_meta_str(m->y, key, &b, err));
+    if (kvm_str_eq(a, b)) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH, "%s and %s differ in %s (%.*s, %.*s)",
+                    kvm_st_path(m->x).at, kvm_st_path(m->y).at, key,
+                    KVM_STR_ARG(kvm_str_slice(a, 0, 20)),
+                    KVM_STR_ARG(kvm_str_slice(b, 0, 20)));
+}
+
+static kvm_status copy_meta(merge *m, json_t *meta, const char *key, kvm_err *err)
+{
+    kvm_str value;
+    TRY(same(m, key, err));
+    TRY(kvm_meta_str(m->x, key, &value, err));
+    return kvm_meta_put(meta, key, value, err);
+}
+
+static kvm_status check_pair(merge *m, json_t *meta, kvm_err *err)
+{
+    static const char *const keys[] = {
+        "format",  "kind",         "split.seed", "split.fraction", "a.capture",
+        "a.model", "a.model_name", "b.capture",  "b.model",        "b.model_name"};
+    TRY(kvm_meta_format(m->x, KVM_MOMENTS_FORMAT, err));
+    TRY(kvm_meta_format(m->y, KVM_MOMENTS_FORMAT, err));
+    kvm_str kind;
+    TRY(kvm_meta_str(m->x, "kind", &kind, err));
+    m->cross = kvm_str_eq(kind, KVM_STR("cross"));
+    for (size_t i = 0; i < (m->cross ? 10 : 7); i++)
+        TRY(copy_meta(m, meta, keys[i], err));
+    kvm_str px, py;
+    TRY(kvm_meta_str(m->x, "part", &px, err));
+    TRY(kvm_meta_str(m->y, "part", &py, err));
+    if (kvm_str_eq(px, py))
+        return kvm_fail(err, KVM_MISMATCH, "%s and %s are the same share (%.*s)",
+                        kvm_st_path(m->x).at, kvm_st_path(m->y).at, KVM_STR_ARG(px));
+    TRY(kvm_meta_putf(meta, err, "part", "%.*s+%.*s", KVM_STR_ARG(px),
+                      KVM_STR_ARG(py)));
+    TRY(copy_meta(m, meta, "parts", err));
+    for (int i = 0; i < (m->cross ? 2 : 1); i++) {
+        const char *side = i ? "b." : "a.";
+        TRY(kvm_meta_shapes(m->x, side, m->own, &m->layers[i], &m->k[i], &m->v[i],
+                            err));
+        TRY(kvm_meta_put_shapes(meta, side, m->layers[i], m->k[i], m->v[i], err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_rows(merge *m, int64_t sum[KVM_SPLITS], kvm_err *err)
+{
+    const ptrdiff_t dim[] = {KVM_SPLITS};
+    const kvm_st_tensor *t[2];
+    TRY(kvm_st_need(m->x, KVM_STR("rows"), KVM_I64, 1, dim, &t[0], err));
+    TRY(kvm_st_need(m->y, KVM_STR("rows"), KVM_I64, 1, dim, &t[1], err));
+    for (int p = 0; p < KVM_SPLITS; p++) {
+        sum[p] = 0;
+        for (int i = 0; i < 2; i++) {
+            int64_t n;
+            memcpy(&n, (const char *)t[i]->t.data + 8 * p, sizeof n);
+            m->n[p][i] = (double)n;
+            sum[p] += n;
+        }
+    }
+    return KVM_OK;
+}
+
+/* a tensor of both files */
+static kvm_status both(const merge *m, const kvm_st_spec *spec, const double **x,
+                       const double **y, kvm_err *err)
+{
+    const kvm_st_tensor *t;
+    TRY(kvm_st_need(m->x, spec->name, KVM_F64, spec->rank, spec->dim, &t, err));
+    *x = t->t.data;
+    TRY(kvm_st_need(m->y, spec->name, KVM_F64, spec->rank, spec->dim, &t, err));
+    *y = t->t.data;
+    return KVM_OK;
+}
+
+static kvm_status vector(const merge *m, const char *what, kvm_space s, kvm_split p,
+                         ptrdiff_t n, const double **x, const double **y, kvm_err *err)
+{
+    const kvm_st_spec spec = {
+        kvm_moments__name(m->own, what, s, p, -1, -1), KVM_F64, 1, {n}};
+    if (!spec.name.at) return kvm_nomem(err, m->own);
+    return both(m, &spec, x, y, err);
+}
+
+/* tiles, means and squares of one (space, split) in the order of kvm_moments__specs */
+static kvm_status merge_one(const merge *m, kvm_space s, kvm_split p,
+                            const kvm_panels *panels, kvm_st_writer *st, kvm_arena room,
+                            kvm_err *err)
+{
+    const kvm_panels *a = &panels[0], *b = &panels[m->cross];
+    const double nx = m->n[p][0], ny = m->n[p][1], *x, *y, *mean[2][2];
+    for (int i = 0; i <= m->cross; i++)
+        TRY(vector(m, i ? "mean.b" : "mean.a", s, p, panels[i].width, &mean[i][0],
+                   &mean[i][1], err));
+    const double *const *ma = mean[0], *const *mb = mean[m->cross];
+    const ptrdiff_t specs = kvm_moments__spec_count(a, m->cross ? b : NULL);
+    const ptrdiff_t widest = a->width > b->width ? a->width : b->width;
+    kvm_st_spec *spec = kvm_new(&room, kvm_st_spec, specs);
+    double *sum = kvm_new_raw(&room, double, widest);
+    if (!spec || !sum) return kvm_nomem(err, &room);
+    ptrdiff_t n = 0, t = 0;
+    TRY(kvm_moments__specs(spec, &n, &room, s, p, a, m->cross ? b : NULL, err));
+    for (ptrdiff_t i = 0; i < a->count; i++)
+        for (ptrdiff_t j = m->cross ? 0 : i; j < b->count; j++, t++) {
+            const ptrdiff_t f = a->p[i].width, q = b->p[j].width;
+            kvm_arena tile = room;
+            double *z = kvm_new_raw(&tile, double, f *q);
+            if (!z) return kvm_nomem(err, &tile);
+            TRY(both(m, &spec[t], &x, &y, err));
+            memcpy(z, x, sizeof *z * (size_t)(f * q));
+            kvm_chan_merge(z, y, f, q, nx, ny, ma[0] + a->p[i].at, ma[1] + a->p[i].at,
+                           mb[0] + b->p[j].at, mb[1] + b->p[j].at);
+            TRY(kvm_st_append(st, z, sizeof *z * (size_t)(f * q), err));
+        }
+    for (; t < n; t++) { /* mean.a [mean.b square.a square.b] */
+        const ptrdiff_t side = (t - (n - (m->cross ? 4 : 1))) % 2, w = spec[t].dim[0];
+        TRY(both(m, &spec[t], &x, &y, err));
+        memcpy(sum, x, sizeof *sum * (size_t)w);
+        if (kvm_str_starts(spec[t].name, KVM_STR("mean")))
+            kvm_chan_mean(sum, y, w, nx, ny);
+        else
+            for (ptrdiff_t i = 0; i < w; i++)
+                kvm_chan_merge(sum + i, y + i, 1, 1, nx, ny, mean[side][0] + i,
+                               mean[side][1] + i, mean[side][0] + i, mean[side][1] + i);
+        TRY(kvm_st_append(st, sum, sizeof *sum * (size_t)w, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status merge_files(merge *m, kvm_str path, char sha_hex[65], kvm_err *err)
+{
+    json_t *meta = kvm_json_own(m->own, json_object());
+    if (!meta) return kvm_nomem(err, m->own);
+    int64_t rows[KVM_SPLITS];
+    TRY(check_pair(m, meta, err));
+    TRY(read_rows(m, rows, err));
+    kvm_panels panels[KVM_SPACES][2];
+    ptrdiff_t specs = 1, n = 0;
+    for (int s = 0; s < KVM_SPACES; s++) {
+        for (int i = 0; i <= m->cross; i++)
+            TRY(kvm_moments__panels(
+                &panels[s][i], m->own,
+                kvm_space_object((kvm_space)s) == KVM_OBJECT_V ? m->v[i] : m->k[i],
+                m->layers[i], err));
+        specs += KVM_SPLITS * kvm_moments__spec_count(&panels[s][0],
+                                                      m->cross ? &panels[s][1] : NULL);
+    }
+    kvm_st_spec *spec = kvm_new(m->own, kvm_st_spec, specs);
+    if (!spec) return kvm_nomem(err, m->own);
+    spec[n++] = (kvm_st_spec){KVM_STR("rows"), KVM_I64, 1, {KVM_SPLITS}};
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (int p = 0; p < KVM_SPLITS; p++)
+            TRY(kvm_moments__specs(spec, &n, m->own, (kvm_space)s, (kvm_split)p,
+                                   &panels[s][0], m->cross ? &panels[s][1] : NULL,
+                                   err));
+    kvm_st_writer *st;
+    TRY(kvm_st_begin(&st, m->own, path, spec, n, meta, err));
+    TRY(kvm_st_append(st, rows, sizeof rows, err));
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (int p = 0; p < KVM_SPLITS; p++)
+            TRY(merge_one(m, (kvm_space)s, (kvm_split)p, panels[s], st, *m->own, err));
+    return kvm_st_publish(st, sha_hex, err);
+}
+
+kvm_status kvm_moments_merge(kvm_str path, kvm_str x, kvm_str y, char sha_hex[65],
+                             kvm_err *err)
+{
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, (size_t)2 << 30, err));
+    merge m = {.own = &own};
+    kvm_status s = kvm_st_open(&m.x, &own, x, err);
+    if (!s) s = kvm_st_open(&m.y, &own, y, err);
+    if (!s) s = merge_files(&m, path, sha_hex, err);
+    kvm_arena_free(&own);
+    return s;
+}

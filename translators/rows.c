@@ -1,0 +1,397 @@
+#include "translators/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "translators/meta.h"
+#include "translators/rows_internal.h"
+
+static const struct {
+    const char *name;
+    kvm_object_kind object;
+    bool rotated;
+} spaces[KVM_SPACES] = {
+#define X(id, name, text, object, rotated, what) [id] = {text, object, rotated},
+#include "translators/spaces.def"
+#undef X
+};
+
+const char *kvm_space_name(kvm_space s)
+{
+    return spaces[s].name;
+}
+
+kvm_object_kind kvm_space_object(kvm_space s)
+{
+    return spaces[s].object;
+}
+
+bool kvm_space_rotated(kvm_space s)
+{
+    return spaces[s].rotated;
+}
+
+kvm_status kvm_space_of_name(kvm_str name, kvm_space *s)
+{
+    for (int i = 0; i < KVM_SPACES; i++) {
+        if (!kvm_str_eq(name, kvm_str_of(spaces[i].name))) continue;
+        *s = (kvm_space)i;
+        return KVM_OK;
+    }
+    return KVM_NOTFOUND;
+}
+
+const char *kvm_split_name(kvm_split s)
+{
+    return s == KVM_FIT ? "fit" : "held";
+}
+
+/* ---- describing a model ---- */
+
+kvm_status kvm_rows_describe(kvm_rows_info *info, kvm_arena *keep, const kvm_model *m,
+                             kvm_err *err)
+{
+    const kvm_model_info *mi = kvm_model_info_of(m);
+    kvm_row_shape *shape[2];
+    kvm_rope rope = {.factor = 1};
+    for (int o = 0; o < 2; o++) {
+        const kvm_object_kind kind = o ? KVM_OBJECT_V : KVM_OBJECT_K;
+        shape[o] = kvm_new(keep, kvm_row_shape, mi->layers);
+        if (!shape[o]) return kvm_nomem(err, keep);
+        for (ptrdiff_t l = 0; l < mi->layers; l++) {
+            const ptrdiff_t i = kvm_model_find_object(m, kind, l);
+            if (i < 0)
+                return kvm_fail(err, KVM_UNSUPPORTED,
+                                "%.*s: layer %td keeps no %s; only attention layers "
+                                "with K and V can be captured",
+                                KVM_STR_ARG(mi->name), l, kvm_object_name(kind));
+            const kvm_object *object = kvm_model_object(m, i);
+            shape[o][l] = (kvm_row_shape){object->heads, object->dim};
+            const kvm_rope *r = &object->rope;
+            if (o || !object->rotary) continue;
+            if (l == 0) rope = *r;
+            if (!kvm_rows__same_rope(&rope, r))
+                return kvm_fail(err, KVM_UNSUPPORTED,
+                                "%.*s: layer %td has another rotary than layer 0",
+                                KVM_STR_ARG(mi->name), l);
+        }
+    }
+    *info = (kvm_rows_info){.model = kvm_str_copy(keep, kvm_str_of(mi->fingerprint)),
+                            .model_name = kvm_str_copy(keep, mi->name),
+                            .layers = mi->layers,
+                            .k = shape[0],
+                            .v = shape[1],
+                            .stride = 1,
+                            .dtype = KVM_F32,
+                            .rope = rope};
+    const kvm_tokenizer *t = kvm_model_tokenizer(m);
+    info->tokenizer = kvm_str_copy(keep, kvm_str_of(t ? kvm_tokenizer_hash(t) : ""));
+    if (!info->model.at || !info->model_name.at || !info->tokenizer.at)
+        return kvm_nomem(err, keep);
+    return KVM_OK;
+}
+
+bool kvm_rows__same_rope(const kvm_rope *a, const kvm_rope *b)
+{
+    return a->width == b->width && a->interleaved == b->interleaved &&
+           a->factor == b->factor &&
+           (a->width == 0 || memcmp(a->inv_freq, b->inv_freq,
+                                    sizeof(float) * (size_t)(a->width / 2)) == 0);
+}
+
+/* ---- opening ---- */
+
+struct kvm_rows {
+    kvm_rows_info info;
+    kvm_str path;
+    ptrdiff_t count;
+    const int32_t *position, *sequence;
+    const kvm_tensor *row[2]; /* (layers) each: K, V */
+};
+
+static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
+{
+    int64_t width, interleaved;
+    double factor;
+    TRY(kvm_meta_i64(st, "rope.width", 0, 1 << 20, &width, err));
+    TRY(kvm_meta_i64(st, "rope.interleaved", 0, 1, &interleaved, err));
+    TRY(kvm_meta_f64(st, "rope.factor", &factor, err));
+    bool fits = width % 2 == 0 && factor > 0;
+    for (ptrdiff_t l = 0; l < r->info.layers; l++) fits &= width <= r->info.k[l].dim;
+    if (!fits)
+        return kvm_fail(
+            err, KVM_FORMAT,
+            "%s: a rotary of width %lld and factor %g does not fit the keys",
+            r->path.at, (long long)width, factor);
+    r->info.rope = (kvm_rope){.width = (ptrdiff_t)width,
+                              .interleaved = interleaved == 1,
+                              .factor = (float)factor};
+    if (width == 0) return KVM_OK;
+    const kvm_st_tensor *t;
+    const ptrdiff_t dim[] = {(ptrdiff_t)width / 2};
+    TRY(kvm_st_need(st, KVM_STR("rope.inv_freq"), KVM_F32, 1, dim, &t, err));
+    r->info.rope.inv_freq = t->t.data;
+    for (ptrdiff_t i = 0; i < dim[0]; i++)
+        if (!isfinite(r->info.rope.inv_freq[i]))
+            return kvm_fail(err, KVM_NAN, "%s: rope.inv_freq[%td] is not finite",
+                            r->path.at, i);
+    return KVM_OK;
+}
+
+static kvm_status read_index(kvm_rows *r, const kvm_st *st, kvm_err *err)
+{
+    const ptrdiff_t any[] = {-1};
+    const kvm_st_tensor *t;
+    TRY(kvm_st_need(st, KVM_STR("position"), KVM_I32, 1, any, &t, err));
+    r->position = t->t.data;
+    r->count = t->t.dim[0];
+    TRY(kvm_st_need(st, KVM_STR("sequence"), KVM_I32, 1, &r->count, &t, err));
+    r->sequence = t->t.data;
+    if (r->count < 1)
+        return kvm_fail(err, KVM_FORMAT, "%s: the capture has no rows", r->path.at);
+    for (ptrdiff_t i = 0; i < r->count; i++) {
+        const bool fresh = i == 0 || r->sequence[i] > r->sequence[i - 1];
+        const bool ordered = fresh || (r->sequence[i] == r->sequence[i - 1] &&
+                                       r->position[i] > r->position[i - 1]);
+        if (!ordered || r->position[i] < 0 || r->sequence[i] < 0)
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: row %td (sequence %d, position %d) is out of order",
+                            r->path.at, i, (int)r->sequence[i], (int)r->position[i]);
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_objects(kvm_rows *r, kvm_arena *keep, const kvm_st *st,
+                               kvm_err *err)
+{
+    for (int o = 0; o < 2; o++) {
+        const kvm_row_shape *shape = o ? r->info.v : r->info.k;
+        kvm_tensor *row = kvm_new(keep, kvm_tensor, r->info.layers);
+        if (!row) return kvm_nomem(err, keep);
+        r->row[o] = row;
+        for (ptrdiff_t l = 0; l < r->info.layers; l++) {
+            const kvm_str name = kvm_str_fmt(keep, "%c.%td", "KV"[o], l);
+            if (!name.at) return kvm_nomem(err, keep);
+            const ptrdiff_t dim[] = {r->count, shape[l].heads * shape[l].dim};
+            const kvm_st_tensor *t;
+            TRY(kvm_st_need(st, name, KVM_DTYPES, 2, dim, &t, err));
+            row[l] = t->t;
+            if (o == 0 && l == 0) r->info.dtype = t->t.dtype;
+            if (t->t.dtype != r->info.dtype ||
+                (t->t.dtype != KVM_F32 && t->t.dtype != KVM_BF16))
+                return kvm_fail(err, KVM_DTYPE,
+                                "%s: %s is %s, expected F32 or BF16 throughout",
+                                r->path.at, name.at, kvm_dtype_name(t->t.dtype));
+        }
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_open(kvm_rows **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_st *st;
+    TRY(kvm_st_open(&st, keep, path, err));
+    kvm_rows *r = kvm_new(keep, kvm_rows, 1);
+    if (!r) return kvm_nomem(err, keep);
+    r->path = kvm_st_path(st);
+    TRY(kvm_meta_format(st, "kvmill.capture.v1", err));
+    int64_t point, stride, tokens;
+    TRY(kvm_meta_i64(st, "point", 1, 3, &point, err));
+    if (point != KVM_POINT_NORMED)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "%s: rows stand at capture point %d; fits need point 2",
+                        r->path.at, (int)point);
+    TRY(kvm_meta_i64(st, "stride", 1, INT32_MAX, &stride, err));
+    TRY(kvm_meta_i64(st, "tokens", 1, INT32_MAX, &tokens, err));
+    r->info.stride = (ptrdiff_t)stride;
+    r->info.tokens = (ptrdiff_t)tokens;
+    TRY(kvm_meta_str(st, "model", &r->info.model, err));
+    TRY(kvm_meta_str(st, "model_name", &r->info.model_name, err));
+    TRY(kvm_meta_str(st, "text", &r->info.text, err));
+    TRY(kvm_meta_str(st, "tokenizer", &r->info.tokenizer, err));
+    TRY(kvm_meta_shapes(st, "", keep, &r->info.layers, &r->info.k, &r->info.v, err));
+    TRY(read_rope(r, st, err));
+    TRY(read_index(r, st, err));
+    TRY(read_objects(r, keep, st, err));
+    *out = r;
+    return KVM_OK;
+}
+
+const kvm_rows_info *kvm_rows_info_of(const kvm_rows *r)
+{
+    return &r->info;
+}
+
+kvm_str kvm_rows_path(const kvm_rows *r)
+{
+    return r->path;
+}
+
+ptrdiff_t kvm_rows_count(const kvm_rows *r)
+{
+    return r->count;
+}
+
+const int32_t *kvm_rows_position(const kvm_rows *r)
+{
+    return r->position;
+}
+
+const int32_t *kvm_rows_sequence(const kvm_rows *r)
+{
+    return r->sequence;
+}
+
+kvm_row_shape kvm_rows_shape(const kvm_rows *r, kvm_space s, ptrdiff_t layer)
+{
+    return (kvm_space_object(s) == KVM_OBJECT_V ? r->info.v : r->info.k)[layer];
+}
+
+kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err)
+{
+    const char *pa = a->path.at, *pb = b->path.at;
+    const struct {
+        const char *what, *remedy;
+        kvm_str a, b;
+    } text[] = {
+        {"text set", "capture both on one text set", a->info.text, b->info.text},
+        {"tokenizer", "only models of one tokenizer can be paired", a->info.tokenizer,
+         b->info.tokenizer},
+    };
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (!kvm_str_eq(text[i].a, text[i].b))
+            return kvm_fail(
+                err, KVM_MISMATCH, "%s and %s differ in %s (%.*s, %.*s); %s", pa, pb,
+                text[i].what, KVM_STR_ARG(kvm_str_slice(text[i].a, 0, 12)),
+                KVM_STR_ARG(kvm_str_slice(text[i].b, 0, 12)), text[i].remedy);
+    if (a->info.stride != b->info.stride)
+        return kvm_fail(err, KVM_MISMATCH, "%s has stride %td, %s has %td", pa,
+                        a->info.stride, pb, b->info.stride);
+    const ptrdiff_t n = a->count < b->count ? a->count : b->count;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (a->sequence[i] != b->sequence[i] || a->position[i] != b->position[i])
+            return kvm_fail(
+                err, KVM_MISMATCH,
+                "%s and %s differ at row %td: (sequence %d, position %d) and "
+                "(%d, %d)",
+                pa, pb, i, (int)a->sequence[i], (int)a->position[i],
+                (int)b->sequence[i], (int)b->position[i]);
+    if (a->count != b->count)
+        return kvm_fail(err, KVM_MISMATCH, "%s has %td rows, %s has %td", pa, a->count,
+                        pb, b->count);
+    return KVM_OK;
+}
+
+/* ---- reading rows ---- */
+
+enum { READ_ROWS = 256 };
+
+typedef struct read_job {
+    const kvm_tensor *row; /* of the first layer */
+    ptrdiff_t layers, from, n, ld;
+    const ptrdiff_t *index;
+    float *out;
+} read_job;
+
+/* pool part: READ_ROWS rows of all layers, widened side by side */
+static void read_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    const read_job *j = ctx;
+    const ptrdiff_t end = (part + 1) * READ_ROWS < j->n ? (part + 1) * READ_ROWS : j->n;
+    for (ptrdiff_t i = part * READ_ROWS; i < end; i++) {
+        const ptrdiff_t at = j->index ? j->index[i] : j->from + i;
+        float *to = j->out + i * j->ld;
+        for (ptrdiff_t l = 0; l < j->layers; l++) {
+            const kvm_tensor *t = &j->row[l];
+            const ptrdiff_t w = t->dim[1];
+            const char *from = (const char *)t->data +
+                               at * w * (ptrdiff_t)kvm_dtype_block_bytes(t->dtype);
+            /* F32 and BF16 cannot fail: they were checked at opening */
+            const kvm_status s = kvm_widen_row(to, from, t->dtype, w, NULL);
+            (void)s;
+            to += w;
+        }
+    }
+}
+
+/* rotate rows of layers that lie side by side: equal heads in one call */
+static kvm_status rotate(kvm_compute *c, const kvm_rows *r, ptrdiff_t layer,
+                         ptrdiff_t count, const int32_t *pos, ptrdiff_t n, float *out,
+                         ptrdiff_t ld, kvm_err *err)
+{
+    ptrdiff_t at = 0;
+    for (ptrdiff_t l = layer, next; l < layer + count; l = next) {
+        const ptrdiff_t dim = r->info.k[l].dim;
+        ptrdiff_t heads = 0;
+        for (next = l; next < layer + count && r->info.k[next].dim == dim; next++)
+            heads += r->info.k[next].heads;
+        kvm_tensor x = kvm_view3(out + at, KVM_F32, n, heads, dim);
+        x.stride[0] = ld;
+        TRY(kvm_op_rope(c, x, pos, &r->info.rope, false, err));
+        at += heads * dim;
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
+                         ptrdiff_t layer, ptrdiff_t count, ptrdiff_t from,
+                         const ptrdiff_t *index, ptrdiff_t n, float *out, ptrdiff_t ld,
+                         kvm_err *err)
+{
+    enum { CHUNK = 1024 };
+    read_job j = {.row = r->row[kvm_space_object(s) == KVM_OBJECT_V] + layer,
+                  .layers = count,
+                  .from = from,
+                  .n = n,
+                  .ld = ld,
+                  .index = index,
+                  .out = out};
+    kvm_pool_run(kvm_compute_pool(c), (n + READ_ROWS - 1) / READ_ROWS, read_part, &j);
+    if (!kvm_space_rotated(s) || r->info.rope.width == 0) return KVM_OK;
+    int32_t pos[CHUNK];
+    for (ptrdiff_t i = 0; i < n; i += CHUNK) {
+        const ptrdiff_t m = n - i < CHUNK ? n - i : CHUNK;
+        for (ptrdiff_t t = 0; t < m; t++)
+            pos[t] = r->position[index ? index[i + t] : from + i + t];
+        TRY(rotate(c, r, layer, count, pos, m, out + i * ld, ld, err));
+    }
+    return KVM_OK;
+}
+
+/* ---- splitting ---- */
+
+kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
+                          kvm_split split, kvm_arena *keep, ptrdiff_t **index,
+                          ptrdiff_t *n, kvm_err *err)
+{
+    ptrdiff_t sequences = 0;
+    for (ptrdiff_t i = 0; i < r->count; i++)
+        sequences += i == 0 || r->sequence[i] != r->sequence[i - 1];
+    if (!(fraction > 0 && fraction < 1) || sequences < 2)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: cannot hold out a fraction of %g of %td sequences; hold out "
+            "a part between 0 and 1 of at least 2",
+            r->path.at, fraction, sequences);
+    ptrdiff_t held = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
+    held = held < 1 ? 1 : held >= sequences ? sequences - 1 : held;
+    ptrdiff_t *rows = kvm_new(keep, ptrdiff_t, r->count);
+    ptrdiff_t *order = kvm_new(keep, ptrdiff_t, sequences);
+    bool *out = kvm_new(keep, bool, sequences);
+    if (!rows || !order || !out) return kvm_nomem(err, keep);
+    for (ptrdiff_t q = 0; q < sequences; q++) order[q] = q;
+    kvm_rng rng = kvm_rng_seed(seed, 0x5EED5);
+    kvm_rng_shuffle(&rng, order, sequences);
+    for (ptrdiff_t q = 0; q < held; q++) out[order[q]] = true;
+    ptrdiff_t rank = -1, count = 0;
+    for (ptrdiff_t i = 0; i < r->count; i++) {
+        rank += i == 0 || r->sequence[i] != r->sequence[i - 1];
+        if (out[rank] == (split == KVM_HELD)) rows[count++] = i;
+    }
+    *index = rows;
+    *n = count;
+    return KVM_OK;
+}

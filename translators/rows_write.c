@@ -1,0 +1,381 @@
+/* The spool, PATH.spool:
+ *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
+ *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows of
+ *      K.0, V.0, K.1, V.1 ... (n, H*D) as stored, then the 8 bytes "endofseq"
+ * A record is one write followed by fdatasync; a torn last record is cut off when the
+ * spool is opened again.
+ *
+ *   fresh --create--> filling --put*--> filling --end_sequence--> filling (spooled)
+ *   filling --publish--> done (file published, spool removed) */
+#include "translators/rows.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/os.h"
+#include "translators/meta.h"
+#include "translators/rows_internal.h"
+
+#define SPOOL_MAGIC "kvmspool"
+#define RECORD_END "endofseq"
+enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8 };
+
+struct kvm_rows_writer {
+    kvm_rows_info info;
+    kvm_arena *keep;
+    kvm_str path, spool;
+    json_t *meta;
+    int fd;                 /* of the spool; -1 after publish */
+    off_t end;              /* of its last whole record */
+    ptrdiff_t done;         /* sequences */
+    ptrdiff_t rows;         /* of all finished sequences */
+    int32_t last;           /* sequence number; -1 before the first */
+    ptrdiff_t objects;      /* 2 * layers, K and V in turn */
+    ptrdiff_t *width;       /* (objects) numbers per row */
+    ptrdiff_t *have;        /* (objects) rows of the open sequence */
+    ptrdiff_t row_bytes;    /* of all objects */
+    char *record;           /* the open sequence, objects `tokens` rows apart */
+    ptrdiff_t record_bytes; /* largest */
+};
+
+/* ---- creating ---- */
+
+static kvm_status describe(kvm_rows_writer *w, char sha[65], kvm_err *err)
+{
+    const kvm_rows_info *i = &w->info;
+    w->meta = kvm_json_own(w->keep, json_object());
+    if (!w->meta) return kvm_nomem(err, w->keep);
+    const struct {
+        const char *key;
+        kvm_str value;
+    } text[] = {{"format", KVM_STR("kvmill.capture.v1")},
+                {"model", i->model},
+                {"model_name", i->model_name},
+                {"text", i->text},
+                {"tokenizer", i->tokenizer},
+                {"point", KVM_STR("2")}};
+    for (size_t t = 0; t < sizeof text / sizeof *text; t++)
+        TRY(kvm_meta_put(w->meta, text[t].key, text[t].value, err));
+    TRY(kvm_meta_putf(w->meta, err, "stride", "%td", i->stride));
+    TRY(kvm_meta_putf(w->meta, err, "tokens", "%td", i->tokens));
+    TRY(kvm_meta_putf(w->meta, err, "rope.width", "%td", i->rope.width));
+    TRY(kvm_meta_putf(w->meta, err, "rope.interleaved", "%d", i->rope.interleaved));
+    TRY(kvm_meta_putf(w->meta, err, "rope.factor", "%.9g", (double)i->rope.factor));
+    TRY(kvm_meta_put_shapes(w->meta, "", i->layers, i->k, i->v, err));
+    kvm_str text_of;
+    TRY(kvm_json_canonical(&text_of, w->keep, w->meta, err));
+    kvm_sha *h;
+    TRY(kvm_sha_begin(&h, err));
+    kvm_status s = kvm_sha_add(h, text_of.at, (size_t)text_of.len, err);
+    if (!s) s = kvm_sha_add(h, kvm_dtype_name(i->dtype), 3, err);
+    if (!s && i->rope.width)
+        s = kvm_sha_add(h, i->rope.inv_freq,
+                        sizeof(float) * (size_t)(i->rope.width / 2), err);
+    if (s) {
+        kvm_sha_drop(h);
+        return s;
+    }
+    return kvm_sha_end(h, sha, err);
+}
+
+static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
+{
+    const kvm_rows_info *i = &w->info;
+    w->objects = 2 * i->layers;
+    w->width = kvm_new(w->keep, ptrdiff_t, w->objects);
+    w->have = kvm_new(w->keep, ptrdiff_t, w->objects);
+    if (!w->width || !w->have) return kvm_nomem(err, w->keep);
+    for (ptrdiff_t o = 0; o < w->objects; o++) {
+        const kvm_row_shape s = (o % 2 ? i->v : i->k)[o / 2];
+        w->width[o] = s.heads * s.dim;
+        w->row_bytes += w->width[o] * kvm_dtype_block_bytes(i->dtype);
+    }
+    ptrdiff_t bytes;
+    if (!kvm_mul(w->row_bytes + 4, i->tokens, &bytes))
+        return kvm_fail(err, KVM_RANGE, "a sequence of %td tokens is too long",
+                        i->tokens);
+    w->record_bytes = RECORD_HEAD + bytes + MAGIC;
+    w->record = kvm_new_raw(w->keep, char, w->record_bytes);
+    if (!w->record) return kvm_nomem(err, w->keep);
+    return KVM_OK;
+}
+
+static void close_spool(void *arg)
+{
+    kvm_rows_writer *w = arg;
+    if (w->fd >= 0) kvm_os->close(w->fd);
+    w->fd = -1;
+}
+
+static kvm_status write_all(kvm_rows_writer *w, const char *bytes, ptrdiff_t n,
+                            kvm_err *err)
+{
+    while (n > 0) {
+        const ssize_t r = kvm_os->write(w->fd, bytes, (size_t)n);
+        if (r <= 0) return kvm_fail_errno(err, "%s: cannot write", w->spool.at);
+        bytes += r;
+        n -= r;
+    }
+    if (kvm_os->fdatasync(w->fd))
+        return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
+    return KVM_OK;
+}
+
+/* one record at `at`: its rows, or -1 when what is left is no whole record */
+static ptrdiff_t record_at(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at,
+                           int32_t *sequence, ptrdiff_t *size)
+{
+    int32_t head[2];
+    if (bytes.len - at < RECORD_HEAD) return -1;
+    memcpy(head, bytes.at + at, sizeof head);
+    if (head[1] < 1 || head[1] > w->info.tokens) return -1;
+    *sequence = head[0];
+    *size = RECORD_HEAD + head[1] * (w->row_bytes + 4) + MAGIC;
+    if (bytes.len - at < *size ||
+        memcmp(bytes.at + at + *size - MAGIC, RECORD_END, MAGIC) != 0)
+        return -1;
+    return head[1];
+}
+
+/* count what a killed writer left and cut off what it did not finish */
+static kvm_status resume(kvm_rows_writer *w, const char head[SPOOL_HEAD], kvm_err *err)
+{
+    kvm_arena own = {0};
+    kvm_str bytes = {0};
+    if (kvm_path_exists(w->spool)) {
+        TRY(kvm_arena_init(&own, 1 << 16, err));
+        const kvm_status s = kvm_file_map(&bytes, &own, w->spool, err);
+        if (s) {
+            kvm_arena_free(&own);
+            return s;
+        }
+    }
+    if (bytes.len >= SPOOL_HEAD && memcmp(bytes.at, head, SPOOL_HEAD) == 0) {
+        w->end = SPOOL_HEAD;
+        ptrdiff_t n, size;
+        int32_t sequence;
+        while ((n = record_at(w, bytes, w->end, &sequence, &size)) > 0 &&
+               sequence > w->last) {
+            w->end += size;
+            w->rows += n;
+            w->done++;
+            w->last = sequence;
+        }
+    }
+    kvm_arena_free(&own);
+    w->fd = kvm_os->open(w->spool.at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (w->fd < 0) return kvm_fail_errno(err, "%s: cannot open", w->spool.at);
+    if (kvm_os->ftruncate(w->fd, w->end))
+        return kvm_fail_errno(err, "%s: cannot cut to length", w->spool.at);
+    if (w->end > 0) return KVM_OK;
+    TRY(write_all(w, head, SPOOL_HEAD, err));
+    w->end = SPOOL_HEAD;
+    return KVM_OK;
+}
+
+static kvm_status copy_info(kvm_rows_info *to, kvm_arena *keep,
+                            const kvm_rows_info *from, kvm_err *err)
+{
+    *to = *from;
+    const kvm_row_shape *shape[2] = {from->k, from->v};
+    for (int o = 0; o < 2; o++) {
+        kvm_row_shape *s = kvm_new(keep, kvm_row_shape, from->layers);
+        if (!s) return kvm_nomem(err, keep);
+        memcpy(s, shape[o], sizeof *s * (size_t)from->layers);
+        *(o ? &to->v : &to->k) = s;
+    }
+    if (from->rope.width) {
+        float *f = kvm_new(keep, float, from->rope.width / 2);
+        if (!f) return kvm_nomem(err, keep);
+        memcpy(f, from->rope.inv_freq, sizeof *f * (size_t)(from->rope.width / 2));
+        to->rope.inv_freq = f;
+    }
+    kvm_str *text[] = {&to->model, &to->model_name, &to->text, &to->tokenizer};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        *text[i] = kvm_str_copy(keep, *text[i]);
+        if (!text[i]->at) return kvm_nomem(err, keep);
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
+                           const kvm_rows_info *info, kvm_err *err)
+{
+    if (info->layers < 1 || info->tokens < 1 || info->stride < 1 ||
+        (info->dtype != KVM_F32 && info->dtype != KVM_BF16))
+        return kvm_fail(
+            err, KVM_USAGE,
+            "a capture needs layers, tokens and stride >= 1 and F32 or BF16");
+    kvm_rows_writer *w = kvm_new(keep, kvm_rows_writer, 1);
+    if (!w) return kvm_nomem(err, keep);
+    w->keep = keep;
+    w->fd = -1;
+    w->last = -1;
+    w->path = kvm_str_copy(keep, path);
+    w->spool = kvm_str_fmt(keep, "%.*s.spool", KVM_STR_ARG(path));
+    if (!w->path.at || !w->spool.at) return kvm_nomem(err, keep);
+    TRY(copy_info(&w->info, keep, info, err));
+    char head[SPOOL_HEAD + 1] = SPOOL_MAGIC;
+    TRY(describe(w, head + MAGIC, err));
+    TRY(plan(w, err));
+    TRY(kvm_arena_defer(keep, close_spool, w, err));
+    TRY(resume(w, head, err));
+    *out = w;
+    return KVM_OK;
+}
+
+ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)
+{
+    return w->done;
+}
+
+/* ---- filling ---- */
+
+/* where object o's rows start in the open record, which is laid out for `n` rows */
+static char *object_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
+{
+    ptrdiff_t at = RECORD_HEAD + 4 * n;
+    for (ptrdiff_t p = 0; p < o; p++)
+        at += n * w->width[p] * kvm_dtype_block_bytes(w->info.dtype);
+    return w->record + at;
+}
+
+kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object, ptrdiff_t layer,
+                        ptrdiff_t first, ptrdiff_t n, const float *rows, kvm_err *err)
+{
+    if (layer < 0 || layer >= w->info.layers || first < 0 || n < 0 ||
+        n > w->info.tokens - first)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: rows %td..%td of layer %td; sequences hold %td rows of %td "
+            "layers",
+            w->path.at, first, first + n - 1, layer, w->info.tokens, w->info.layers);
+    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
+    const int bytes = kvm_dtype_block_bytes(w->info.dtype);
+    for (ptrdiff_t i = 0; i < n * width; i++)
+        if (!isfinite(rows[i]))
+            return kvm_fail(err, KVM_NAN, "%s: %s of layer %td, row %td is not finite",
+                            w->path.at, kvm_object_name(object), layer,
+                            first + i / width);
+    char *to = object_rows(w, o, w->info.tokens) + first * width * bytes;
+    TRY(kvm_narrow_row(to, w->info.dtype, rows, n * width, err));
+    w->have[o] += n;
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
+                                 const int32_t *position, ptrdiff_t n, kvm_err *err)
+{
+    if (n < 1 || n > w->info.tokens || sequence <= w->last)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: sequence %d with %td rows after sequence %d; numbers ascend "
+            "and a sequence has 1 to %td rows",
+            w->path.at, (int)sequence, n, (int)w->last, w->info.tokens);
+    for (ptrdiff_t o = 0; o < w->objects; o++)
+        if (w->have[o] != n)
+            return kvm_fail(err, KVM_MISMATCH,
+                            "%s: sequence %d has %td rows of %c, layer %td, not %td",
+                            w->path.at, (int)sequence, w->have[o], "KV"[o % 2], o / 2,
+                            n);
+    const int32_t head[2] = {sequence, (int32_t)n};
+    for (ptrdiff_t o = 0; o < w->objects; o++) /* close up a short sequence */
+        memmove(object_rows(w, o, n), object_rows(w, o, w->info.tokens),
+                (size_t)(n * w->width[o] * kvm_dtype_block_bytes(w->info.dtype)));
+    memcpy(w->record, head, sizeof head);
+    memcpy(w->record + RECORD_HEAD, position, sizeof *position * (size_t)n);
+    const ptrdiff_t size = RECORD_HEAD + n * (w->row_bytes + 4) + MAGIC;
+    memcpy(w->record + size - MAGIC, RECORD_END, MAGIC);
+    TRY(write_all(w, w->record, size, err));
+    w->end += size;
+    w->rows += n;
+    w->done++;
+    w->last = sequence;
+    memset(w->have, 0, sizeof *w->have * (size_t)w->objects);
+    return KVM_OK;
+}
+
+/* ---- publishing ---- */
+
+enum { POSITION, SEQUENCE, INV_FREQ, FIRST_OBJECT };
+
+/* bytes of tensor `part` from the record of n rows at `at` */
+static kvm_status append_part(const kvm_rows_writer *w, kvm_st_writer *st, int part,
+                              ptrdiff_t o, const char *at, ptrdiff_t n, kvm_err *err)
+{
+    int32_t head[2];
+    memcpy(head, at, sizeof head);
+    if (part == POSITION)
+        return kvm_st_append(st, at + RECORD_HEAD, 4 * (size_t)n, err);
+    if (part == SEQUENCE) {
+        for (ptrdiff_t i = 0; i < n; i++) TRY(kvm_st_append(st, head, 4, err));
+        return KVM_OK;
+    }
+    const ptrdiff_t bytes = n * w->width[o] * kvm_dtype_block_bytes(w->info.dtype);
+    return kvm_st_append(st, at + (object_rows(w, o, n) - w->record), (size_t)bytes,
+                         err);
+}
+
+static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int part,
+                             ptrdiff_t o, kvm_str bytes, kvm_err *err)
+{
+    ptrdiff_t size, n;
+    int32_t sequence;
+    for (ptrdiff_t at = SPOOL_HEAD; at < w->end; at += size) {
+        n = record_at(w, bytes, at, &sequence, &size);
+        if (n < 0)
+            return kvm_fail(err, KVM_IO, "%s: changed while it was read", w->spool.at);
+        TRY(append_part(w, st, part, o, bytes.at + at, n, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65],
+                             kvm_err *err)
+{
+    kvm_str bytes;
+    TRY(kvm_file_map(&bytes, own, w->spool, err));
+    kvm_st_spec *spec = kvm_new(own, kvm_st_spec, FIRST_OBJECT + w->objects);
+    if (!spec) return kvm_nomem(err, own);
+    ptrdiff_t specs = 0;
+    spec[specs++] = (kvm_st_spec){KVM_STR("position"), KVM_I32, 1, {w->rows}};
+    spec[specs++] = (kvm_st_spec){KVM_STR("sequence"), KVM_I32, 1, {w->rows}};
+    if (w->info.rope.width)
+        spec[specs++] = (kvm_st_spec){
+            KVM_STR("rope.inv_freq"), KVM_F32, 1, {w->info.rope.width / 2}};
+    for (ptrdiff_t o = 0; o < w->objects; o++) {
+        const kvm_str name = kvm_str_fmt(own, "%c.%td", "KV"[o % 2], o / 2);
+        if (!name.at) return kvm_nomem(err, own);
+        spec[specs++] = (kvm_st_spec){name, w->info.dtype, 2, {w->rows, w->width[o]}};
+    }
+    kvm_st_writer *st;
+    TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));
+    TRY(append_all(w, st, POSITION, 0, bytes, err));
+    TRY(append_all(w, st, SEQUENCE, 0, bytes, err));
+    if (w->info.rope.width)
+        TRY(kvm_st_append(st, w->info.rope.inv_freq,
+                          sizeof(float) * (size_t)(w->info.rope.width / 2), err));
+    for (ptrdiff_t o = 0; o < w->objects; o++)
+        TRY(append_all(w, st, FIRST_OBJECT, o, bytes, err));
+    return kvm_st_publish(st, sha_hex, err);
+}
+
+kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65], kvm_err *err)
+{
+    if (w->done < 1)
+        return kvm_fail(err, KVM_RANGE, "%s: no sequence was captured", w->path.at);
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, (size_t)16 << 20, err));
+    const kvm_status s = write_file(w, &own, sha_hex, err);
+    kvm_arena_free(&own);
+    if (s) return s;
+    close_spool(w);
+    if (kvm_os->unlink(w->spool.at))
+        return kvm_fail_errno(err, "%s: cannot remove", w->spool.at);
+    return KVM_OK;
+}
