@@ -328,7 +328,7 @@ static kvm_status make_one(const char *path, kvm_err *err)
         if (S_ISDIR(st.st_mode)) return KVM_OK;
         return kvm_fail(err, KVM_EXISTS, "%s: is a file, not a directory", path);
     }
-    errno = why;
+    if (why != EEXIST) errno = why;
     return kvm_fail_errno(err, "%s: cannot make the directory", path);
 }
 
