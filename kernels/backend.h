@@ -32,7 +32,6 @@ struct kvm_compute {
     kvm_pool *pool;
     int threads;
     kvm_arena scratch; /* of the context alone; ops pass it on by value */
-    void *state;       /* the backend's, in scratch */
 };
 
 struct kvm_weight {
@@ -48,8 +47,8 @@ struct kvm_backend {
     kvm_device device;
     size_t scratch_bytes;      /* address space per context */
     size_t scratch_per_thread; /* and this much more per thread */
-    kvm_status (*open)(kvm_compute *c, kvm_err *err); /* NULL: stateless */
-    const char *(*isa)(const kvm_compute *c);         /* "avx2": for describe */
+    const char *(*isa)(void);  /* "avx2" */
+    bool (*supported)(void);   /* by this machine */
 
     kvm_status (*embed)(kvm_compute *c, kvm_in y, const int32_t *ids, kvm_in w,
                         kvm_err *err);
@@ -77,7 +76,12 @@ struct kvm_backend {
 };
 
 extern const kvm_backend kvm_backend__ref;
-extern const kvm_backend kvm_backend__cpu;
+extern const kvm_backend kvm_backend__cpu_avx512;
+extern const kvm_backend kvm_backend__cpu_avx2;
+extern const kvm_backend kvm_backend__cpu_plain;
+
+/* kvm_backend__at - every table of this build, best first under one name; NULL past the end */
+const kvm_backend *kvm_backend__at(int i);
 
 /* row i of a view as bytes: block-quantised rows are whole blocks */
 static inline char *kvm_row(kvm_in t, ptrdiff_t i)

@@ -7,13 +7,33 @@
 #include <cblas.h>
 #include <string.h>
 
-static const kvm_backend *const backends[] = {&kvm_backend__ref, &kvm_backend__cpu};
+/* best first: a name means the first of that name which this machine supports */
+static const kvm_backend *const backends[] = {
+    &kvm_backend__ref,
+    &kvm_backend__cpu_avx512,
+    &kvm_backend__cpu_avx2,
+    &kvm_backend__cpu_plain,
+};
 enum { BACKENDS = (int)(sizeof backends / sizeof *backends) };
+
+const kvm_backend *kvm_backend__at(int i)
+{
+    return i >= 0 && i < BACKENDS ? backends[i] : NULL;
+}
+
+/* "cpu", or "cpu-avx2" for one instruction set of it */
+static bool named(const kvm_backend *b, kvm_str name)
+{
+    kvm_str device, isa;
+    const bool one = kvm_str_cut(name, '-', &device, &isa);
+    return kvm_str_eq(device, kvm_str_of(b->name)) &&
+           (!one || kvm_str_eq(isa, kvm_str_of(b->isa())));
+}
 
 const kvm_backend *kvm_backend_find(kvm_str name)
 {
     for (int i = 0; i < BACKENDS; i++)
-        if (kvm_str_eq(name, kvm_str_of(backends[i]->name))) return backends[i];
+        if (named(backends[i], name) && backends[i]->supported()) return backends[i];
     return NULL;
 }
 
@@ -41,7 +61,6 @@ kvm_status kvm_compute_new(kvm_compute **out, kvm_arena *keep, const kvm_backend
     const size_t bytes = b->scratch_bytes + (size_t)c->threads * b->scratch_per_thread;
     TRY(kvm_arena_init(&c->scratch, bytes, err));
     TRY(kvm_arena_defer(keep, scratch_free, &c->scratch, err));
-    if (b->open) TRY(b->open(c, err));
     *out = c;
     return KVM_OK;
 }
@@ -60,7 +79,7 @@ kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep)
 {
     return kvm_str_fmt(keep,
                        "%s threads=%d isa=%s blas=OpenBLAS/%s cc=\"%s\" flags=\"%s\"",
-                       c->backend->name, c->threads, c->backend->isa(c),
+                       c->backend->name, c->threads, c->backend->isa(),
                        openblas_get_corename(), kvm_build_compiler, kvm_build_flags);
 }
 

@@ -14,13 +14,16 @@
 #include "kernels/tensor.h"
 
 typedef struct kvm_backend kvm_backend;
-const kvm_backend *kvm_backend_find(kvm_str name); /* "ref", "cpu", "cuda"; NULL when not built */
+/* "ref", "cpu" (its best instruction set here; "cpu-avx2" names one), "cuda"; NULL when
+ * not built or not supported by this machine */
+const kvm_backend *kvm_backend_find(kvm_str name);
 const char *kvm_backend_name(const kvm_backend *b);
 
 /* A context: backend + threads + scratch that the kernels own (packing buffers, score tiles). */
 typedef struct kvm_compute kvm_compute;
-KVM_MUST kvm_status kvm_compute_new(kvm_compute **c, kvm_arena *keep, const kvm_backend *b,
-                                    int threads, kvm_err *err); /* threads 0: all allowed CPUs */
+KVM_MUST kvm_status kvm_compute_new(kvm_compute **c, kvm_arena *keep,
+                                    const kvm_backend *b, int threads,
+                                    kvm_err *err); /* threads 0: all allowed CPUs */
 int kvm_compute_threads(const kvm_compute *c);
 kvm_pool *kvm_compute_pool(const kvm_compute *c);
 /* "cpu threads=2 isa=avx2 blas=OpenBLAS/ZEN cc=gcc-12 flags=-O3": goes with every result; in keep */
@@ -29,22 +32,28 @@ kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep);
 /* ---- model forward ---------------------------------------------------------------- */
 
 /* y (T,I) = row ids[t] of w (V,I), widened. KVM_RANGE for an id outside [0,V). */
-KVM_MUST kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *ids, kvm_tensor w, kvm_err *err);
+KVM_MUST kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *ids,
+                                 kvm_tensor w, kvm_err *err);
 
 /* y (T,F) = x * rsqrt(mean over each group of `group` entries of x^2 + eps) * w (group or F).
  * plus_one: times (1+w) (models.md N1/N2). y may be x. group = F for layer norms, D for q/k norms. */
-KVM_MUST kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w, ptrdiff_t group,
-                                   double eps, bool plus_one, kvm_err *err);
+KVM_MUST kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x,
+                                   kvm_tensor w, ptrdiff_t group, double eps,
+                                   bool plus_one, kvm_err *err);
 
 /* A weight made ready for linear: borrows the stored matrix (O,I) and bias, may hold a packed or
  * converted copy (never for mmap'd bf16/f16/quantised unless stated by the backend; see kvm_weight_bytes). */
 typedef struct kvm_weight kvm_weight;
-KVM_MUST kvm_status kvm_weight_new(kvm_weight **w, kvm_arena *keep, kvm_compute *c, kvm_tensor matrix /* (O,I) any readable dtype */,
-                                   const float *bias /* (O) f32 or NULL; borrows */, kvm_err *err);
-size_t kvm_weight_bytes(const kvm_weight *w); /* owned memory beyond the stored matrix */
+KVM_MUST kvm_status kvm_weight_new(kvm_weight **w, kvm_arena *keep, kvm_compute *c,
+                                   kvm_tensor matrix /* (O,I) any readable dtype */,
+                                   const float *bias /* (O) f32 or NULL; borrows */,
+                                   kvm_err *err);
+size_t
+kvm_weight_bytes(const kvm_weight *w); /* owned memory beyond the stored matrix */
 
 /* y (T,O) = x (T,I) Wt + b, or y += … when add (the residual). f32 accumulation; x and y may be row-strided. */
-KVM_MUST kvm_status kvm_op_linear(kvm_compute *c, kvm_tensor y, kvm_tensor x, const kvm_weight *w, bool add, kvm_err *err);
+KVM_MUST kvm_status kvm_op_linear(kvm_compute *c, kvm_tensor y, kvm_tensor x,
+                                  const kvm_weight *w, bool add, kvm_err *err);
 
 /* rotary description, shared by forward, strip and re-apply */
 typedef struct kvm_rope {
@@ -55,35 +64,44 @@ typedef struct kvm_rope {
 } kvm_rope;
 /* x (T,H,D) rotated in place at positions pos[t]. inverse: the exact inverse (angle negated, divided by factor).
  * Angles pos*inv_freq in fp32 as the reference forms them, cos/sin in fp32. */
-KVM_MUST kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos, const kvm_rope *r, bool inverse, kvm_err *err);
+KVM_MUST kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos,
+                                const kvm_rope *r, bool inverse, kvm_err *err);
 
 /* Causal attention over a cache. q (T,Hq,D) row-strided ok; k,v (Hk,C,D)/(Hk,C,Dv), per-head stride free, dtype f32/f16/bf16; query t
  * stands at position first+t and sees keys j with first+t-window < j <= first+t (window 0: no limit). y (T,Hq,Dv).
  * Online softmax in blocks; never T x C in memory. */
-KVM_MUST kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k, kvm_tensor v, ptrdiff_t first,
+KVM_MUST kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q,
+                                     kvm_tensor k, kvm_tensor v, ptrdiff_t first,
                                      ptrdiff_t window, double scale, kvm_err *err);
 
 /* y (T,F) = silu(gate) * up ; y may be gate */
-KVM_MUST kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate, kvm_tensor up, kvm_err *err);
+KVM_MUST kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
+                                    kvm_tensor up, kvm_err *err);
 
 /* per row of logits (T,V): out[t] = logits[t][target[t]] - logsumexp(logits[t]), fp64 inside. targets NULL: -logsumexp only */
-KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits, const int32_t *targets, kvm_err *err);
+KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
+                                   const int32_t *targets, kvm_err *err);
 
 /* ---- translators ------------------------------------------------------------------ */
 
 /* G (F,F) f64 += Xt X for x (N,F) f32, lower and upper both filled; fp32 block products of <= 4096 rows added into fp64 */
-KVM_MUST kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x, kvm_err *err);
+KVM_MUST kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x,
+                                kvm_err *err);
 /* C (F,P) f64 += Xt Y for x (N,F), y (N,P) f32, the same way */
-KVM_MUST kvm_status kvm_op_cross(kvm_compute *c, kvm_tensor out, kvm_tensor x, kvm_tensor y, kvm_err *err);
+KVM_MUST kvm_status kvm_op_cross(kvm_compute *c, kvm_tensor out, kvm_tensor x,
+                                 kvm_tensor y, kvm_err *err);
 /* in place Cholesky of a (F,F) f64, lower; KVM_SINGULAR names the pivot. BLAS threads follow the context. */
 KVM_MUST kvm_status kvm_op_cholesky(kvm_compute *c, kvm_tensor a, kvm_err *err);
 /* b (F,P) f64 := A^-1 b from the factor */
-KVM_MUST kvm_status kvm_op_cholesky_solve(kvm_compute *c, kvm_tensor factor, kvm_tensor b, kvm_err *err);
+KVM_MUST kvm_status kvm_op_cholesky_solve(kvm_compute *c, kvm_tensor factor,
+                                          kvm_tensor b, kvm_err *err);
 /* symmetric eigendecomposition: a (F,F) f64 -> eigenvectors as rows, w (F) ascending */
 KVM_MUST kvm_status kvm_op_eigh(kvm_compute *c, kvm_tensor a, double *w, kvm_err *err);
 /* out (M,P) f64 = a (M,K) b (K,P), either transposed */
-KVM_MUST kvm_status kvm_op_gemm64(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at, kvm_tensor b, bool bt, kvm_err *err);
+KVM_MUST kvm_status kvm_op_gemm64(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at,
+                                  kvm_tensor b, bool bt, kvm_err *err);
 /* f32 gemm with strides for training the MLP map: out = beta*out + a b */
-KVM_MUST kvm_status kvm_op_gemm32(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at, kvm_tensor b, bool bt, double beta, kvm_err *err);
+KVM_MUST kvm_status kvm_op_gemm32(kvm_compute *c, kvm_tensor out, kvm_tensor a, bool at,
+                                  kvm_tensor b, bool bt, double beta, kvm_err *err);
 
 #endif

@@ -173,10 +173,14 @@ kvm_status kvm_ref__gemm32(kvm_compute *c, kvm_in out, kvm_in a, kvm_in b, doubl
     return KVM_OK;
 }
 
-static const char *isa(const kvm_compute *c)
+static const char *isa(void)
 {
-    (void)c;
     return "none";
+}
+
+static bool supported(void)
+{
+    return true;
 }
 
 const kvm_backend kvm_backend__ref = {
@@ -184,6 +188,7 @@ const kvm_backend kvm_backend__ref = {
     .device = KVM_CPU,
     .scratch_bytes = (size_t)1 << 30,
     .isa = isa,
+    .supported = supported,
     .embed = kvm_ref__embed,
     .rmsnorm = kvm_ref__rmsnorm,
     .linear = kvm_ref__linear,

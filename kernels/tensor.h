@@ -18,10 +18,10 @@ typedef enum kvm_dtype {
     KVM_DTYPES
 } kvm_dtype;
 
-const char *kvm_dtype_name(kvm_dtype d);          /* "BF16", static */
+const char *kvm_dtype_name(kvm_dtype d);                         /* "BF16", static */
 kvm_status kvm_dtype_of_safetensors(kvm_str name, kvm_dtype *d); /* KVM_DTYPE */
 kvm_status kvm_dtype_of_gguf(int64_t id, kvm_dtype *d);          /* KVM_DTYPE */
-int kvm_dtype_block(kvm_dtype d);                 /* elements */
+int kvm_dtype_block(kvm_dtype d);                                /* elements */
 int kvm_dtype_block_bytes(kvm_dtype d);
 /* bytes of n elements (n a multiple of the block); false on overflow or a ragged block */
 bool kvm_dtype_bytes(kvm_dtype d, ptrdiff_t n, ptrdiff_t *bytes);
@@ -48,7 +48,9 @@ bool kvm_tensor_contiguous(const kvm_tensor *t);
 
 /* kvm_widen_row / kvm_narrow_row - n elements between a stored type and f32. Narrowing rounds to nearest even; quantised types
  * are read only. */
-KVM_MUST kvm_status kvm_widen_row(float *out, const void *in, kvm_dtype d, ptrdiff_t n, kvm_err *err);
-KVM_MUST kvm_status kvm_narrow_row(void *out, kvm_dtype d, const float *in, ptrdiff_t n, kvm_err *err);
+KVM_MUST kvm_status kvm_widen_row(float *out, const void *in, kvm_dtype d, ptrdiff_t n,
+                                  kvm_err *err);
+KVM_MUST kvm_status kvm_narrow_row(void *out, kvm_dtype d, const float *in, ptrdiff_t n,
+                                   kvm_err *err);
 
 #endif

@@ -2,9 +2,8 @@
  *
  * Small floats share one decoder and one encoder, told apart by exponent width, mantissa
  * width and whether the top exponent means infinity (IEEE) or is used for numbers
- * (E4M3FN). Block formats: models.md section 6, from the GGUF specification. */
-#include "base/checked.h"
-#include "kernels/tensor.h"
+ * (E4M3FN). Block formats are in blocks.h. */
+#include "kernels/blocks.h"
 
 #include <math.h>
 #include <string.h>
@@ -71,16 +70,6 @@ static uint32_t small_narrow(float f, small_float s)
     return sign | (v >= all ? all : v);
 }
 
-static uint16_t load16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-static float load_half(const uint8_t *p)
-{
-    return small_widen(load16(p), half_format);
-}
-
 static float e8m0_widen(uint8_t b)
 {
     if (b == 0xff) return of_bits(0x7fc00000u);
@@ -95,113 +84,6 @@ static uint8_t e8m0_narrow(float f)
     const bool up = m > 0x400000u || (m == 0x400000u && e);
     return (uint8_t)(e + up);
 }
-
-/* ---- block formats: one block to f32 ---------------------------------------------- */
-
-/* x = d * (q - zero) + m over 32 nibbles: low nibbles first, then high; fifth bits in
- * `high` (0 without) */
-static void nibbles(float *out, const uint8_t *q, uint32_t high, float d, float zero,
-                    float m)
-{
-    for (int i = 0; i < 16; i++) {
-        const uint32_t lo = (q[i] & 15u) | (high >> i & 1u) << 4;
-        const uint32_t hi = q[i] >> 4 | (high >> (i + 16) & 1u) << 4;
-        out[i] = d * ((float)lo - zero) + m;
-        out[i + 16] = d * ((float)hi - zero) + m;
-    }
-}
-
-static void widen_q4_0(float *out, const uint8_t *b)
-{
-    nibbles(out, b + 2, 0, load_half(b), 8, 0);
-}
-
-static void widen_q4_1(float *out, const uint8_t *b)
-{
-    nibbles(out, b + 4, 0, load_half(b), 0, load_half(b + 2));
-}
-
-static void widen_q5_0(float *out, const uint8_t *b)
-{
-    const uint32_t high = load16(b + 2) | (uint32_t)load16(b + 4) << 16;
-    nibbles(out, b + 6, high, load_half(b), 16, 0);
-}
-
-static void widen_q5_1(float *out, const uint8_t *b)
-{
-    const uint32_t high = load16(b + 4) | (uint32_t)load16(b + 6) << 16;
-    nibbles(out, b + 8, high, load_half(b), 0, load_half(b + 2));
-}
-
-static void widen_q8_0(float *out, const uint8_t *b)
-{
-    const float d = load_half(b);
-    for (int i = 0; i < 32; i++) out[i] = d * (float)(int8_t)b[2 + i];
-}
-
-/* 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block */
-static void k_scale(const uint8_t *s, int j, float *scale, float *least)
-{
-    if (j < 4) {
-        *scale = (float)(s[j] & 63);
-        *least = (float)(s[j + 4] & 63);
-    } else {
-        *scale = (float)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
-        *least = (float)((s[j + 4] >> 4) | (s[j] >> 6) << 4);
-    }
-}
-
-/* Q4_K, Q5_K: eight sub-blocks of 32; fifth: 32 bytes of fifth bits or NULL */
-static void widen_k(float *out, const uint8_t *b, const uint8_t *fifth,
-                    const uint8_t *q)
-{
-    const float d = load_half(b), dmin = load_half(b + 2);
-    for (int j = 0; j < 8; j++) {
-        float sc, mn;
-        k_scale(b + 4, j, &sc, &mn);
-        const uint8_t *from = q + j / 2 * 32;
-        for (int l = 0; l < 32; l++) {
-            const int nibble = j % 2 ? from[l] >> 4 : from[l] & 15;
-            const int bit = fifth ? fifth[l] >> j & 1 : 0;
-            out[j * 32 + l] = d * sc * (float)(nibble + 16 * bit) - dmin * mn;
-        }
-    }
-}
-
-static void widen_q4_k(float *out, const uint8_t *b)
-{
-    widen_k(out, b, NULL, b + 16);
-}
-
-static void widen_q5_k(float *out, const uint8_t *b)
-{
-    widen_k(out, b, b + 16, b + 48);
-}
-
-static void widen_q6_k(float *out, const uint8_t *b)
-{
-    const float d = load_half(b + 208);
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *ql = b + half * 64, *qh = b + 128 + half * 32;
-        const uint8_t *sc = b + 192 + half * 8;
-        for (int l = 0; l < 32; l++) {
-            for (int part = 0; part < 4; part++) {
-                const int byte = ql[l + part % 2 * 32];
-                const int low = part < 2 ? byte & 15 : byte >> 4;
-                const int q = low | (qh[l] >> 2 * part & 3) << 4;
-                const float scale = d * (float)(int8_t)sc[l / 16 + 2 * part];
-                out[half * 128 + part * 32 + l] = scale * (float)(q - 32);
-            }
-        }
-    }
-}
-
-typedef void widen_block(float *out, const uint8_t *block);
-static widen_block *const block_of[KVM_DTYPES] = {
-    [KVM_Q4_0] = widen_q4_0, [KVM_Q4_1] = widen_q4_1, [KVM_Q5_0] = widen_q5_0,
-    [KVM_Q5_1] = widen_q5_1, [KVM_Q8_0] = widen_q8_0, [KVM_Q4_K] = widen_q4_k,
-    [KVM_Q5_K] = widen_q5_k, [KVM_Q6_K] = widen_q6_k,
-};
 
 /* ---- rows ------------------------------------------------------------------------- */
 
@@ -256,12 +138,9 @@ kvm_status kvm_widen_row(float *out, const void *in, kvm_dtype d, ptrdiff_t n,
     case KVM_Q8_0:
     case KVM_Q4_K:
     case KVM_Q5_K:
-    case KVM_Q6_K: {
-        const int block = kvm_dtype_block(d), step = kvm_dtype_block_bytes(d);
-        const uint8_t *b = in;
-        for (ptrdiff_t i = 0; i < n; i += block, b += step) block_of[d](out + i, b);
-        return KVM_OK;
-    }
+    case KVM_Q6_K:
+        if (widen_blocks(out, in, d, n)) return KVM_OK;
+        break;
     case KVM_DTYPES:
         break;
     }

@@ -1,0 +1,259 @@
+/* attention.h - causal attention in tiles with an online softmax (template; see vec.h).
+ *
+ * A part is one kv head and a block of queries, whose rows are (query, head of the group), so
+ * that a tile of keys and values is widened once for the whole group. For each tile of
+ * keys: S = Q Kt, P = 2^(S - m), O = O 2^(m_old - m) + P V, row tile by row tile, so that S stays
+ * in the L1 cache. Scores carry a factor log2 e. Rows that see nothing of a tile skip it.
+ *
+ * Few queries over a long cache: the keys are split into ranges of fixed length, each gives
+ * (m, l, O), and the ranges are merged in order. Bits depend on neither threads nor the
+ * cut of the queries into blocks, for key tiles start at multiples of KEYS. Source: Milakov
+ * and Gimelshein 2018 (online softmax); Dao 2022 (tiling). */
+#ifndef KVM_KERNELS_ATTENTION_H
+#define KVM_KERNELS_ATTENTION_H
+
+#include "kernels/gemm.h"
+
+#include <math.h>
+
+enum {
+    KEYS = 256,           /* keys per tile */
+    S_PITCH = KEYS + 16,  /* keeps the rows of a tile out of one cache set */
+    ATTENTION_ROWS = 384, /* rows over which the widening of a tile is spread */
+    SPLIT_QUERIES = 8,    /* up to so many queries the keys are split */
+    SPLIT_KEYS = 2 * KEYS,
+};
+static const float no_key = -1e30f; /* running maximum of a row that saw no key: finite,
+                                       so that differences stay numbers */
+
+typedef struct attention_job {
+    kvm_in y, q, k, v;
+    ptrdiff_t first, window;
+    float scale; /* times log2 e */
+    ptrdiff_t group, block, blocks, splits;
+    ptrdiff_t dv; /* D of v, up to whole panels */
+    float *buffer;
+    ptrdiff_t buffer_size;
+    float *ranges; /* (Hk, splits, rows, dv + 2): m, l, O; NULL when splits is 1 */
+} attention_job;
+
+/* what one part works on; the pointers are into its thread's buffer */
+typedef struct attention_part {
+    kvm_tensor k, v; /* (hi,D) of this head */
+    ptrdiff_t head, q0, rows, hi;
+    float *q;     /* (rows,D) scaled */
+    float *o;     /* (rows,dv) */
+    float *m, *l; /* (rows) running maximum and sum */
+    float *s;     /* (MR,S_PITCH) */
+    float *kp;    /* panels of keys, (D,NR) each */
+    float *vp;    /* panels of values, (KEYS,NR) each */
+    float *wide;
+} attention_part;
+
+static kvm_tensor head_of(kvm_in cache, ptrdiff_t head, ptrdiff_t rows)
+{
+    const ptrdiff_t at = head * cache->stride[0] * kvm_dtype_block_bytes(cache->dtype);
+    kvm_tensor t =
+        kvm_view2((char *)cache->data + at, cache->dtype, rows, cache->dim[2]);
+    t.stride[0] = cache->stride[1];
+    return t;
+}
+
+static attention_part open_part(const attention_job *j, ptrdiff_t head, ptrdiff_t block,
+                                int thread)
+{
+    const ptrdiff_t d = j->q->dim[2], q0 = block * j->block;
+    const ptrdiff_t queries = least(j->block, j->q->dim[0] - q0);
+    const ptrdiff_t most_rows = j->block * j->group;
+    attention_part a = {.head = head, .q0 = q0, .rows = queries * j->group};
+    a.hi = j->first + q0 + queries;
+    a.k = head_of(j->k, head, a.hi);
+    a.v = head_of(j->v, head, a.hi);
+    a.q = j->buffer + thread * j->buffer_size;
+    a.o = a.q + most_rows * d;
+    a.m = a.o + most_rows * j->dv;
+    a.l = a.m + most_rows;
+    a.s = a.l + most_rows;
+    a.kp = a.s + MR * S_PITCH;
+    a.vp = a.kp + KEYS * d;
+    a.wide = a.vp + KEYS * j->dv;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        const float *from = kvm_row32(j->q, q0 + r / j->group) +
+                            (head * j->group + r % j->group) * j->q->stride[1];
+        for (ptrdiff_t i = 0; i < d; i++) a.q[r * d + i] = from[i] * j->scale;
+        a.m[r] = no_key;
+        a.l[r] = 0;
+    }
+    memset(a.o, 0, (size_t)(a.rows * j->dv) * sizeof *a.o);
+    return a;
+}
+
+static ptrdiff_t attention_floats(const attention_job *j)
+{
+    const ptrdiff_t d = j->q->dim[2], rows = j->block * j->group;
+    return rows * (d + j->dv + 2) + MR * S_PITCH + KEYS * (d + j->dv) + VW * d;
+}
+
+static void pack_keys(const attention_job *j, attention_part *a, ptrdiff_t j0,
+                      ptrdiff_t j1)
+{
+    const ptrdiff_t d = a->k.dim[1], bytes = kvm_dtype_block_bytes(a->v.dtype);
+    for (ptrdiff_t p = 0; p < j1 - j0; p += NR)
+        pack_panel(a->kp + p * d, &a->k, j0 + p, 0, d, a->wide);
+    for (ptrdiff_t i = j0; i < j1; i++) {
+        const char *row = (const char *)a->v.data + i * a->v.stride[0] * bytes;
+        for (ptrdiff_t c = 0; c < j->dv; c += VW) {
+            const ptrdiff_t n = least(VW, a->v.dim[1] - c);
+            float *to = a->vp + c / NR * KEYS * NR + (i - j0) * NR + c % NR;
+            vf x = v_all(0);
+            if (a->v.dtype == KVM_F32)
+                x = n == VW ? v_load(row + 4 * c) : x;
+            else if (n == VW)
+                x = a->v.dtype == KVM_BF16 ? load_as(KVM_BF16, row, c)
+                                           : load_as(KVM_F16, row, c);
+            if (n > 0 && n < VW) x = load_as_n(a->v.dtype, row, c, n);
+            v_store(to, x);
+        }
+    }
+}
+
+/* row of n scores -> weights relative to the running maximum; entries outside [from,to)
+ * weigh nothing. Gives the factor of what was summed before. */
+static float softmax_row(float *s, ptrdiff_t n, ptrdiff_t from, ptrdiff_t to, float *m,
+                         float *l)
+{
+    const ptrdiff_t whole = up_to(n, VW);
+    for (ptrdiff_t i = 0; i < from; i++) s[i] = -INFINITY;
+    for (ptrdiff_t i = most(to, 0); i < whole; i++) s[i] = -INFINITY;
+    vf top = v_all(*m);
+    for (ptrdiff_t i = 0; i < whole; i += VW) top = v_max(top, v_load(s + i));
+    const float high = v_top(top);
+    const vf h = v_all(high);
+    vf sum = v_all(0);
+    for (ptrdiff_t i = 0; i < whole; i += VW) {
+        const vf p = v_exp2(v_load(s + i) - h);
+        sum = sum + p;
+        v_store(s + i, p);
+    }
+    float factor[VW];
+    v_store(factor, v_exp2(v_all(*m) - h));
+    *l = *l * factor[0] + v_sum(sum);
+    *m = high;
+    return factor[0];
+}
+
+/* rows r..r+mr over keys j0..j1 */
+static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
+                        ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
+{
+    const ptrdiff_t d = a->k.dim[1], at = j->first + a->q0;
+    const ptrdiff_t low = at + r / j->group, high = at + (r + mr - 1) / j->group;
+    const ptrdiff_t n = least(j1, high + 1) - j0;
+    if (n <= 0 || (j->window && j1 <= low - j->window + 1)) return;
+    for (ptrdiff_t p = 0; p < n; p += NR)
+        tile_of[mr](a->s + p, S_PITCH, a->q + r * d, d, a->kp + p * d, d, NULL, false,
+                    NR);
+    for (ptrdiff_t i = 0; i < mr; i++) {
+        const ptrdiff_t pos = at + (r + i) / j->group;
+        const ptrdiff_t from = j->window ? pos - j->window + 1 - j0 : 0;
+        const float f = softmax_row(a->s + i * S_PITCH, n, least(from, n),
+                                    least(pos + 1 - j0, n), a->m + r + i, a->l + r + i);
+        float *o = a->o + (r + i) * j->dv;
+        for (ptrdiff_t c = 0; c < j->dv; c += VW)
+            v_store(o + c, v_load(o + c) * v_all(f));
+    }
+    for (ptrdiff_t c = 0; c < j->dv; c += NR)
+        tile_of[mr](a->o + r * j->dv + c, j->dv, a->s, S_PITCH, a->vp + c * KEYS, n,
+                    NULL, true, NR);
+}
+
+static void attention_part_run(void *ctx, ptrdiff_t part, int thread)
+{
+    const attention_job *j = ctx;
+    const ptrdiff_t heads = j->k->dim[0], split = part % j->splits;
+    const ptrdiff_t head = part / j->splits % heads;
+    /* the last block sees most keys: it goes first, so that threads end together */
+    const ptrdiff_t block = j->blocks - 1 - part / (j->splits * heads);
+    attention_part a = open_part(j, head, block, thread);
+    ptrdiff_t lo = 0, hi = a.hi;
+    if (j->window) lo = most(0, j->first + a.q0 - j->window + 1);
+    if (j->splits > 1) {
+        lo = most(lo, split * SPLIT_KEYS);
+        hi = least(hi, (split + 1) * SPLIT_KEYS);
+    }
+    for (ptrdiff_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) {
+        const ptrdiff_t j1 = least(j0 + KEYS, hi);
+        pack_keys(j, &a, j0, j1);
+        for (ptrdiff_t i = 0; i < tiles_in(a.rows); i++) {
+            const ptrdiff_t r = tile_from(a.rows, i);
+            attend_rows(j, &a, r, tile_from(a.rows, i + 1) - r, j0, j1);
+        }
+    }
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        if (j->splits > 1) {
+            float *to =
+                j->ranges + ((head * j->splits + split) * a.rows + r) * (j->dv + 2);
+            to[0] = a.m[r], to[1] = a.l[r];
+            memcpy(to + 2, a.o + r * j->dv, (size_t)j->dv * sizeof *to);
+            continue;
+        }
+        float *to = kvm_row32(j->y, a.q0 + r / j->group) +
+                    (head * j->group + r % j->group) * j->y->stride[1];
+        const float share = 1 / a.l[r];
+        for (ptrdiff_t i = 0; i < j->v->dim[2]; i++) to[i] = a.o[r * j->dv + i] * share;
+    }
+}
+
+/* one row of one kv head from its ranges of keys, in order */
+static void merge_row(const attention_job *j, ptrdiff_t head, ptrdiff_t r)
+{
+    const ptrdiff_t rows = j->q->dim[0] * j->group, pitch = j->dv + 2;
+    const float *from = j->ranges + (head * j->splits * rows + r) * pitch;
+    float *to = kvm_row32(j->y, r / j->group) +
+                (head * j->group + r % j->group) * j->y->stride[1];
+    float top = no_key, total = 0;
+    for (ptrdiff_t s = 0; s < j->splits; s++)
+        top = from[s * rows * pitch] > top ? from[s * rows * pitch] : top;
+    for (ptrdiff_t i = 0; i < j->v->dim[2]; i++) to[i] = 0;
+    for (ptrdiff_t s = 0; s < j->splits; s++) {
+        const float *range = from + s * rows * pitch;
+        const float f = exp2f(range[0] - top);
+        total += range[1] * f;
+        for (ptrdiff_t i = 0; i < j->v->dim[2]; i++) to[i] += range[2 + i] * f;
+    }
+    for (ptrdiff_t i = 0; i < j->v->dim[2]; i++) to[i] /= total;
+}
+
+static kvm_status attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in v,
+                            ptrdiff_t first, ptrdiff_t window, double scale,
+                            kvm_err *err)
+{
+    const ptrdiff_t heads = k->dim[0], queries = q->dim[0], keys = first + queries;
+    attention_job j = {
+        .y = y, .q = q, .k = k, .v = v, .first = first, .window = window};
+    j.scale = (float)(scale * 1.4426950408889634);
+    j.group = q->dim[1] / heads;
+    j.dv = up_to(v->dim[2], NR);
+    const ptrdiff_t want = (ptrdiff_t)c->threads * GEMM_PARTS;
+    j.block = least(most(1, ATTENTION_ROWS / j.group),
+                    most((2 * MR + j.group - 1) / j.group, queries * heads / want));
+    j.splits = 1;
+    if (queries <= SPLIT_QUERIES) {
+        j.block = queries;
+        j.splits = (keys + SPLIT_KEYS - 1) / SPLIT_KEYS;
+    }
+    j.blocks = (queries + j.block - 1) / j.block;
+    j.buffer_size = up_to(attention_floats(&j), 16);
+    kvm_arena scratch = c->scratch;
+    j.buffer = kvm_new_raw(&scratch, float, j.buffer_size * c->threads);
+    if (j.splits > 1)
+        j.ranges =
+            kvm_new_raw(&scratch, float, heads *j.splits *queries *j.group *(j.dv + 2));
+    if (!j.buffer || (j.splits > 1 && !j.ranges)) return kvm_nomem(err, &scratch);
+    kvm_pool_run(c->pool, heads * j.blocks * j.splits, attention_part_run, &j);
+    for (ptrdiff_t h = 0; j.splits > 1 && h < heads; h++)
+        for (ptrdiff_t r = 0; r < queries * j.group; r++) merge_row(&j, h, r);
+    return KVM_OK;
+}
+
+#endif

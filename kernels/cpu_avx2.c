@@ -1,0 +1,7 @@
+/* cpu_avx2.c - the cpu backend for x86-64-v3: AVX2, FMA, F16C. */
+#define CPU_TABLE kvm_backend__cpu_avx2
+#define CPU_ISA "avx2"
+#define CPU_SUPPORTED                                                                  \
+    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&                \
+     __builtin_cpu_supports("f16c"))
+#include "kernels/cpu_table.h"

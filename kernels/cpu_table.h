@@ -1,0 +1,40 @@
+/* cpu_table.h - the op table of one instruction set (template): the includer defines
+ * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED. */
+#include "kernels/attention.h"
+#include "kernels/cpu.h"
+#include "kernels/gemm.h"
+#include "kernels/moments.h"
+#include "kernels/rows.h"
+
+static const char *isa(void)
+{
+    return CPU_ISA;
+}
+
+static bool supported(void)
+{
+    return CPU_SUPPORTED;
+}
+
+const kvm_backend CPU_TABLE = {
+    .name = "cpu",
+    .device = KVM_CPU,
+    .scratch_bytes = (size_t)1 << 30,
+    .scratch_per_thread = (size_t)1 << 26,
+    .isa = isa,
+    .supported = supported,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .rope = rope,
+    .attention = attention,
+    .silu_mul = silu_mul,
+    .logprob = logprob,
+    .gram = gram,
+    .cross = cross,
+    .cholesky = kvm_cpu__cholesky,
+    .cholesky_solve = kvm_cpu__cholesky_solve,
+    .eigh = kvm_cpu__eigh,
+    .gemm64 = kvm_cpu__gemm64,
+    .gemm32 = kvm_cpu__gemm32,
+};

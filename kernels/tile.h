@@ -1,0 +1,116 @@
+/* tile.h - the one inner loop of every product here: C (mr,NR) = A (mr,K) B (K,NR).
+ *
+ * A is rows in place, lda apart; B is a packed panel: NR numbers for each k. The sum over
+ * k runs in order in one accumulator per entry, so an entry's bits depend on neither the
+ * height of its tile nor the thread that made it. */
+#ifndef KVM_KERNELS_TILE_H
+#define KVM_KERNELS_TILE_H
+
+#include "kernels/vec.h"
+
+#include <stdbool.h>
+
+/* Heights that leave the accumulators, a row of B and one broadcast in registers: 16 of
+ * them, or 32 with AVX-512. */
+#if defined(__AVX512F__)
+enum { MR = 14 };
+#else
+enum { MR = 6 };
+#endif
+enum { NV = 2, NR = NV * VW };
+
+/* Rows are addressed as base + {0, 1, 2} * lda from every third row: one register per three
+ * rows. The empty asm keeps the compiler from making one pointer per row, which spills. */
+V_INLINE void tile_sum(vf acc[][NV], const int mr, const float *a, ptrdiff_t lda,
+                       const float *b, ptrdiff_t k)
+{
+    enum { BASES = (MR + 2) / 3 };
+    const float *base[BASES];
+    for (int i = 0; i < BASES && 3 * i < mr; i++) base[i] = a + 3 * i * lda;
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < NV; v++) acc[i][v] = v_all(0);
+    for (ptrdiff_t p = 0; p < k; p++) {
+        vf bv[NV];
+        for (int v = 0; v < NV; v++) bv[v] = v_load(b + p * NR + v * VW);
+        for (int i = 0; i < mr; i++) {
+            const vf x = v_all(base[i / 3][i % 3 * lda]);
+            for (int v = 0; v < NV; v++) acc[i][v] = v_fma(x, bv[v], acc[i][v]);
+        }
+        for (int i = 0; i < BASES && 3 * i < mr; i++) {
+            base[i]++;
+            __asm__("" : "+r"(base[i]));
+        }
+    }
+}
+
+/* tile_store - C = [C +] [bias +] sum over the first `cols` <= NR columns */
+V_INLINE void tile_store(float *c, ptrdiff_t ldc, vf acc[][NV], const int mr,
+                         const float *bias, bool add, ptrdiff_t cols)
+{
+    for (int v = 0; v < NV; v++) {
+        const ptrdiff_t left = cols - v * VW, n = left < VW ? left : VW;
+        if (n <= 0) return;
+        const bool whole = n == VW;
+        vf b = v_all(0);
+        if (bias) b = whole ? v_load(bias + v * VW) : v_load_n(bias + v * VW, n);
+        for (int i = 0; i < mr; i++) {
+            float *to = c + i * ldc + v * VW;
+            vf sum = acc[i][v] + b;
+            if (add) sum = sum + (whole ? v_load(to) : v_load_n(to, n));
+            if (whole)
+                v_store(to, sum);
+            else
+                v_store_n(to, sum, n);
+        }
+    }
+}
+
+typedef void tile_fn(float *c, ptrdiff_t ldc, const float *a, ptrdiff_t lda,
+                     const float *b, ptrdiff_t k, const float *bias, bool add,
+                     ptrdiff_t cols);
+
+#define TILE(mr)                                                                       \
+    static void tile_##mr(float *c, ptrdiff_t ldc, const float *a, ptrdiff_t lda,      \
+                          const float *b, ptrdiff_t k, const float *bias, bool add,    \
+                          ptrdiff_t cols)                                              \
+    {                                                                                  \
+        vf acc[mr][NV];                                                                \
+        tile_sum(acc, mr, a, lda, b, k);                                               \
+        tile_store(c, ldc, acc, mr, bias, add, cols);                                  \
+    }
+TILE(1)
+TILE(2)
+TILE(3)
+TILE(4)
+TILE(5)
+TILE(6)
+#if defined(__AVX512F__)
+TILE(7)
+TILE(8)
+TILE(9)
+TILE(10)
+TILE(11)
+TILE(12)
+TILE(13)
+TILE(14)
+#endif
+#undef TILE
+
+static tile_fn *const tile_of[MR + 1] = {
+    NULL,   tile_1, tile_2, tile_3,  tile_4,  tile_5,  tile_6,
+#if defined(__AVX512F__)
+    tile_7, tile_8, tile_9, tile_10, tile_11, tile_12, tile_13, tile_14,
+#endif
+};
+
+/* height of tile i when `rows` rows are cut into tiles of nearly equal heights <= MR */
+V_INLINE ptrdiff_t tiles_in(ptrdiff_t rows)
+{
+    return (rows + MR - 1) / MR;
+}
+V_INLINE ptrdiff_t tile_from(ptrdiff_t rows, ptrdiff_t i)
+{
+    return rows * i / tiles_in(rows);
+}
+
+#endif
