@@ -40,6 +40,16 @@ static void put_number(kvm_text *out, double v)
     kvm_text_add(out, kvm_str_of(text));
 }
 
+static void put_key(kvm_text *out, const char *key, const char *suffix)
+{
+    kvm_text whole = {0};
+    kvm_text_addf(&whole, "%s%s", key, suffix);
+    if (*suffix) kvm_text_add(out, KVM_STR(","));
+    put_field(out, kvm_text_str(&whole));
+    out->failed |= whole.failed;
+    kvm_text_free(&whole);
+}
+
 static void put_separator(kvm_text *out, const kvm_table *t, ptrdiff_t column)
 {
     kvm_text_add(out, column == t->column_count - 1 ? KVM_STR("\r\n") : KVM_STR(","));
@@ -48,10 +58,12 @@ static void put_separator(kvm_text *out, const kvm_table *t, ptrdiff_t column)
 void kvm_table_csv(kvm_text *out, const kvm_table *t)
 {
     for (ptrdiff_t c = 0; c < t->column_count; c++) {
-        const char *key = t->columns[c].key;
-        kvm_text_addf(out, "%s", key);
-        if (t->columns[c].kind == KVM_COL_EST)
-            kvm_text_addf(out, ",%s_low,%s_high,%s_note", key, key, key);
+        put_key(out, t->columns[c].key, "");
+        if (t->columns[c].kind == KVM_COL_EST) {
+            put_key(out, t->columns[c].key, "_low");
+            put_key(out, t->columns[c].key, "_high");
+            put_key(out, t->columns[c].key, "_note");
+        }
         put_separator(out, t, c);
     }
     for (ptrdiff_t i = 0; i < t->cell_count; i++) {

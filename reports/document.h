@@ -1,0 +1,229 @@
+/* document.h - the report document (page.h) as structs: read once, strictly, then drawn.
+ *
+ * Strings borrow from the document, everything else lives in the arena. A number that is
+ * absent or null is NaN, an absent figure says "not measured" with the reason that the
+ * document gives for its section. Counts of zero mean an absent part. */
+#ifndef KVM_REPORTS_DOCUMENT_H
+#define KVM_REPORTS_DOCUMENT_H
+
+#include "base/json.h"
+#include "reports/number.h"
+
+/* The parts of a page, in its order. X(NAME, "key in the document", "heading") */
+#define KVM_SECTIONS(X)                                                                \
+    X(GATES, "gates", "Gates")                                                         \
+    X(SUITES, "suites", "Quality")                                                     \
+    X(NEEDLE, "needle", "Needle recall")                                               \
+    X(TIMING, "timing", "Time to the first token")                                     \
+    X(BUILD, "build", "Cost of the translator")                                        \
+    X(LINEARITY, "linearity", "How linear the caches are")                             \
+    X(LAYERS, "layers", "Layer by layer")                                              \
+    X(ABLATIONS, "ablations", "Ablations")                                             \
+    X(PROVENANCE, "provenance", "Provenance")
+
+typedef enum kvm_section {
+#define X(NAME, key, heading) KVM_SECTION_##NAME,
+    KVM_SECTIONS(X)
+#undef X
+        KVM_SECTION_COUNT
+} kvm_section;
+
+typedef struct kvm_model_card {
+    kvm_str name, family, dtype;
+    double parameters, layers, kv_heads, head_dim, context;
+} kvm_model_card;
+
+typedef struct kvm_numbers {
+    double *at; /* (n) */
+    ptrdiff_t n;
+} kvm_numbers;
+
+typedef enum kvm_gate_verdict {
+    KVM_GATE_PASS,
+    KVM_GATE_FAIL,
+    KVM_GATE_UNMEASURED
+} kvm_gate_verdict;
+
+typedef struct kvm_gate {
+    kvm_str name, title, need, where, note;
+    kvm_est value;
+    kvm_format format;
+    kvm_gate_verdict verdict;
+    bool required;
+} kvm_gate;
+
+typedef struct kvm_r2_map {
+    kvm_str title;
+    double *r2; /* (rows = source layers, cols = target layers) */
+    ptrdiff_t rows, cols;
+} kvm_r2_map;
+
+typedef struct kvm_greedy_layer {
+    ptrdiff_t target;
+    kvm_numbers order, r2;
+} kvm_greedy_layer;
+
+typedef struct kvm_greedy {
+    kvm_str title;
+    kvm_greedy_layer *layers;
+    ptrdiff_t count;
+} kvm_greedy;
+
+/* A sweep of one knob: the k curve or the lambda curve. */
+typedef struct kvm_sweep {
+    kvm_numbers knob;
+    double chosen;
+    kvm_str *titles; /* (count) */
+    kvm_numbers *r2; /* (count), each of knob.n */
+    ptrdiff_t count;
+    double absolute, absolute_at; /* the absolute lambda and where it falls, or NaN */
+    kvm_numbers absolute_r2;      /* (count) */
+} kvm_sweep;
+
+typedef struct kvm_layer_row {
+    ptrdiff_t layer;
+    kvm_est k_r2, v_r2, k_r2_fit, v_r2_fit, cosine, c_k, c_v;
+} kvm_layer_row;
+
+typedef struct kvm_layer_set {
+    kvm_arm arm;
+    kvm_layer_row *rows;
+    ptrdiff_t count;
+} kvm_layer_set;
+
+typedef struct kvm_suite_arm {
+    bool present;
+    kvm_est score, retention, floor_normalised, gap_recovered, versus_native,
+        versus_control;
+} kvm_suite_arm;
+
+typedef struct kvm_suite {
+    kvm_str name, title, metric, note;
+    kvm_format format;
+    bool lower_better;
+    double chance, items;
+    kvm_suite_arm arms[KVM_ARM_COUNT];
+} kvm_suite;
+
+typedef struct kvm_needle_point {
+    double tokens, achieved, bos;
+    kvm_est arms[KVM_ARM_COUNT]; /* missing ones have an empty note when not listed */
+    bool present[KVM_ARM_COUNT];
+} kvm_needle_point;
+
+typedef struct kvm_stage {
+    kvm_str name;
+    double seconds;
+} kvm_stage;
+
+typedef struct kvm_stages {
+    kvm_stage *at;
+    ptrdiff_t n;
+} kvm_stages;
+
+typedef struct kvm_time_point {
+    double tokens;
+    kvm_est cold, swap, speedup;
+    kvm_stages cold_stages, switch_stages;
+    double bytes_moved, peak_bytes, tokens_per_s, bytes_per_s;
+    kvm_str note;
+} kvm_time_point;
+
+typedef struct kvm_build_step {
+    kvm_str title;
+    double seconds;
+    bool reused;
+} kvm_build_step;
+
+typedef struct kvm_amortised {
+    double tokens;
+    kvm_est switches;
+} kvm_amortised;
+
+typedef struct kvm_ablation_row {
+    kvm_str title, note;
+    kvm_est *cells; /* (ablation_columns) */
+} kvm_ablation_row;
+
+typedef struct kvm_facts {
+    kvm_str title;
+    kvm_str (*rows)[2]; /* (count) label, value */
+    ptrdiff_t count;
+} kvm_facts;
+
+typedef struct kvm_document {
+    kvm_str sample, made, name, reverse_name, reverse_href, spec;
+    kvm_model_card source, target;
+    kvm_str absent[KVM_SECTION_COUNT];
+    struct {
+        bool present;
+        int arm; /* < 0: the best one */
+        kvm_str shape;
+        double k, lambda, parameters, bytes;
+        kvm_numbers *selected;
+        ptrdiff_t selected_count;
+    } translator;
+    struct {
+        bool present;
+        kvm_str text;
+        double sequences, sequence_tokens, stride, rows, held_out_rows, features;
+    } calibration;
+    kvm_gate *gates;
+    ptrdiff_t gate_count;
+    kvm_r2_map *maps;
+    ptrdiff_t map_count;
+    kvm_greedy *greedy;
+    ptrdiff_t greedy_count;
+    kvm_sweep k, lambda;
+    kvm_layer_set *layers;
+    ptrdiff_t layer_count;
+    kvm_suite *suites;
+    ptrdiff_t suite_count;
+    struct {
+        kvm_needle_point *points;
+        ptrdiff_t count;
+        double items;
+        kvm_str note;
+    } needle;
+    struct {
+        kvm_time_point *points;
+        ptrdiff_t count;
+        kvm_est break_even;
+        kvm_str machine;
+        double threads, rounds, warmups;
+    } timing;
+    struct {
+        kvm_build_step *steps;
+        ptrdiff_t step_count;
+        double bytes;
+        kvm_amortised *amortise;
+        ptrdiff_t amortise_count;
+    } build;
+    struct {
+        kvm_str *columns;
+        kvm_format *formats;
+        ptrdiff_t column_count;
+        kvm_ablation_row *rows;
+        ptrdiff_t row_count;
+    } ablations;
+    kvm_facts *provenance;
+    ptrdiff_t fact_count;
+    kvm_str *notes;
+    ptrdiff_t note_count;
+} kvm_document;
+
+/* kvm_document_read - every error names the place in the document: KVM_FORMAT for a wrong
+ * type, word or length, KVM_VERSION for another version, KVM_RANGE for more than a page
+ * can hold. */
+KVM_MUST kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
+                                      kvm_err *err);
+
+/* kvm_document_arm - the translator the verdict speaks of: the one named, or the one with
+ * the best mean floor-normalised retention; -1 when none was scored */
+int kvm_document_arm(const kvm_document *d);
+
+/* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
+ * floor-normalised, 2 gap recovered) where it was measured; *suites how many */
+double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suites);
+
+#endif

@@ -1,0 +1,38 @@
+/* document_internal.h - the reader behind document.c: every call does nothing once one
+ * has failed, so a part is read straight down and the status is asked at the end. */
+#ifndef KVM_REPORTS_DOCUMENT_INTERNAL_H
+#define KVM_REPORTS_DOCUMENT_INTERNAL_H
+
+#include "reports/document.h"
+
+enum { KVM_DOC_MOST = 4096 }; /* entries of one list: no model has more layers */
+
+typedef struct kvm_doc_reader {
+    kvm_document *d;
+    kvm_arena *keep;
+    kvm_err *err;
+    kvm_status status; /* the first failure */
+} kvm_doc_reader;
+
+kvm_jat kvm_doc__get(kvm_doc_reader *r, kvm_jat at, const char *key);
+/* a member's value, or "" / NaN / the fallback when absent */
+kvm_str kvm_doc__str(kvm_doc_reader *r, kvm_jat at, const char *key);
+double kvm_doc__num(kvm_doc_reader *r, kvm_jat at, const char *key);
+bool kvm_doc__flag(kvm_doc_reader *r, kvm_jat at, const char *key, bool fallback);
+kvm_est kvm_doc__est(kvm_doc_reader *r, kvm_jat at, const char *key);
+kvm_est kvm_doc__est_at(kvm_doc_reader *r, kvm_jat at);
+kvm_format kvm_doc__format(kvm_doc_reader *r, kvm_jat at); /* its "format" member */
+kvm_arm kvm_doc__arm(kvm_doc_reader *r, kvm_jat at, kvm_str key);
+/* room for the entries of a list, zeroed; NULL and n = 0 when absent or empty */
+void *kvm_doc__list_at(kvm_doc_reader *r, kvm_jat at, size_t size, ptrdiff_t *n);
+kvm_jat kvm_doc__item(kvm_doc_reader *r, kvm_jat list, ptrdiff_t i); /* an object */
+kvm_numbers kvm_doc__numbers(kvm_doc_reader *r, kvm_jat at, const char *key);
+kvm_numbers kvm_doc__numbers_at(kvm_doc_reader *r, kvm_jat at);
+/* fails unless the list at.key has as many entries as it must */
+void kvm_doc__length(kvm_doc_reader *r, kvm_jat at, const char *key, ptrdiff_t is,
+                     ptrdiff_t must);
+
+void kvm_doc__fit(kvm_doc_reader *r, kvm_jat doc);     /* gates, linearity, layers */
+void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc); /* suites ... provenance */
+
+#endif

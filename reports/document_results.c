@@ -1,0 +1,241 @@
+/* document_results.c - the parts of a report document that come from running the models:
+ * quality, timing, cost, ablations, and where it all came from. */
+#include "reports/document_internal.h"
+
+static kvm_suite_arm read_suite_arm(kvm_doc_reader *r, kvm_jat at)
+{
+    if (!r->status) r->status = kvm_json_object(at, r->err);
+    return (kvm_suite_arm){
+        .present = true,
+        .score = kvm_doc__est(r, at, "score"),
+        .retention = kvm_doc__est(r, at, "retention"),
+        .floor_normalised = kvm_doc__est(r, at, "floor_normalised"),
+        .gap_recovered = kvm_doc__est(r, at, "gap_recovered"),
+        .versus_native = kvm_doc__est(r, at, "versus_native"),
+        .versus_control = kvm_doc__est(r, at, "versus_control"),
+    };
+}
+
+/* calls back for every member of the object at.arms; keys are arms */
+static void each_arm(kvm_doc_reader *r, kvm_jat at,
+                     void (*fn)(kvm_doc_reader *, void *, kvm_arm, kvm_jat), void *out)
+{
+    const kvm_jat arms = kvm_doc__get(r, at, "arms");
+    if (r->status || !kvm_json_has(arms)) return;
+    r->status = kvm_json_object(arms, r->err);
+    json_t *object = (json_t *)(uintptr_t)arms.v; /* jansson iterates mutably only */
+    for (void *it = json_object_iter(object); it && !r->status;
+         it = json_object_iter_next(object, it)) {
+        const char *key = json_object_iter_key(it);
+        const kvm_arm arm = kvm_doc__arm(r, arms, kvm_str_of(key));
+        if (!r->status) fn(r, out, arm, kvm_doc__get(r, arms, key));
+    }
+}
+
+static void put_suite_arm(kvm_doc_reader *r, void *out, kvm_arm arm, kvm_jat at)
+{
+    ((kvm_suite *)out)->arms[arm] = read_suite_arm(r, at);
+}
+
+static void put_needle_arm(kvm_doc_reader *r, void *out, kvm_arm arm, kvm_jat at)
+{
+    kvm_needle_point *p = out;
+    p->present[arm] = true;
+    p->arms[arm] = kvm_doc__est_at(r, at);
+}
+
+static bool read_better(kvm_doc_reader *r, kvm_jat at)
+{
+    const kvm_str word = kvm_doc__str(r, at, "better");
+    const bool low = kvm_str_eq(word, KVM_STR("low"));
+    if (!r->status && word.len && !low && !kvm_str_eq(word, KVM_STR("high")))
+        r->status = kvm_fail(r->err, KVM_FORMAT,
+                             "%s: %s.better: \"%.*s\"; expected high or low", at.file,
+                             at.path, KVM_STR_ARG(word));
+    return low;
+}
+
+static void read_suites(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat list = kvm_doc__get(r, doc, "suites");
+    kvm_suite *suites = kvm_doc__list_at(r, list, sizeof *suites, &r->d->suite_count);
+    for (ptrdiff_t i = 0; i < r->d->suite_count; i++) {
+        const kvm_jat at = kvm_doc__item(r, list, i);
+        kvm_suite *s = &suites[i];
+        s->name = kvm_doc__str(r, at, "name");
+        s->title = kvm_doc__str(r, at, "title");
+        s->metric = kvm_doc__str(r, at, "metric");
+        s->note = kvm_doc__str(r, at, "note");
+        s->format = kvm_doc__format(r, at);
+        s->chance = kvm_doc__num(r, at, "chance");
+        s->items = kvm_doc__num(r, at, "items");
+        s->lower_better = read_better(r, at);
+        if (!s->title.len) s->title = s->name;
+        each_arm(r, at, put_suite_arm, s);
+    }
+    r->d->suites = suites;
+}
+
+static void read_needle(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat at = kvm_doc__get(r, doc, "needle");
+    r->d->needle.items = kvm_doc__num(r, at, "items");
+    r->d->needle.note = kvm_doc__str(r, at, "note");
+    const kvm_jat list = kvm_doc__get(r, at, "points");
+    kvm_needle_point *points =
+        kvm_doc__list_at(r, list, sizeof *points, &r->d->needle.count);
+    for (ptrdiff_t i = 0; i < r->d->needle.count; i++) {
+        const kvm_jat point = kvm_doc__item(r, list, i);
+        for (int a = 0; a < KVM_ARM_COUNT; a++)
+            points[i].arms[a] = kvm_est_missing(KVM_STR(""));
+        points[i].tokens = kvm_doc__num(r, point, "tokens");
+        points[i].achieved = kvm_doc__num(r, point, "achieved");
+        points[i].bos = kvm_doc__num(r, point, "bos");
+        each_arm(r, point, put_needle_arm, &points[i]);
+    }
+    r->d->needle.points = points;
+}
+
+static kvm_stages read_stages(kvm_doc_reader *r, kvm_jat point, const char *key)
+{
+    kvm_stages s = {0};
+    const kvm_jat at = kvm_doc__get(r, point, key);
+    if (r->status || !kvm_json_has(at)) return s;
+    r->status = kvm_json_object(at, r->err);
+    const ptrdiff_t n = (ptrdiff_t)json_object_size(at.v);
+    s.at = kvm_new(r->keep, kvm_stage, n);
+    if (n && !s.at && !r->status) r->status = kvm_nomem(r->err, r->keep);
+    json_t *object = (json_t *)(uintptr_t)at.v;
+    for (void *it = json_object_iter(object); it && !r->status;
+         it = json_object_iter_next(object, it)) {
+        const char *name = json_object_iter_key(it);
+        s.at[s.n++] = (kvm_stage){kvm_str_of(name), kvm_doc__num(r, at, name)};
+    }
+    return s;
+}
+
+static void read_timing(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat at = kvm_doc__get(r, doc, "timing");
+    r->d->timing.machine = kvm_doc__str(r, at, "machine");
+    r->d->timing.threads = kvm_doc__num(r, at, "threads");
+    r->d->timing.rounds = kvm_doc__num(r, at, "rounds");
+    r->d->timing.warmups = kvm_doc__num(r, at, "warmups");
+    r->d->timing.break_even = kvm_doc__est(r, at, "break_even");
+    const kvm_jat list = kvm_doc__get(r, at, "points");
+    kvm_time_point *points =
+        kvm_doc__list_at(r, list, sizeof *points, &r->d->timing.count);
+    for (ptrdiff_t i = 0; i < r->d->timing.count; i++) {
+        const kvm_jat point = kvm_doc__item(r, list, i);
+        points[i] = (kvm_time_point){
+            .tokens = kvm_doc__num(r, point, "tokens"),
+            .cold = kvm_doc__est(r, point, "cold"),
+            .swap = kvm_doc__est(r, point, "switch"),
+            .speedup = kvm_doc__est(r, point, "speedup"),
+            .cold_stages = read_stages(r, point, "cold_stages"),
+            .switch_stages = read_stages(r, point, "switch_stages"),
+            .bytes_moved = kvm_doc__num(r, point, "bytes_moved"),
+            .peak_bytes = kvm_doc__num(r, point, "peak_bytes"),
+            .tokens_per_s = kvm_doc__num(r, point, "translate_tokens_per_s"),
+            .bytes_per_s = kvm_doc__num(r, point, "translate_bytes_per_s"),
+            .note = kvm_doc__str(r, point, "note"),
+        };
+    }
+    r->d->timing.points = points;
+}
+
+static void read_build(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat at = kvm_doc__get(r, doc, "build");
+    r->d->build.bytes = kvm_doc__num(r, at, "bytes");
+    const kvm_jat steps = kvm_doc__get(r, at, "steps");
+    r->d->build.steps =
+        kvm_doc__list_at(r, steps, sizeof *r->d->build.steps, &r->d->build.step_count);
+    for (ptrdiff_t i = 0; i < r->d->build.step_count; i++) {
+        const kvm_jat step = kvm_doc__item(r, steps, i);
+        r->d->build.steps[i] = (kvm_build_step){
+            .title = kvm_doc__str(r, step, "title"),
+            .seconds = kvm_doc__num(r, step, "seconds"),
+            .reused = kvm_doc__flag(r, step, "reused", false),
+        };
+    }
+    const kvm_jat list = kvm_doc__get(r, at, "amortise");
+    r->d->build.amortise = kvm_doc__list_at(r, list, sizeof *r->d->build.amortise,
+                                            &r->d->build.amortise_count);
+    for (ptrdiff_t i = 0; i < r->d->build.amortise_count; i++) {
+        const kvm_jat item = kvm_doc__item(r, list, i);
+        r->d->build.amortise[i] = (kvm_amortised){
+            .tokens = kvm_doc__num(r, item, "tokens"),
+            .switches = kvm_doc__est(r, item, "switches"),
+        };
+    }
+}
+
+static void read_ablation_row(kvm_doc_reader *r, kvm_ablation_row *row, kvm_jat at)
+{
+    ptrdiff_t n;
+    row->title = kvm_doc__str(r, at, "title");
+    row->note = kvm_doc__str(r, at, "note");
+    const kvm_jat cells = kvm_doc__get(r, at, "cells");
+    row->cells = kvm_doc__list_at(r, cells, sizeof *row->cells, &n);
+    kvm_doc__length(r, at, "cells", n, r->d->ablations.column_count);
+    for (ptrdiff_t c = 0; c < n && !r->status; c++)
+        row->cells[c] = kvm_doc__est_at(r, kvm_json_item(cells, r->keep, c));
+}
+
+static void read_ablations(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat at = kvm_doc__get(r, doc, "ablations");
+    const kvm_jat columns = kvm_doc__get(r, at, "columns");
+    ptrdiff_t n;
+    r->d->ablations.columns =
+        kvm_doc__list_at(r, columns, sizeof *r->d->ablations.columns, &n);
+    r->d->ablations.formats =
+        kvm_doc__list_at(r, columns, sizeof *r->d->ablations.formats, &n);
+    r->d->ablations.column_count = n;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_jat column = kvm_doc__item(r, columns, i);
+        r->d->ablations.columns[i] = kvm_doc__str(r, column, "title");
+        r->d->ablations.formats[i] = kvm_doc__format(r, column);
+    }
+    const kvm_jat rows = kvm_doc__get(r, at, "rows");
+    r->d->ablations.rows = kvm_doc__list_at(r, rows, sizeof *r->d->ablations.rows,
+                                            &r->d->ablations.row_count);
+    for (ptrdiff_t i = 0; i < r->d->ablations.row_count; i++)
+        read_ablation_row(r, &r->d->ablations.rows[i], kvm_doc__item(r, rows, i));
+}
+
+static void read_fact(kvm_doc_reader *r, kvm_str out[2], kvm_jat row)
+{
+    ptrdiff_t n = 0;
+    if (!r->status) r->status = kvm_json_array(row, &n, r->err);
+    kvm_doc__length(r, row, "[]", n, 2);
+    for (ptrdiff_t i = 0; i < 2 && !r->status; i++)
+        r->status = kvm_json_str(kvm_json_item(row, r->keep, i), &out[i], r->err);
+}
+
+static void read_provenance(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat list = kvm_doc__get(r, doc, "provenance");
+    r->d->provenance =
+        kvm_doc__list_at(r, list, sizeof *r->d->provenance, &r->d->fact_count);
+    for (ptrdiff_t i = 0; i < r->d->fact_count; i++) {
+        const kvm_jat at = kvm_doc__item(r, list, i);
+        kvm_facts *f = &r->d->provenance[i];
+        f->title = kvm_doc__str(r, at, "title");
+        const kvm_jat rows = kvm_doc__get(r, at, "rows");
+        f->rows = kvm_doc__list_at(r, rows, sizeof *f->rows, &f->count);
+        for (ptrdiff_t j = 0; j < f->count && !r->status; j++)
+            read_fact(r, f->rows[j], kvm_json_item(rows, r->keep, j));
+    }
+}
+
+void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc)
+{
+    read_suites(r, doc);
+    read_needle(r, doc);
+    read_timing(r, doc);
+    read_build(r, doc);
+    read_ablations(r, doc);
+    read_provenance(r, doc);
+}

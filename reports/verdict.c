@@ -1,0 +1,195 @@
+#include "reports/verdict.h"
+
+/* Text put together piece by piece; a spent arena is noticed once, at the end. */
+typedef struct phrase {
+    kvm_arena *mem;
+    kvm_str so_far;
+} phrase;
+
+static void say(phrase *p, kvm_str s)
+{
+    if (!p->so_far.at) return;
+    p->so_far =
+        s.at ? kvm_str_fmt(p->mem, "%.*s%.*s", KVM_STR_ARG(p->so_far), KVM_STR_ARG(s))
+             : s;
+}
+
+static void say_number(phrase *p, double v, kvm_format format)
+{
+    say(p, kvm_number(p->mem, v, format));
+}
+
+/* whether an arm is surely better than the strongest control on a suite */
+static bool beats_control(const kvm_suite *s, int arm)
+{
+    const kvm_est lead = s->arms[arm].versus_control;
+    if (!s->arms[arm].present || !kvm_est_has(lead)) return false;
+    if (s->lower_better)
+        return (kvm_est_has_interval(lead) ? lead.high : lead.value) < 0;
+    return (kvm_est_has_interval(lead) ? lead.low : lead.value) > 0;
+}
+
+/* The first suite on which the target's own cache beats the controls and the translated
+ * one does not; NULL when there is none. */
+static const kvm_suite *no_better_than_control(const kvm_document *d, int arm)
+{
+    for (ptrdiff_t i = 0; i < d->suite_count; i++)
+        if (beats_control(&d->suites[i], KVM_ARM_NATIVE) &&
+            d->suites[i].arms[arm].present && !beats_control(&d->suites[i], arm))
+            return &d->suites[i];
+    return NULL;
+}
+
+static void count_gates(kvm_verdict *v, const kvm_document *d)
+{
+    for (ptrdiff_t i = 0; i < d->gate_count; i++) {
+        const kvm_gate *g = &d->gates[i];
+        v->gates_passed += g->verdict == KVM_GATE_PASS;
+        v->gates_failed += g->verdict == KVM_GATE_FAIL;
+        v->gates_unmeasured += g->verdict == KVM_GATE_UNMEASURED;
+        v->required_failed += g->required && g->verdict == KVM_GATE_FAIL;
+        v->required_unmeasured += g->required && g->verdict == KVM_GATE_UNMEASURED;
+    }
+}
+
+static void find_longest(kvm_verdict *v, const kvm_document *d)
+{
+    for (ptrdiff_t i = 0; i < d->timing.count; i++) {
+        const kvm_time_point *p = &d->timing.points[i];
+        if (kvm_est_has(p->speedup) && isfinite(p->tokens) &&
+            (!v->longest || p->tokens > v->longest->tokens))
+            v->longest = p;
+    }
+}
+
+static void decide(kvm_verdict *v, const kvm_suite *beaten)
+{
+    if (v->required_failed ||
+        (v->floor_suites && v->floor_normalised < KVM_SERVES_NOT_BELOW)) {
+        v->tone = KVM_TONE_BAD;
+        v->headline = KVM_STR("The translated cache does not serve.");
+    } else if (!v->floor_suites || v->gates_passed + v->required_unmeasured == 0 ||
+               v->required_unmeasured) {
+        v->tone = KVM_TONE_MUTED;
+        v->headline = KVM_STR("Not decided: not everything was measured.");
+    } else if (v->floor_normalised < KVM_SERVES_FROM || beaten) {
+        v->tone = KVM_TONE_WARN;
+        v->headline = KVM_STR("The translated cache serves in part.");
+    } else {
+        v->tone = KVM_TONE_GOOD;
+        v->headline = KVM_STR("The translated cache serves.");
+    }
+}
+
+static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
+{
+    if (v->arm < 0 || !v->retention_suites) {
+        say(p, KVM_STR("How much of its quality the target keeps was not measured."));
+        return;
+    }
+    say(p, kvm_str_fmt(p->mem, "On %td %s, ", v->retention_suites,
+                       v->retention_suites == 1 ? "suite" : "suites"));
+    say(p, d->target.name);
+    say(p, KVM_STR(" keeps "));
+    say_number(p, v->retention, KVM_FORMAT_PERCENT);
+    say(p, KVM_STR(" of its own score on the cache translated from "));
+    say(p, d->source.name);
+    say(p, kvm_str_fmt(p->mem, " (%s)", kvm_arms[v->arm].label));
+    if (v->floor_suites) {
+        say(p, KVM_STR(", "));
+        say_number(p, v->floor_normalised, KVM_FORMAT_PERCENT);
+        say(p, KVM_STR(" once chance is taken off"));
+    }
+    if (v->gap_suites) {
+        say(p, KVM_STR(", and recovers "));
+        say_number(p, v->gap_recovered, KVM_FORMAT_PERCENT);
+        say(p, KVM_STR(" of the gap between the two models"));
+    }
+    static const kvm_arm donors[] = {KVM_ARM_RAW_SOURCE, KVM_ARM_WRONG_DONOR,
+                                     KVM_ARM_ZERO};
+    int best = -1;
+    double most = -INFINITY;
+    for (int i = 0; i < 3; i++) {
+        ptrdiff_t suites;
+        const double mean = kvm_mean_ratio(d, (int)donors[i], 0, &suites);
+        if (isfinite(mean) && mean > most) most = mean, best = (int)donors[i];
+    }
+    if (best >= 0) {
+        say(p, KVM_STR("; the strongest control ("));
+        say(p, kvm_str_of(kvm_arms[best].label));
+        say(p, KVM_STR(") keeps "));
+        say_number(p, most, KVM_FORMAT_PERCENT);
+    }
+    say(p, KVM_STR("."));
+}
+
+static void say_timing(phrase *p, const kvm_verdict *v)
+{
+    if (!v->longest) {
+        say(p, KVM_STR(" How much sooner it answers was not measured."));
+        return;
+    }
+    const bool sooner = v->longest->speedup.value > 1;
+    say(p, KVM_STR(" At "));
+    say_number(p, v->longest->tokens, KVM_FORMAT_COUNT);
+    say(p, KVM_STR(" tokens the first token comes "));
+    say_number(p, sooner ? v->longest->speedup.value : 1 / v->longest->speedup.value,
+               KVM_FORMAT_RATIO);
+    say(p, sooner ? KVM_STR(" sooner than after a cold prefill")
+                  : KVM_STR(" later than after a cold prefill"));
+    if (kvm_est_has(v->break_even)) {
+        say(p, v->break_even.note.len ? KVM_STR("; it is sooner from ")
+                                      : KVM_STR("; the switch pays from "));
+        say_number(p, ceil(v->break_even.value), KVM_FORMAT_COUNT);
+        say(p, v->break_even.note.len ? KVM_STR(" tokens, the shortest length measured")
+                                      : KVM_STR(" tokens on"));
+    }
+    say(p, KVM_STR("."));
+}
+
+static void say_gates(phrase *p, const kvm_verdict *v, const kvm_document *d)
+{
+    if (!d->gate_count) {
+        say(p, KVM_STR(" No gate was checked."));
+        return;
+    }
+    say(p, kvm_str_fmt(p->mem, " %td of %td gates passed", v->gates_passed,
+                       d->gate_count));
+    int named = 0;
+    for (ptrdiff_t i = 0; i < d->gate_count && named < 4; i++) {
+        const kvm_gate *g = &d->gates[i];
+        if (g->verdict == KVM_GATE_PASS) continue;
+        say(p, named++ ? KVM_STR("; ") : KVM_STR(": "));
+        say(p, g->title);
+        say(p, g->verdict == KVM_GATE_FAIL ? KVM_STR(" failed")
+                                           : KVM_STR(" was not measured"));
+        if (!g->required) say(p, KVM_STR(" (advice only)"));
+    }
+    say(p, KVM_STR("."));
+}
+
+kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep, const kvm_document *d,
+                          kvm_err *err)
+{
+    kvm_verdict v = {.arm = kvm_document_arm(d), .break_even = d->timing.break_even};
+    v.retention = kvm_mean_ratio(d, v.arm, 0, &v.retention_suites);
+    v.floor_normalised = kvm_mean_ratio(d, v.arm, 1, &v.floor_suites);
+    v.gap_recovered = kvm_mean_ratio(d, v.arm, 2, &v.gap_suites);
+    count_gates(&v, d);
+    find_longest(&v, d);
+    const kvm_suite *beaten = v.arm < 0 ? NULL : no_better_than_control(d, v.arm);
+    decide(&v, beaten);
+    phrase p = {keep, KVM_STR("")};
+    say_quality(&p, &v, d);
+    if (beaten) {
+        say(&p, KVM_STR(" On "));
+        say(&p, beaten->title);
+        say(&p, KVM_STR(" it is not shown to be better than the strongest control."));
+    }
+    say_timing(&p, &v);
+    say_gates(&p, &v, d);
+    if (!p.so_far.at) return kvm_nomem(err, keep);
+    v.sentence = p.so_far;
+    *out = v;
+    return KVM_OK;
+}
