@@ -1,0 +1,341 @@
+"""Golden vectors of the model families, from PyTorch and transformers (models.md section 7).
+
+    python tests/golden/models/make.py        writes the folders and .gguf files beside it
+
+Each case is a tiny model with every constant default re-randomised. Its weights are rounded to
+the stored type, the reference runs in float32 with eager attention: one pass over 53 ids, and
+the same ids as a prefill of 40, 8 single tokens and 5 more. expect.safetensors holds
+    ids (53) i32, logits (53,V), greedy (20) i32: continuation, by argmax
+    h.L (53,H)        output of block L
+    k1.L k2.L k3.L    (53, kv heads * head size): k_proj, k_norm (where there is one), rotated
+    v.L               v_proj
+    q.L out.L         queries as attention sees them, its output before o_proj, last layer
+Made with torch 2.15.0, transformers 5.24.0, gguf 0.19.0; seeds below.
+"""
+import copy
+import json
+import os
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import quants
+from safetensors.torch import save_file
+from transformers import masking_utils
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PREFILL, STEPS, MORE, GREEDY = 40, 8, 5, 20
+TOTAL = PREFILL + STEPS + MORE
+seen = {}
+
+
+def recording_attention(module, query, key, value, mask, scaling, dropout=0.0, **kw):
+    """Eager attention, written out, that keeps what it was given."""
+    groups = query.shape[1] // key.shape[1]
+    k, v = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ k.transpose(2, 3) * scaling
+    if mask is not None:
+        scores = scores + mask[..., : k.shape[2]]
+    out = (scores.softmax(-1) @ v).transpose(1, 2).contiguous()
+    rows = lambda x: x[0].transpose(0, 1).reshape(x.shape[2], -1).clone()
+    seen[module.layer_idx] = dict(k3=rows(key), v=rows(value), q=rows(query),
+                                  out=out[0].reshape(out.shape[1], -1).clone())
+    return out, None
+
+
+ALL_ATTENTION_FUNCTIONS.register("golden", recording_attention)
+masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("golden", masking_utils.eager_mask)
+
+
+def randomise(model, seed, dtype):
+    g = torch.Generator().manual_seed(seed)
+    normal = lambda p, mean, std: torch.randn(p.shape, generator=g) * std + mean
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            x = normal(p, 0, 0.3)
+        elif "norm" in name:
+            x = normal(p, 1, 0.3)
+        elif "embed_tokens" in name:
+            x = normal(p, 0, 0.25 if model.config.tie_word_embeddings else 1)
+        else:
+            x = normal(p, 0, p.shape[-1] ** -0.5)
+        p.data = x.to(dtype).float()
+    model.tie_weights()
+
+
+def build(cls, config, seed, dtype):
+    model = cls._from_config(config, attn_implementation="golden").float().eval()
+    randomise(model, seed, dtype)
+    return model
+
+
+@torch.no_grad()
+def reference(model, seed):
+    config, layers = model.config, model.model.layers
+    g = torch.Generator().manual_seed(seed + 1)
+    ids = torch.randint(0, config.vocab_size, (1, TOTAL), generator=g)
+    out, hooks = {}, []
+
+    def keep(name):
+        def hook(_, __, y):
+            y = y[0] if isinstance(y, tuple) else y
+            out[name] = y.reshape(TOTAL, -1).clone()
+        return hook
+
+    for i, layer in enumerate(layers):
+        hooks.append(layer.self_attn.k_proj.register_forward_hook(keep(f"k1.{i}")))
+        if hasattr(layer.self_attn, "k_norm"):
+            hooks.append(layer.self_attn.k_norm.register_forward_hook(keep(f"k2.{i}")))
+        hooks.append(layer.register_forward_hook(keep(f"h.{i}")))
+    whole = model(ids).logits[0]
+    for h in hooks:
+        h.remove()
+    for i in range(len(layers)):
+        out[f"k3.{i}"], out[f"v.{i}"] = seen[i]["k3"], seen[i]["v"]
+    last = len(layers) - 1
+    out[f"q.{last}"], out[f"out.{last}"] = seen[last]["q"], seen[last]["out"]
+    out["ids"] = ids[0].to(torch.int32)
+    out["logits"] = whole
+
+    cache, pieces, at = None, [], 0
+    for n in [PREFILL] + [1] * STEPS + [MORE]:
+        r = model(ids[:, at:at + n], cache=cache, use_cache=True)
+        cache, at = r.cache, at + n
+        pieces.append(r.logits[0])
+    gap = (torch.cat(pieces) - whole).abs().max() / whole.abs().max()
+
+    greedy, margin, row = [], 1e9, pieces[-1][-1]
+    for _ in range(GREEDY):
+        top = row.topk(2).values
+        margin = min(margin, (top[0] - top[1]).item())
+        greedy.append(int(row.argmax()))
+        r = model(torch.tensor([[greedy[-1]]]), cache=cache, use_cache=True)
+        cache, row = r.cache, r.logits[0, -1]
+    out["greedy"] = torch.tensor(greedy, dtype=torch.int32)
+    print(f"  incremental differs by {gap:.1e}, |logits| {whole.abs().max():.2f}, "
+          f"least greedy margin {margin:.1e}")
+    assert gap < 1e-5 and margin > 1e-3
+    return {k: v.contiguous() for k, v in out.items()}
+
+
+def old_dialect(config):
+    """rope_theta and rope_scaling, as files before transformers 5 have them"""
+    c = copy.deepcopy(config)
+    inner = c.get("text_config", c)
+    rope = inner.pop("rope_parameters")
+    inner["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    if kind != "default":
+        inner["rope_scaling"] = {"type": kind, **rope}
+    return c
+
+
+def write(folder, config, tensors, expect, shards=1):
+    path = os.path.join(HERE, folder)
+    os.makedirs(path, exist_ok=True)
+    for name, c in ("config.json", config), ("config.old.json", old_dialect(config)):
+        with open(os.path.join(path, name), "w") as f:
+            json.dump(c, f, indent=1, sort_keys=True)
+            f.write("\n")
+    names = sorted(tensors)
+    if shards == 1:
+        save_file(tensors, os.path.join(path, "model.safetensors"), {"format": "pt"})
+    else:
+        where = {}
+        for s in range(shards):
+            file = f"model-{s + 1:05d}-of-{shards:05d}.safetensors"
+            part = {n: tensors[n] for n in names[s::shards]}
+            where.update({n: file for n in part})
+            save_file(part, os.path.join(path, file), {"format": "pt"})
+        with open(os.path.join(path, "model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {}, "weight_map": where}, f, indent=1, sort_keys=True)
+    save_file(expect, os.path.join(path, "expect.safetensors"))
+
+
+def stored(model, dtype):
+    skip = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    return {n: p.to(dtype).contiguous().clone() for n, p in model.state_dict().items()
+            if n not in skip}
+
+
+def plain_config(config):
+    c = config.to_dict()
+    for k in ("_attn_implementation", "attn_implementation", "transformers_version"):
+        c.pop(k, None)
+    return c
+
+
+SMALL = dict(hidden_size=64, intermediate_size=72, num_hidden_layers=3, vocab_size=97,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+             bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=16)
+
+
+def yarn(all_dim):
+    return dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0,
+                beta_slow=1.0, mscale=1.0, mscale_all_dim=all_dim,
+                original_max_position_embeddings=8, llama_4_scaling_beta=0.1)
+
+
+def cases():
+    t = transformers
+    yield "llama", t.LlamaForCausalLM, t.LlamaConfig(
+        **SMALL, head_dim=16, rope_parameters=LLAMA3), torch.bfloat16
+    yield "qwen2", t.Qwen2ForCausalLM, t.Qwen2Config(
+        **{**SMALL, "num_hidden_layers": 2, "hidden_size": 48}, tie_word_embeddings=True,
+        use_sliding_window=True, sliding_window=9, max_window_layers=1,
+        rope_parameters=dict(rope_type="default", rope_theta=1e6)), torch.float32
+    for tied in False, True:
+        yield ("qwen3-tied" if tied else "qwen3"), t.Qwen3ForCausalLM, t.Qwen3Config(
+            **{**SMALL, "num_hidden_layers": 2}, head_dim=24, tie_word_embeddings=tied,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6)), \
+            torch.float16 if tied else torch.bfloat16
+    yield "ministral3", t.Ministral3ForCausalLM, t.Ministral3Config(
+        **SMALL, head_dim=16, rope_parameters=yarn(1.0)), torch.bfloat16
+    yield "mistral3", t.Ministral3ForCausalLM, t.Ministral3Config(
+        **{**SMALL, "num_hidden_layers": 2}, head_dim=16, tie_word_embeddings=True,
+        rope_parameters=yarn(0.0)), torch.bfloat16
+
+
+def folders():
+    for seed, (name, cls, config, dtype) in enumerate(cases()):
+        print(name)
+        model = build(cls, config, 100 * seed + 7, dtype)
+        tensors, c = stored(model, dtype), plain_config(config)
+        shards = 1
+        if name == "mistral3":  # the multimodal wrapper, two files, a tower to be ignored
+            tensors = {f"language_model.{n}": p for n, p in tensors.items()}
+            tensors["vision_tower.patch_conv.weight"] = torch.zeros(2, 3, 1, 2, 2)
+            c = {"model_type": "mistral3", "tie_word_embeddings": True, "text_config": c}
+            c["text_config"].pop("tie_word_embeddings")
+            shards = 2
+        write(name, c, tensors, reference(model, seed), shards)
+
+
+# ---- GGUF -------------------------------------------------------------------------------
+
+GGUF_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
+              "lm_head": "output", "input_layernorm": "attn_norm",
+              "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+              "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
+              "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def gguf_name(name):
+    base, kind = name.rsplit(".", 1)
+    if base.startswith("model.layers."):
+        _, _, n, rest = base.split(".", 3)
+        return f"blk.{n}.{GGUF_NAMES[rest]}.{kind}"
+    return f"{GGUF_NAMES[base]}.{kind}"
+
+
+def pair_rows(w, heads):
+    """the row order that llama.cpp's converter gives q and k of these architectures"""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def k_blocks(rng, kind, rows, cols):
+    """random blocks of a K type: every bit of the quants, scales kept moderate"""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    n = rows * cols // block
+    raw = rng.integers(0, 256, (n, size), dtype=np.uint8)
+    half = lambda x: np.frombuffer(np.full(n, x, np.float16).tobytes(), np.uint8).reshape(n, 2)
+    if kind == gguf.GGMLQuantizationType.Q6_K:
+        raw[:, 192:208] = rng.integers(-16, 17, (n, 16)).astype(np.int8).view(np.uint8)
+        raw[:, 208:210] = half(2e-4 if cols < 128 else 1.5e-4)
+    else:  # mean of d*sc*q is near that of dmin*m, so that weights are centred
+        raw[:, 0:2] = half(1e-4 if kind == gguf.GGMLQuantizationType.Q4_K else 5e-5)
+        raw[:, 2:4] = half(7.5e-4)
+    return raw.reshape(rows, -1)
+
+
+def write_gguf(file, arch, model, kind_of, seed, keys, divisors=None):
+    """Quantise by kind_of(name); the model gets the dequantised weights back."""
+    c, rng = model.config, np.random.default_rng(seed)
+    w = gguf.GGUFWriter(os.path.join(HERE, file), arch)
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    keys(w)
+    for name, p in model.named_parameters():
+        x, short, kind = p.data.numpy(), gguf_name(name), gguf.GGMLQuantizationType.F32
+        if x.ndim == 2:
+            kind = kind_of(short.split(".")[-2])
+        heads = {"attn_q": c.num_attention_heads,
+                 "attn_k": c.num_key_value_heads}.get(short.split(".")[-2])
+        if heads:
+            x = pair_rows(x, heads)
+        if kind.name.endswith("_K"):
+            raw = k_blocks(rng, kind, *x.shape)
+        else:
+            raw = quants.quantize(np.ascontiguousarray(x), kind)
+        back = quants.dequantize(raw, kind).reshape(x.shape).astype(np.float32)
+        if heads:  # inverse of pair_rows
+            back = back.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+        p.data = torch.from_numpy(np.ascontiguousarray(back))
+        w.add_tensor(short, raw, raw_dtype=kind)
+    if divisors is not None:
+        w.add_tensor("rope_freqs.weight", divisors.astype(np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    model.tie_weights()
+
+
+def ggufs():
+    t, q = transformers, gguf.GGMLQuantizationType
+    even = {**SMALL, "intermediate_size": 96, "num_hidden_layers": 2}
+
+    print("llama-mixed.gguf")
+    model = build(t.LlamaForCausalLM, t.LlamaConfig(**even, head_dim=16, rope_parameters=LLAMA3),
+                  701, torch.float32)
+    kinds = dict(token_embd=q.F16, output=q.BF16, attn_q=q.Q8_0, attn_k=q.F16, attn_v=q.Q5_1,
+                 attn_output=q.F32, ffn_gate=q.Q4_0, ffn_up=q.Q4_1, ffn_down=q.Q5_0)
+    plain = 1e4 ** -(np.arange(0, 16, 2) / 16)
+    divisors = plain / model.model.rotary_emb.inv_freq.numpy()
+    write_gguf("llama-mixed.gguf", "llama", model, kinds.get, 1, lambda w: w.add_rope_dimension_count(16), divisors)
+    save_file(reference(model, 71), os.path.join(HERE, "llama-mixed.expect.safetensors"))
+
+    print("llama-k.gguf")
+    wide = {**SMALL, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = build(t.LlamaForCausalLM, t.LlamaConfig(**wide, head_dim=16, tie_word_embeddings=True), 702,
+                  torch.float32)
+    kinds = dict(token_embd=q.Q6_K, attn_q=q.Q4_K, attn_k=q.Q5_K, attn_v=q.Q6_K, attn_output=q.Q8_0,
+                 ffn_gate=q.Q4_K, ffn_up=q.Q5_K, ffn_down=q.Q6_K)
+    write_gguf("llama-k.gguf", "llama", model, kinds.get, 2, lambda w: w.add_rope_dimension_count(16))
+    e = reference(model, 72)
+    save_file({k: e[k] for k in e if k[0] not in "hqo"}, os.path.join(HERE, "llama-k.expect.safetensors"))
+
+    print("mistral3.gguf")
+    model = build(t.Ministral3ForCausalLM, t.Ministral3Config(**even, head_dim=16, rope_parameters=yarn(1.0)),
+                  703, torch.float32)
+
+    def keys(w):  # as llama.cpp's converter names them
+        w.add_rope_dimension_count(16)
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(4.0)
+        w.add_rope_scaling_yarn_beta_fast(32.0)
+        w.add_rope_scaling_yarn_beta_slow(1.0)
+        w.add_rope_scaling_yarn_log_mul(1.0)
+        w.add_rope_scaling_orig_ctx_len(8)
+        w.add_attn_temperature_scale(0.1)
+    write_gguf("mistral3.gguf", "mistral3", model, lambda _: q.Q8_0, 3, keys)
+    e = reference(model, 73)
+    save_file({k: e[k] for k in e if k[0] not in "hqo"}, os.path.join(HERE, "mistral3.expect.safetensors"))
+
+
+folders()
+ggufs()

@@ -1,0 +1,370 @@
+/* Tiny models of every family against PyTorch and transformers (tests/golden/models/make.py),
+ * on every CPU backend: logits, hidden states, keys and values at each capture point, in one
+ * pass, in chunks, token by token; greedy continuations; injection at each point.
+ * Tolerances are those of models.md section 7. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "models/config.h"
+#include "models/model.h"
+#include "models/safetensors.h"
+#include "tests/support/check.h"
+
+#define ROOT "tests/golden/models/"
+
+typedef struct golden {
+    const char *model, *expect, *family;
+    bool tied;
+    ptrdiff_t layers;
+} golden;
+static const golden cases[] = {
+    {ROOT "llama", ROOT "llama/expect.safetensors", "llama", false, 3},
+    {ROOT "qwen2", ROOT "qwen2/expect.safetensors", "qwen2", true, 2},
+    {ROOT "qwen3", ROOT "qwen3/expect.safetensors", "qwen3", false, 2},
+    {ROOT "qwen3-tied", ROOT "qwen3-tied/expect.safetensors", "qwen3", true, 2},
+    {ROOT "ministral3", ROOT "ministral3/expect.safetensors", "ministral3", false, 3},
+    {ROOT "mistral3", ROOT "mistral3/expect.safetensors", "ministral3", true, 2},
+    {ROOT "llama-mixed.gguf", ROOT "llama-mixed.expect.safetensors", "llama", false, 2},
+    {ROOT "llama-k.gguf", ROOT "llama-k.expect.safetensors", "llama", true, 1},
+    {ROOT "mistral3.gguf", ROOT "mistral3.expect.safetensors", "ministral3", false, 2},
+};
+static const char *const backends[] = {"ref", "cpu"};
+
+enum { V = 97, T = 53, NEW = 20 };
+static const double LOGITS = 1e-4, CACHED = 1e-5, INCREMENTAL = 1e-5;
+
+typedef struct run {
+    const golden *g;
+    kvm_arena keep;
+    kvm_st *expect;
+    kvm_model *model;
+    const kvm_model_info *info;
+    const int32_t *ids;  /* (T) */
+    const float *logits; /* (T,V) expected */
+} run;
+
+static const kvm_st_tensor *want(const run *r, const char *name, ptrdiff_t layer)
+{
+    char full[32];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "%s.%td", name, layer);
+    return kvm_st_find(r->expect, kvm_str_of(full));
+}
+
+static run start(const golden *g, const char *backend)
+{
+    kvm_err err = {0};
+    kvm_compute *c;
+    run r = {.g = g, .keep = check_arena((size_t)1 << 30)};
+    const kvm_backend *b = kvm_backend_find(kvm_str_of(backend));
+    assert_non_null(b);
+    check_ok(kvm_compute_new(&c, &r.keep, b, 2, &err), &err);
+    const kvm_model_options o = {.no_tokenizer = true, .check_finite = true};
+    check_ok(kvm_model_open(&r.model, &r.keep, c, kvm_str_of(g->model), &o, &err),
+             &err);
+    check_ok(kvm_st_open(&r.expect, &r.keep, kvm_str_of(g->expect), &err), &err);
+    r.info = kvm_model_info_of(r.model);
+    r.ids = want(&r, "ids", -1)->t.data;
+    r.logits = want(&r, "logits", -1)->t.data;
+    return r;
+}
+
+static kvm_cache *fresh(run *r)
+{
+    kvm_err err = {0};
+    kvm_cache *c;
+    check_ok(kvm_cache_new(&c, &r->keep, r->model, 100, &err), &err);
+    return c;
+}
+
+/* largest difference over the largest expected magnitude */
+static double worst(const float *got, const float *expected, ptrdiff_t n)
+{
+    double diff = 0, most = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = fabs((double)got[i] - (double)expected[i]);
+        if (!(d <= diff)) diff = d;
+        most = fmax(most, fabs((double)expected[i]));
+    }
+    return diff / most;
+}
+
+#define check_close(r, what, got, expected, n, tolerance)                              \
+    do {                                                                               \
+        const double w_ = worst(got, expected, n);                                     \
+        if (!(w_ <= (tolerance)))                                                      \
+            fail_msg("%s: %s differs by %.2e of its largest (%.0e allowed)",           \
+                     (r)->g->model, what, w_, tolerance);                              \
+    } while (0)
+
+/* ---- one pass, everything looked at ---- */
+
+typedef struct watch {
+    const run *r;
+    int points, hidden, attention; /* calls */
+} watch;
+
+static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
+                          ptrdiff_t n, const float *rows, kvm_err *err)
+{
+    (void)err;
+    watch *w = ctx;
+    const kvm_object *o = kvm_model_object(w->r->model, object);
+    char full[8] = "v";
+    if (point == KVM_POINT_NORMED && !o->normed) point = KVM_POINT_RAW;
+    if (o->kind == KVM_OBJECT_K) snprintf(full, sizeof full, "k%d", point);
+    const kvm_st_tensor *t = want(w->r, full, o->layer);
+    assert_non_null(t);
+    const ptrdiff_t width = o->heads * o->dim;
+    assert_int_equal(t->t.dim[1], width);
+    check_close(w->r, full, rows, (const float *)t->t.data + first * width, n * width,
+                CACHED);
+    w->points++;
+    return KVM_OK;
+}
+
+static kvm_status on_hidden(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                            const float *h, kvm_err *err)
+{
+    (void)err;
+    watch *w = ctx;
+    const kvm_st_tensor *t = want(w->r, "h", layer);
+    const ptrdiff_t width = w->r->info->hidden;
+    if (t)
+        check_close(w->r, "hidden", h, (const float *)t->t.data + first * width,
+                    n * width, CACHED);
+    w->hidden++;
+    return KVM_OK;
+}
+
+static kvm_status on_attention(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                               const float *q, const float *out, kvm_err *err)
+{
+    (void)err;
+    watch *w = ctx;
+    const kvm_st_tensor *tq = want(w->r, "q", layer), *to = want(w->r, "out", layer);
+    const ptrdiff_t width = w->r->info->heads * w->r->info->head_dim;
+    if (tq) {
+        check_close(w->r, "q", q, (const float *)tq->t.data + first * width, n * width,
+                    CACHED);
+        check_close(w->r, "out", out, (const float *)to->t.data + first * width,
+                    n * width, CACHED);
+    }
+    w->attention++;
+    return KVM_OK;
+}
+
+static void one_pass(const golden *g, const char *backend)
+{
+    run r = start(g, backend);
+    kvm_err err = {0};
+    static float logits[T * V];
+    watch w = {.r = &r};
+    const kvm_capture capture = {.rows = on_rows,
+                                 .points = 1u << 1 | 1u << 2 | 1u << 3,
+                                 .attention = on_attention,
+                                 .hidden = on_hidden,
+                                 .ctx = &w};
+    const kvm_forward_options o = {
+        .logits_last = T, .logits = logits, .capture = &capture};
+    assert_string_equal(r.info->family.at, g->family);
+    assert_int_equal(r.info->layers, g->layers);
+    check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
+    check_close(&r, "logits", logits, r.logits, T * V, LOGITS);
+    assert_int_equal(w.points, g->layers * 6);
+    assert_int_equal(w.hidden, g->layers);
+    assert_int_equal(w.attention, g->layers);
+    kvm_arena_free(&r.keep);
+}
+
+/* ---- pieces of any size ---- */
+
+static void in_chunks(const golden *g, const char *backend)
+{
+    run r = start(g, backend);
+    kvm_err err = {0};
+    static float whole[T * V], pieces[T * V];
+    kvm_forward_options o = {.chunk = T, .logits_last = T, .logits = whole};
+    check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
+    static const ptrdiff_t sizes[] = {1, 3, 7, 16, 40, 64};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        memset(pieces, 0, sizeof pieces);
+        o = (kvm_forward_options){
+            .chunk = sizes[i], .logits_last = T - 5, .logits = pieces + 5 * V};
+        check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
+        check_close(&r, "chunked logits", pieces + 5 * V, whole + 5 * V, (T - 5) * V,
+                    INCREMENTAL);
+        check_close(&r, "chunked logits", pieces + 5 * V, r.logits + 5 * V, (T - 5) * V,
+                    LOGITS);
+    }
+    /* as a conversation: 40 at once, 8 one by one, 5 more */
+    kvm_cache *c = fresh(&r);
+    o = (kvm_forward_options){.logits_last = 1, .logits = pieces + 39 * V};
+    check_ok(kvm_model_forward(r.model, c, r.ids, 40, &o, &err), &err);
+    for (ptrdiff_t t = 40; t < 48; t++) {
+        o.logits = pieces + t * V;
+        check_ok(kvm_model_forward(r.model, c, r.ids + t, 1, &o, &err), &err);
+    }
+    o = (kvm_forward_options){.logits_last = 5, .logits = pieces + 48 * V};
+    check_ok(kvm_model_forward(r.model, c, r.ids + 48, 5, &o, &err), &err);
+    check_close(&r, "stepped logits", pieces + 39 * V, r.logits + 39 * V, 14 * V,
+                LOGITS);
+    check_close(&r, "stepped logits", pieces + 39 * V, whole + 39 * V, 14 * V,
+                INCREMENTAL);
+    kvm_arena_free(&r.keep);
+}
+
+static void greedily(const golden *g, const char *backend)
+{
+    run r = start(g, backend);
+    kvm_err err = {0};
+    float logits[V];
+    int32_t ids[NEW];
+    ptrdiff_t n;
+    kvm_cache *c = fresh(&r);
+    const kvm_forward_options o = {.logits_last = 1, .logits = logits};
+    const kvm_sampling s = {0};
+    check_ok(kvm_model_forward(r.model, c, r.ids, T, &o, &err), &err);
+    check_ok(kvm_generate(r.model, c, logits, &s, NEW, ids, &n, NULL, NULL, &err),
+             &err);
+    assert_int_equal(n, NEW);
+    assert_memory_equal(ids, want(&r, "greedy", -1)->t.data, sizeof ids);
+    assert_int_equal(kvm_cache_length(c), T + NEW);
+    kvm_arena_free(&r.keep);
+}
+
+/* ---- identity: the model's own rows put back at each point ---- */
+
+enum { PREFIX = 40, WIDEST = 64, OBJECTS = 8 };
+typedef struct tape {
+    const kvm_model *model;
+    float rows[4][OBJECTS][PREFIX * WIDEST]; /* by point and object */
+} tape;
+
+static kvm_status record(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
+                         ptrdiff_t n, const float *rows, kvm_err *err)
+{
+    (void)err;
+    tape *t = ctx;
+    const kvm_object *o = kvm_model_object(t->model, object);
+    const ptrdiff_t width = o->heads * o->dim;
+    memcpy(t->rows[point][object] + first * width, rows,
+           (size_t)(n * width) * sizeof *rows);
+    return KVM_OK;
+}
+
+/* all objects at `point`, values first and in uneven pieces */
+static void put_back(run *r, kvm_cache *c, const tape *t, int point)
+{
+    kvm_err err = {0};
+    check_ok(kvm_inject_begin(c, PREFIX, &err), &err);
+    for (ptrdiff_t i = r->info->objects - 1; i >= 0; i--) {
+        const kvm_object *o = kvm_model_object(r->model, i);
+        const ptrdiff_t width = o->heads * o->dim;
+        const float *rows = t->rows[point][i];
+        check_ok(kvm_inject_rows(c, i, point, 13, PREFIX - 13, rows + 13 * width, &err),
+                 &err);
+        check_ok(kvm_inject_rows(c, i, point, 0, 13, rows, &err), &err);
+    }
+    check_ok(kvm_inject_end(c, &err), &err);
+}
+
+static void put_in_again(const golden *g, const char *backend)
+{
+    run r = start(g, backend);
+    kvm_err err = {0};
+    static tape t;
+    static float native[13 * V], again[13 * V];
+    t.model = r.model;
+    kvm_cache *c = fresh(&r);
+    const kvm_capture capture = {
+        .rows = record, .points = 1u << 1 | 1u << 2 | 1u << 3, .ctx = &t};
+    kvm_forward_options o = {.capture = &capture, .chunk = 17};
+    check_ok(kvm_model_forward(r.model, c, r.ids, PREFIX, &o, &err), &err);
+    o = (kvm_forward_options){.logits_last = 13, .logits = native};
+    check_ok(kvm_model_forward(r.model, c, r.ids + PREFIX, 13, &o, &err), &err);
+    o.logits = again;
+    for (int point = KVM_POINT_RAW; point <= KVM_POINT_ENGINE; point++) {
+        kvm_cache *other = fresh(&r);
+        put_back(&r, other, &t, point);
+        check_ok(kvm_model_forward(r.model, other, r.ids + PREFIX, 13, &o, &err), &err);
+        /* norm and rotary work row by row, so points 1 and 2 give the same bits too */
+        assert_memory_equal(again, native, sizeof native);
+    }
+    /* and what the cache gives back at point 2 is what was captured there */
+    static float rows[PREFIX * WIDEST];
+    for (ptrdiff_t i = 0; i < r.info->objects; i++) {
+        const kvm_object *ob = kvm_model_object(r.model, i);
+        const ptrdiff_t n = PREFIX * ob->heads * ob->dim;
+        check_ok(kvm_cache_read(c, i, KVM_POINT_NORMED, 0, PREFIX, rows, &err), &err);
+        check_close(&r, "rows read back", rows, t.rows[KVM_POINT_NORMED][i], n, CACHED);
+    }
+    kvm_arena_free(&r.keep);
+}
+
+static void everywhere(void (*test)(const golden *, const char *))
+{
+    for (size_t b = 0; b < COUNT(backends); b++)
+        for (size_t i = 0; i < COUNT(cases); i++) test(&cases[i], backends[b]);
+}
+
+static void test_one_pass(void **state)
+{
+    (void)state;
+    everywhere(one_pass);
+}
+static void test_chunks(void **state)
+{
+    (void)state;
+    everywhere(in_chunks);
+}
+static void test_greedy(void **state)
+{
+    (void)state;
+    everywhere(greedily);
+}
+static void test_identity(void **state)
+{
+    (void)state;
+    everywhere(put_in_again);
+}
+
+/* ---- both rope dialects say the same ---- */
+
+static void test_dialects(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (kvm_str_ends(kvm_str_of(cases[i].model), KVM_STR(".gguf"))) continue;
+        char hex[2][65];
+        for (int old = 0; old < 2; old++) {
+            kvm_arena a = check_arena(1 << 20);
+            kvm_err err = {0};
+            kvm_jat root;
+            kvm_config c;
+            const kvm_str path =
+                kvm_str_fmt(&a, "%s/config%s.json", cases[i].model, old ? ".old" : "");
+            check_ok(kvm_json_read(&root, &a, path, &err), &err);
+            check_ok(kvm_config_of_json(&c, &a, root, &err), &err);
+            assert_int_equal(c.tied, cases[i].tied);
+            check_ok(kvm_config_hash(&c, hex[old], a, &err), &err);
+            kvm_arena_free(&a);
+        }
+        assert_string_equal(hex[0], hex[1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_pass), cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_greedy),   cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_dialects),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
