@@ -1,0 +1,387 @@
+#include "translators/ridge.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "translators/ridge_internal.h"
+
+const kvm_lambda kvm_lambda_grid[KVM_LAMBDAS] = {
+    {1e-6, false}, {1e-5, false}, {1e-4, false}, {1e-3, false},
+    {1e-2, false}, {1e-1, false}, {1e-2, true},
+};
+
+kvm_status kvm_ridge__check_lambda(kvm_lambda l, kvm_err *err)
+{
+    if (l.value >= 0 && isfinite(l.value)) return KVM_OK;
+    return kvm_fail(err, KVM_USAGE, "lambda is %g; it must be 0 or a positive number",
+                    l.value);
+}
+
+void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdiff_t dim,
+                   double *mean, double *worst)
+{
+    double sum = 0, least = HUGE_VAL;
+    for (ptrdiff_t h = 0; h < p; h += dim) {
+        double e = 0, t = 0;
+        for (ptrdiff_t j = h; j < h + dim; j++) {
+            e += error[j] > 0 ? error[j] : 0; /* cancellation may leave -1e-17 */
+            t += total[j];
+        }
+        const double r2 = t > 0 ? 1 - e / t : e > 0 ? 0 : 1;
+        sum += r2;
+        if (!(r2 >= least)) least = r2;
+    }
+    *mean = sum / (double)(p / dim);
+    *worst = least;
+}
+
+/* ---- the system ---- */
+
+kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c, const kvm_moments *m,
+                             kvm_space s, kvm_features x, kvm_arena *room, kvm_err *err)
+{
+    const ptrdiff_t f = kvm_features_width(m, s, x);
+    *y = (kvm_system){.c = c, .m = m, .space = s, .x = x, .f = f};
+    y->scale = kvm_new(room, double, f);
+    y->penalty = kvm_new(room, double, f);
+    y->shift = kvm_new(room, double, f);
+    y->mean = kvm_new(room, double, f);
+    y->value = kvm_new(room, double, f);
+    y->factor = kvm_new_raw(room, double, f *f);
+    y->held = kvm_new_raw(room, double, f *f);
+    if (!y->scale || !y->penalty || !y->shift || !y->mean || !y->value || !y->factor ||
+        !y->held)
+        return kvm_nomem(err, room);
+    kvm_moments_get_gram(m, s, KVM_HELD, x, y->held);
+    kvm_moments_get_mean(m, s, KVM_FIT, x, y->mean);
+    kvm_moments_get_mean(m, s, KVM_HELD, x, y->shift);
+    for (ptrdiff_t i = 0; i < f; i++) y->shift[i] -= y->mean[i];
+    return KVM_OK;
+}
+
+/* the leading n features' Gram, unit diagonal plus penalty, into factor */
+static void load(kvm_system *y, ptrdiff_t n, kvm_lambda lambda)
+{
+    const ptrdiff_t f = y->f;
+    kvm_moments_get_gram(y->m, y->space, KVM_FIT, y->x, y->factor);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = y->factor[i * f + i];
+        y->scale[i] = d > 0 ? 1 / sqrt(d) : 0;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double *row = y->factor + i * f;
+        for (ptrdiff_t j = 0; j < n; j++) row[j] *= y->scale[i] * y->scale[j];
+        const double s = y->scale[i];
+        y->penalty[i] = lambda.absolute ? lambda.value * s * s : lambda.value;
+        row[i] = 1 + y->penalty[i]; /* of a constant feature too: its weight is 0 */
+    }
+}
+
+static void add_jitter(kvm_system *y, ptrdiff_t n, double jitter)
+{
+    y->jitter = jitter;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        y->penalty[i] += jitter;
+        y->factor[i * y->f + i] += jitter;
+    }
+}
+
+static kvm_tensor square_view(const kvm_system *y, double *a, ptrdiff_t n)
+{
+    kvm_tensor t = kvm_view2(a, KVM_F64, n, n);
+    t.stride[0] = y->f;
+    return t;
+}
+
+kvm_status kvm_system__factor(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
+                              kvm_err *err)
+{
+    static const double ladder[] = {0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8};
+    TRY(kvm_ridge__check_lambda(lambda, err));
+    y->ready = n;
+    y->eigen = false;
+    y->dropped = 0;
+    for (size_t i = 0; i < sizeof ladder / sizeof *ladder; i++) {
+        load(y, n, lambda);
+        add_jitter(y, n, ladder[i]);
+        const kvm_status s = kvm_op_cholesky(y->c, square_view(y, y->factor, n), NULL);
+        if (!s) return KVM_OK;
+        if (s != KVM_SINGULAR)
+            return kvm_fail(err, s, "factoring %td features: %s", n,
+                            kvm_status_text(s));
+    }
+    load(y, n, lambda);
+    y->jitter = 0;
+    y->eigen = true;
+    TRY(kvm_op_eigh(y->c, square_view(y, y->factor, n), y->value, err));
+    const double floor = (double)n * 2.2e-16 * fabs(y->value[n - 1]);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const bool keep = y->value[i] > floor;
+        y->dropped += !keep;
+        y->value[i] = keep ? 1 / y->value[i] : 0;
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z, ptrdiff_t p,
+                             kvm_arena scratch, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (ptrdiff_t j = 0; j < p; j++) z[i * p + j] *= y->scale[i];
+    const kvm_tensor out = kvm_view2(z, KVM_F64, n, p);
+    const kvm_tensor factor = square_view(y, y->factor, n);
+    if (!y->eigen) return kvm_op_cholesky_solve(y->c, factor, out, err);
+    double *t = kvm_new_raw(&scratch, double, n *p);
+    if (!t) return kvm_nomem(err, &scratch);
+    const kvm_tensor inner = kvm_view2(t, KVM_F64, n, p);
+    TRY(kvm_op_gemm64(y->c, inner, factor, false, out, false, err));
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (ptrdiff_t j = 0; j < p; j++) t[i * p + j] *= y->value[i];
+    return kvm_op_gemm64(y->c, out, factor, true, inner, false, err);
+}
+
+/* ---- figures ---- */
+
+/* held-out squared errors (p) of weights w (n,p): y2 - 2 w.b + w.Aw + rows * shift^2 */
+static kvm_status held_errors(kvm_system *y, ptrdiff_t n, const double *w,
+                              ptrdiff_t target, ptrdiff_t from, ptrdiff_t p,
+                              double *error, double *total, kvm_arena scratch,
+                              kvm_err *err)
+{
+    double *b = kvm_new_raw(&scratch, double, y->f *p);
+    double *aw = kvm_new_raw(&scratch, double, n *p);
+    double *mean = kvm_new(&scratch, double, p), *fit = kvm_new(&scratch, double, p);
+    if (!b || !aw || !mean || !fit) return kvm_nomem(err, &scratch);
+    kvm_moments_get_cross(y->m, y->space, KVM_HELD, y->x, target, from, p, b, p);
+    kvm_moments_get_target(y->m, y->space, KVM_HELD, target, from, p, total, mean);
+    kvm_moments_get_target(y->m, y->space, KVM_FIT, target, from, p, NULL, fit);
+    TRY(kvm_op_gemm64(y->c, kvm_view2(aw, KVM_F64, n, p), square_view(y, y->held, n),
+                      false, kvm_view2_const(w, KVM_F64, n, p), false, err));
+    for (ptrdiff_t j = 0; j < p; j++) {
+        error[j] = total[j];
+        mean[j] -= fit[j];
+    }
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (ptrdiff_t j = 0; j < p; j++) {
+            const double v = w[i * p + j];
+            error[j] += v * (aw[i * p + j] - 2 * b[i * p + j]);
+            mean[j] -= v * y->shift[i];
+        }
+    const double rows = (double)kvm_moments_rows(y->m, KVM_HELD);
+    for (ptrdiff_t j = 0; j < p; j++) error[j] += rows * mean[j] * mean[j];
+    return KVM_OK;
+}
+
+kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
+                               const double *b, ptrdiff_t ldz, ptrdiff_t target,
+                               ptrdiff_t from, ptrdiff_t p, kvm_ridge_figures *out,
+                               kvm_arena scratch, kvm_err *err)
+{
+    double *w = kvm_new_raw(&scratch, double, n *p);
+    double *error = kvm_new(&scratch, double, p), *total = kvm_new(&scratch, double, p);
+    if (!w || !error || !total) return kvm_nomem(err, &scratch);
+    kvm_moments_get_target(y->m, y->space, KVM_FIT, target, from, p, total, NULL);
+    memcpy(error, total, sizeof *error * (size_t)p);
+    double norm = 0;
+    /* (A+P) z = b in unit-diagonal coordinates, so |y - xw|^2 = y2 - z.b - z.Pz */
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (ptrdiff_t j = 0; j < p; j++) {
+            const double v = z[i * ldz + j];
+            w[i * p + j] = v * y->scale[i];
+            error[j] -= v * (y->scale[i] * b[i * ldz + j] + y->penalty[i] * v);
+            if (total[j] > 0) norm += v * v / total[j];
+        }
+    if (!isfinite(norm))
+        return kvm_fail(err, KVM_NAN,
+                        "%s of target layer %td: the solution is not finite",
+                        kvm_space_name(y->space), target);
+    const ptrdiff_t dim = kvm_moments_shape(y->m, KVM_TARGET, y->space, target).dim;
+    *out = (kvm_ridge_figures){.rows = kvm_moments_rows(y->m, KVM_FIT),
+                               .features = n,
+                               .weight_norm = sqrt(norm / (double)p),
+                               .jitter = y->jitter,
+                               .dropped = y->dropped};
+    kvm_ridge__r2(error, total, p, dim, &out->r2[KVM_FIT], &out->worst[KVM_FIT]);
+    out->r2[KVM_HELD] = out->worst[KVM_HELD] = (double)NAN;
+    if (kvm_moments_rows(y->m, KVM_HELD) == 0) return KVM_OK;
+    TRY(held_errors(y, n, w, target, from, p, error, total, scratch, err));
+    kvm_ridge__r2(error, total, p, dim, &out->r2[KVM_HELD], &out->worst[KVM_HELD]);
+    return KVM_OK;
+}
+
+/* ---- fitting ---- */
+
+size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs)
+{
+    const size_t f = (size_t)features, p = (size_t)outputs;
+    return sizeof(double) * (2 * f * f + 7 * f * p + 8 * f + 16 * p) + 65536;
+}
+
+/* entries of the target layer that out_head stands for */
+static kvm_status out_range(const kvm_moments *m, kvm_space s, kvm_features x,
+                            ptrdiff_t target, ptrdiff_t out_head, ptrdiff_t *from,
+                            ptrdiff_t *p, kvm_err *err)
+{
+    const ptrdiff_t layers = kvm_moments_layers(m, KVM_TARGET);
+    const ptrdiff_t sources = kvm_moments_layers(m, KVM_SOURCE);
+    if (target < 0 || target >= layers || x.count < 1)
+        return kvm_fail(err, KVM_RANGE,
+                        "target layer %td of %td from %td source layers", target,
+                        layers, x.count);
+    const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, s, target);
+    for (ptrdiff_t i = 0; i < x.count; i++)
+        if (x.layers[i] < 0 || x.layers[i] >= sources ||
+            x.head >= kvm_moments_shape(m, KVM_SOURCE, s, x.layers[i]).heads)
+            return kvm_fail(err, KVM_RANGE, "source layer %d, head %td does not exist",
+                            (int)x.layers[i], x.head);
+    if (out_head >= t.heads)
+        return kvm_fail(err, KVM_RANGE, "target layer %td has no head %td", target,
+                        out_head);
+    *from = out_head < 0 ? 0 : out_head * t.dim;
+    *p = out_head < 0 ? t.heads * t.dim : t.dim;
+    return KVM_OK;
+}
+
+kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
+                         kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
+                         const kvm_ridge_options *o, kvm_ridge_map *map,
+                         kvm_ridge_figures *figures, kvm_arena *keep, kvm_arena scratch,
+                         kvm_err *err)
+{
+    ptrdiff_t from, p;
+    TRY(out_range(m, s, x, target, out_head, &from, &p, err));
+    TRY(kvm_ridge__check_lambda(o->lambda, err));
+    const ptrdiff_t f = kvm_features_width(m, s, x),
+                    rows = kvm_moments_rows(m, KVM_FIT);
+    if (rows <= f && !o->allow_wide)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s of target layer %td: %td rows for %td features; noise alone "
+            "would fit: capture more tokens, take fewer layers, or allow it "
+            "explicitly",
+            kvm_space_name(s), target, rows, f);
+    kvm_system y;
+    TRY(kvm_system__begin(&y, c, m, s, x, &scratch, err));
+    double *b = kvm_new_raw(&scratch, double, f *p);
+    double *z = kvm_new_raw(&scratch, double, f *p);
+    double *w = kvm_new_raw(keep, double, f *p), *bias = kvm_new(keep, double, p);
+    if (!b || !z) return kvm_nomem(err, &scratch);
+    if (!w || !bias) return kvm_nomem(err, keep);
+    kvm_moments_get_cross(m, s, KVM_FIT, x, target, from, p, b, p);
+    memcpy(z, b, sizeof *z * (size_t)(f * p));
+    TRY(kvm_system__factor(&y, f, o->lambda, err));
+    TRY(kvm_system__solve(&y, f, z, p, scratch, err));
+    TRY(kvm_system__figures(&y, f, z, b, p, target, from, p, figures, scratch, err));
+    kvm_moments_get_target(m, s, KVM_FIT, target, from, p, NULL, bias);
+    for (ptrdiff_t i = 0; i < f; i++)
+        for (ptrdiff_t j = 0; j < p; j++) {
+            w[i * p + j] = z[i * p + j] * y.scale[i];
+            bias[j] -= w[i * p + j] * y.mean[i];
+        }
+    *map = (kvm_ridge_map){.inputs = f, .outputs = p, .weight = w, .bias = bias};
+    return KVM_OK;
+}
+
+/* one prefix of the sweep from a factor that may serve several */
+static kvm_status prefix(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
+                         ptrdiff_t target, ptrdiff_t p, const double *b, double *z,
+                         kvm_ridge_figures *out, kvm_arena scratch, kvm_err *err)
+{
+    /* a factor with jitter or eigenvectors is of the longest prefix's making alone */
+    if (n != y->ready && (y->eigen || y->jitter > 0))
+        TRY(kvm_system__factor(y, n, lambda, err));
+    memcpy(z, b, sizeof *z * (size_t)(n * p));
+    TRY(kvm_system__solve(y, n, z, p, scratch, err));
+    return kvm_system__figures(y, n, z, b, p, target, 0, p, out, scratch, err);
+}
+
+kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
+                           kvm_features x, ptrdiff_t target, const ptrdiff_t *ks,
+                           ptrdiff_t nk, const kvm_lambda *lambdas, ptrdiff_t nl,
+                           bool allow_wide, kvm_ridge_figures *figures,
+                           kvm_arena scratch, kvm_err *err)
+{
+    ptrdiff_t from, p, longest = 0;
+    TRY(out_range(m, s, x, target, -1, &from, &p, err));
+    const ptrdiff_t rows = kvm_moments_rows(m, KVM_FIT);
+    ptrdiff_t *width = kvm_new(&scratch, ptrdiff_t, nk);
+    if (!width) return kvm_nomem(err, &scratch);
+    for (ptrdiff_t i = 0; i < nk; i++) {
+        if (ks[i] < 1 || ks[i] > x.count)
+            return kvm_fail(err, KVM_RANGE, "a sweep over %td of %td source layers",
+                            ks[i], x.count);
+        width[i] = kvm_features_width(m, s, (kvm_features){x.layers, ks[i], x.head});
+        if (rows <= width[i] && !allow_wide) {
+            for (ptrdiff_t l = 0; l < nl; l++)
+                figures[i * nl + l] = (kvm_ridge_figures){
+                    .rows = rows, .features = width[i], .refused = true};
+            width[i] = 0;
+        } else if (ks[i] > longest) {
+            longest = ks[i];
+        }
+    }
+    if (longest == 0) return KVM_OK;
+    kvm_system y;
+    TRY(kvm_system__begin(&y, c, m, s, (kvm_features){x.layers, longest, x.head},
+                          &scratch, err));
+    double *b = kvm_new_raw(&scratch, double, y.f *p);
+    double *z = kvm_new_raw(&scratch, double, y.f *p);
+    if (!b || !z) return kvm_nomem(err, &scratch);
+    kvm_moments_get_cross(m, s, KVM_FIT, y.x, target, 0, p, b, p);
+    for (ptrdiff_t l = 0; l < nl; l++) {
+        TRY(kvm_system__factor(&y, y.f, lambdas[l], err));
+        for (ptrdiff_t i = nk; i-- > 0;)
+            if (width[i] > 0)
+                TRY(prefix(&y, width[i], lambdas[l], target, p, b, z,
+                           &figures[i * nl + l], scratch, err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
+                           kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
+                           const double *weight, const double *bias,
+                           kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
+{
+    ptrdiff_t from, p;
+    TRY(out_range(m, s, x, target, out_head, &from, &p, err));
+    const ptrdiff_t f = kvm_features_width(m, s, x);
+    double *g = kvm_new_raw(&scratch, double, f *f),
+           *b = kvm_new_raw(&scratch, double, f *p);
+    double *aw = kvm_new_raw(&scratch, double, f *p),
+           *mx = kvm_new(&scratch, double, f);
+    double *error = kvm_new(&scratch, double, p), *total = kvm_new(&scratch, double, p);
+    double *my = kvm_new(&scratch, double, p);
+    if (!g || !b || !aw || !mx || !error || !total || !my)
+        return kvm_nomem(err, &scratch);
+    kvm_ridge_figures out = {.rows = kvm_moments_rows(m, KVM_FIT), .features = f};
+    for (int split = 0; split < KVM_SPLITS; split++) {
+        const kvm_split q = (kvm_split)split;
+        kvm_moments_get_gram(m, s, q, x, g);
+        kvm_moments_get_cross(m, s, q, x, target, from, p, b, p);
+        kvm_moments_get_mean(m, s, q, x, mx);
+        kvm_moments_get_target(m, s, q, target, from, p, total, my);
+        TRY(kvm_op_gemm64(c, kvm_view2(aw, KVM_F64, f, p),
+                          kvm_view2_const(g, KVM_F64, f, f), false,
+                          kvm_view2_const(weight, KVM_F64, f, p), false, err));
+        double norm = 0;
+        for (ptrdiff_t j = 0; j < p; j++) {
+            error[j] = total[j];
+            my[j] -= bias[j];
+        }
+        for (ptrdiff_t i = 0; i < f; i++)
+            for (ptrdiff_t j = 0; j < p; j++) {
+                const double w = weight[i * p + j];
+                error[j] += w * (aw[i * p + j] - 2 * b[i * p + j]);
+                my[j] -= w * mx[i];
+                if (total[j] > 0) norm += w * w * g[i * f + i] / total[j];
+            }
+        const double rows = (double)kvm_moments_rows(m, q);
+        for (ptrdiff_t j = 0; j < p; j++) error[j] += rows * my[j] * my[j];
+        const ptrdiff_t dim = kvm_moments_shape(m, KVM_TARGET, s, target).dim;
+        kvm_ridge__r2(error, total, p, dim, &out.r2[q], &out.worst[q]);
+        if (q == KVM_FIT) out.weight_norm = sqrt(norm / (double)p);
+    }
+    *figures = out;
+    return KVM_OK;
+}
