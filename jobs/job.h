@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#include "base/json.h"
+#include "base/yaml.h"
 #include "base/progress.h"
 
 enum { KVM_KIND_TIMED = 1 };

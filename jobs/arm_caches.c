@@ -1,0 +1,155 @@
+#include "jobs/arm_caches.h"
+
+#include <string.h>
+
+#include "base/checked.h"
+
+static ptrdiff_t widest_row(const kvm_model *m)
+{
+    ptrdiff_t widest = 0;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->heads * o->dim > widest) widest = o->heads * o->dim;
+    }
+    return widest;
+}
+
+kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep, kvm_model *source,
+                              kvm_model *target, ptrdiff_t capacity, kvm_err *err)
+{
+    *a = (kvm_arm_caches){.source = source, .target = target};
+    TRY(kvm_cache_new(&a->source_prefix, keep, source, capacity, err));
+    TRY(kvm_cache_new(&a->donor_prefix, keep, source, capacity, err));
+    TRY(kvm_cache_new(&a->source_work, keep, source, capacity, err));
+    TRY(kvm_cache_new(&a->target_prefix, keep, target, capacity, err));
+    TRY(kvm_cache_new(&a->target_work, keep, target, capacity, err));
+    const ptrdiff_t rs = widest_row(source), rt = widest_row(target);
+    ptrdiff_t count;
+    if (!kvm_mul(capacity, rs > rt ? rs : rt, &count))
+        return kvm_fail(err, KVM_RANGE, "%td tokens are too many", capacity);
+    a->rows = kvm_new_raw(keep, float, count);
+    return a->rows ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static kvm_status prefill(kvm_model *m, kvm_cache *c, const int32_t *ids, ptrdiff_t n,
+                          kvm_err *err)
+{
+    kvm_cache_clear(c);
+    return kvm_model_forward(m, c, ids, n, &(kvm_forward_options){0}, err);
+}
+
+kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
+                                  const int32_t *donor, ptrdiff_t n, kvm_err *err)
+{
+    if (n < 1)
+        return kvm_fail(err, KVM_RANGE, "a prefix of %td tokens cannot be cached", n);
+    TRY(prefill(a->source, a->source_prefix, ids, n, err));
+    TRY(prefill(a->source, a->donor_prefix, donor, n, err));
+    return prefill(a->target, a->target_prefix, ids, n, err);
+}
+
+/* the source layer that stands where target layer l stands, by relative depth */
+static ptrdiff_t matched_layer(ptrdiff_t l, ptrdiff_t target_layers, ptrdiff_t source_layers)
+{
+    if (target_layers == 1) return source_layers - 1;
+    const ptrdiff_t span = target_layers - 1;
+    return (l * (source_layers - 1) + span / 2) / span;
+}
+
+static ptrdiff_t matched_object(const kvm_arm_caches *a, ptrdiff_t target_object)
+{
+    const kvm_object *o = kvm_model_object(a->target, target_object);
+    return kvm_model_find_object(a->source, o->kind,
+                                 matched_layer(o->layer, kvm_model_info_of(a->target)->layers,
+                                               kvm_model_info_of(a->source)->layers));
+}
+
+static bool same_rows(const kvm_arm_caches *a)
+{
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
+        const kvm_object *t = kvm_model_object(a->target, i);
+        const ptrdiff_t from = matched_object(a, i);
+        if (from < 0) return false;
+        const kvm_object *s = kvm_model_object(a->source, from);
+        if (s->heads != t->heads || s->dim != t->dim) return false;
+    }
+    return true;
+}
+
+const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm)
+{
+    switch (arm) {
+    case KVM_ARM_NATIVE:
+    case KVM_ARM_SOURCE:
+    case KVM_ARM_IDENTITY:
+    case KVM_ARM_ZERO:
+        return NULL;
+    case KVM_ARM_CLOSED_FORM:
+    case KVM_ARM_WRONG_DONOR:
+        return a->apply[KVM_ARM_CLOSED_FORM] ? NULL : "the spec asks for no closed form";
+    case KVM_ARM_MLP:
+        return a->apply[KVM_ARM_MLP] ? NULL : "the spec asks for no MLP";
+    case KVM_ARM_DISTILLED:
+        return a->apply[KVM_ARM_DISTILLED] ? NULL : "the spec asks for no distillation";
+    case KVM_ARM_RAW_SOURCE:
+        return same_rows(a) ? NULL : "the models' cache rows differ in size";
+    case KVM_ARM_COUNT:
+        break;
+    }
+    return "no such arm";
+}
+
+/* every object of the target from rows that `read` supplies */
+static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matched,
+                             kvm_err *err)
+{
+    const ptrdiff_t n = kvm_cache_length(a->target_prefix);
+    kvm_cache_clear(a->target_work);
+    TRY(kvm_inject_begin(a->target_work, n, err));
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
+        const kvm_object *o = kvm_model_object(a->target, i);
+        if (from)
+            TRY(kvm_cache_read(from, matched ? matched_object(a, i) : i, KVM_POINT_ENGINE, 0,
+                               n, a->rows, err));
+        else
+            memset(a->rows, 0, (size_t)(n * o->heads * o->dim) * sizeof *a->rows);
+        TRY(kvm_inject_rows(a->target_work, i, KVM_POINT_ENGINE, 0, n, a->rows, err));
+    }
+    return kvm_inject_end(a->target_work, err);
+}
+
+static kvm_status translate(kvm_arm_caches *a, kvm_arm by, const kvm_cache *from, kvm_err *err)
+{
+    kvm_cache_clear(a->target_work);
+    return kvm_apply_run(a->apply[by], from, a->target_work, NULL, err);
+}
+
+kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model, kvm_cache **cache,
+                        kvm_err *err)
+{
+    *model = a->target;
+    *cache = a->target_work;
+    switch (arm) {
+    case KVM_ARM_NATIVE:
+        return kvm_cache_copy(a->target_work, a->target_prefix, err);
+    case KVM_ARM_SOURCE:
+        *model = a->source;
+        *cache = a->source_work;
+        return kvm_cache_copy(a->source_work, a->source_prefix, err);
+    case KVM_ARM_CLOSED_FORM:
+    case KVM_ARM_MLP:
+    case KVM_ARM_DISTILLED:
+        return translate(a, arm, a->source_prefix, err);
+    case KVM_ARM_WRONG_DONOR:
+        return translate(a, KVM_ARM_CLOSED_FORM, a->donor_prefix, err);
+    case KVM_ARM_IDENTITY:
+        return inject_all(a, a->target_prefix, false, err);
+    case KVM_ARM_RAW_SOURCE:
+        return inject_all(a, a->source_prefix, true, err);
+    case KVM_ARM_ZERO:
+        return inject_all(a, NULL, false, err);
+    case KVM_ARM_COUNT:
+        break;
+    }
+    return kvm_fail(err, KVM_INTERNAL, "no such arm");
+}

@@ -1,0 +1,163 @@
+#include "jobs/calibration.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "jobs/suite.h"
+
+enum { TEXT_MAX_BYTES = 1 << 30, SHORTEST = 2 };
+static const size_t WORK_BYTES = (size_t)16 << 30; /* address space only */
+
+static kvm_status start(kvm_calibration *c, kvm_arena *keep, ptrdiff_t sequences,
+                        ptrdiff_t tokens, kvm_err *err)
+{
+    *c = (kvm_calibration){.offset = kvm_new(keep, ptrdiff_t, sequences + 1),
+                           .ids = kvm_new_raw(keep, int32_t, sequences * tokens)};
+    return c->offset && c->ids ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static void add(kvm_calibration *c, const int32_t *ids, ptrdiff_t n)
+{
+    const ptrdiff_t at = c->offset[c->sequences];
+    memcpy(c->ids + at, ids, (size_t)n * sizeof *ids);
+    c->offset[++c->sequences] = at + n;
+    if (n > c->longest) c->longest = n;
+}
+
+static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
+                             kvm_str path, kvm_encoder *e, ptrdiff_t sequences,
+                             ptrdiff_t tokens, kvm_err *err)
+{
+    kvm_suite *s;
+    TRY(kvm_suite_read(&s, work, path, err));
+    if (s->kind != KVM_SUITE_CALIBRATION)
+        return kvm_fail(err, KVM_USAGE, "%.*s is not a calibration suite",
+                        KVM_STR_ARG(path));
+    if (sequences > s->count) sequences = s->count;
+    TRY(start(c, keep, sequences, tokens, err));
+    for (ptrdiff_t i = 0; i < s->count && c->sequences < sequences; i++) {
+        kvm_arena each = *work;
+        int32_t *ids;
+        ptrdiff_t n;
+        TRY(kvm_encode(e, s->items[i].prefix, NULL, &each, &ids, &n, err));
+        if (n >= SHORTEST) add(c, ids, n < tokens ? n : tokens);
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
+                            kvm_str path, kvm_encoder *e, ptrdiff_t sequences,
+                            ptrdiff_t tokens, kvm_err *err)
+{
+    kvm_str text;
+    int32_t *ids;
+    ptrdiff_t n;
+    TRY(kvm_file_read(&text, work, path, TEXT_MAX_BYTES, err));
+    TRY(kvm_encode(e, text, NULL, work, &ids, &n, err));
+    const ptrdiff_t whole = (n + tokens - 1) / tokens;
+    if (sequences > whole) sequences = whole;
+    TRY(start(c, keep, sequences, tokens, err));
+    for (ptrdiff_t s = 0; s < sequences; s++) {
+        const ptrdiff_t left = n - s * tokens, take = left < tokens ? left : tokens;
+        if (take >= SHORTEST) add(c, ids + s * tokens, take);
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str path,
+                                const kvm_tokenizer *t, ptrdiff_t sequences,
+                                ptrdiff_t tokens, kvm_err *err)
+{
+    kvm_arena work = {0};
+    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    kvm_encoder *e;
+    kvm_status s = kvm_encoder_new(&e, &work, t, err);
+    if (!s)
+        s = (kvm_str_ends(path, KVM_STR(".yaml")) ? read_suite : read_text)(
+            c, keep, &work, path, e, sequences, tokens, err);
+    kvm_arena_free(&work);
+    if (!s && c->sequences == 0)
+        s = kvm_fail(err, KVM_USAGE, "%.*s: no sequence of at least %d tokens",
+                     KVM_STR_ARG(path), SHORTEST);
+    return s;
+}
+
+kvm_status kvm_calibration_hash(char sha[65], kvm_str path, kvm_arena scratch, kvm_err *err)
+{
+    if (!kvm_str_ends(path, KVM_STR(".yaml"))) return kvm_sha_file(path, sha, scratch, err);
+    kvm_arena work = {0};
+    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    kvm_suite *suite;
+    const kvm_status s = kvm_suite_read(&suite, &work, path, err);
+    if (!s) memcpy(sha, suite->sha, 65);
+    kvm_arena_free(&work);
+    return s;
+}
+
+/* An open-addressed set of window hashes. A false hit needs a 64-bit collision. */
+struct kvm_overlap {
+    uint64_t *slot; /* 0 = empty */
+    ptrdiff_t mask;
+};
+
+/* rolling polynomial hash over a window: cheap enough for every start position */
+static const uint64_t BASE = 0x9e3779b97f4a7c15u;
+
+static uint64_t top_power(void)
+{
+    uint64_t p = 1;
+    for (int i = 1; i < KVM_OVERLAP_TOKENS; i++) p *= BASE;
+    return p;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    x ^= x >> 32;
+    return x ? x : 1;
+}
+
+static bool visit(const kvm_overlap *o, uint64_t h, bool insert)
+{
+    ptrdiff_t i = (ptrdiff_t)(h & (uint64_t)o->mask);
+    while (o->slot[i] && o->slot[i] != h) i = (i + 1) & o->mask;
+    const bool found = o->slot[i] == h;
+    if (insert) o->slot[i] = h;
+    return found;
+}
+
+/* every window of ids: inserted, or looked for (then the first hit is returned) */
+static ptrdiff_t windows(const kvm_overlap *o, const int32_t *ids, ptrdiff_t n, bool insert)
+{
+    const uint64_t top = top_power();
+    uint64_t h = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (i >= KVM_OVERLAP_TOKENS)
+            h -= (uint64_t)(uint32_t)(ids[i - KVM_OVERLAP_TOKENS] + 1) * top;
+        h = h * BASE + (uint64_t)(uint32_t)(ids[i] + 1);
+        if (i + 1 < KVM_OVERLAP_TOKENS) continue;
+        if (visit(o, mix(h), insert) && !insert) return i + 1 - KVM_OVERLAP_TOKENS;
+    }
+    return -1;
+}
+
+kvm_status kvm_overlap_new(kvm_overlap **out, kvm_arena *keep, const kvm_calibration *c,
+                           kvm_err *err)
+{
+    ptrdiff_t size = 1024;
+    while (size < 2 * c->offset[c->sequences]) size *= 2;
+    kvm_overlap *o = kvm_new(keep, kvm_overlap, 1);
+    if (!o || !(o->slot = kvm_new(keep, uint64_t, size))) return kvm_nomem(err, keep);
+    o->mask = size - 1;
+    for (ptrdiff_t s = 0; s < c->sequences; s++)
+        windows(o, c->ids + c->offset[s], c->offset[s + 1] - c->offset[s], true);
+    *out = o;
+    return KVM_OK;
+}
+
+ptrdiff_t kvm_overlap_find(const kvm_overlap *o, const int32_t *ids, ptrdiff_t n)
+{
+    return windows(o, ids, n, false);
+}

@@ -1,0 +1,144 @@
+/* capture.c - run one model over the calibration text and keep its K and V rows.
+ *
+ * One model is open at a time, one forward per sequence in one shot (a chunked prefill rounds
+ * otherwise), rows at capture point 2. A killed capture goes on after the last whole sequence. */
+#include "base/clock.h"
+#include "jobs/calibration.h"
+#include "jobs/open.h"
+#include "translators/rows.h"
+
+static const kvm_field params[] = {
+    {"model", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
+    {"model_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
+    {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
+    {"text_path", KVM_FIELD_STR, true, "calibration suite or text file", NULL, 0},
+    {"sequences", KVM_FIELD_INT, true, "how many sequences", NULL, 0},
+    {"tokens", KVM_FIELD_INT, true, "tokens per sequence", NULL, 0},
+    {"stride", KVM_FIELD_INT, true, "every so many tokens become a row", NULL, 0},
+    {"dtype", KVM_FIELD_STR, false, "f32 or bf16: how rows are stored", NULL, 0},
+    {0},
+};
+
+typedef struct capture {
+    kvm_job *job;
+    kvm_model *model;
+    kvm_calibration text;
+    kvm_rows_writer *writer;
+    ptrdiff_t stride;
+    float *picked;     /* rows that the stride leaves */
+    int32_t *position; /* of one sequence's rows */
+} capture;
+
+/* the sink of a forward: tokens first .. first+n-1; those at multiples of the stride stay */
+static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
+                            ptrdiff_t n, const float *rows, kvm_err *err)
+{
+    (void)point;
+    capture *c = ctx;
+    const kvm_object *o = kvm_model_object(c->model, object);
+    const ptrdiff_t width = o->heads * o->dim, s = c->stride;
+    const ptrdiff_t skip = (s - first % s) % s, at = (first + skip) / s;
+    if (s == 1) return kvm_rows_put(c->writer, o->kind, o->layer, at, n, rows, err);
+    ptrdiff_t picked = 0;
+    for (ptrdiff_t t = skip; t < n; t += s, picked++)
+        for (ptrdiff_t i = 0; i < width; i++)
+            c->picked[picked * width + i] = rows[t * width + i];
+    return picked ? kvm_rows_put(c->writer, o->kind, o->layer, at, picked, c->picked, err)
+                  : KVM_OK;
+}
+
+static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
+{
+    kvm_str name;
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"), &name, err));
+    *d = kvm_str_eq(name, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32;
+    if (*d == KVM_F32 && !kvm_str_eq(name, KVM_STR("f32")))
+        return kvm_fail(err, KVM_USAGE, "rows are stored as f32 or bf16, not \"%.*s\"",
+                        KVM_STR_ARG(name));
+    return KVM_OK;
+}
+
+static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)
+{
+    kvm_job *j = c->job;
+    kvm_str path;
+    ptrdiff_t sequences;
+    TRY(kvm_job_i64(j, "sequences", 0, 2, INT32_MAX, &sequences, err));
+    TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, tokens, err));
+    TRY(kvm_job_i64(j, "stride", 1, 1, INT32_MAX, &c->stride, err));
+    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text_path"), &path, err));
+    return kvm_calibration_read(&c->text, j->keep, path, kvm_model_tokenizer(c->model),
+                                sequences, *tokens, err);
+}
+
+static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_err *err)
+{
+    kvm_job *j = c->job;
+    kvm_rows_info info;
+    TRY(kvm_rows_describe(&info, j->keep, c->model, err));
+    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text"), &info.text, err));
+    TRY(read_dtype(j, &info.dtype, err));
+    info.stride = c->stride;
+    info.tokens = tokens;
+    ptrdiff_t widest = 0;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(c->model)->objects; i++) {
+        const kvm_object *o = kvm_model_object(c->model, i);
+        if (o->heads * o->dim > widest) widest = o->heads * o->dim;
+    }
+    const ptrdiff_t rows = (c->text.longest + c->stride - 1) / c->stride;
+    c->picked = kvm_new_raw(j->keep, float, rows * widest);
+    c->position = kvm_new(j->keep, int32_t, rows);
+    if (!c->picked || !c->position) return kvm_nomem(err, j->keep);
+    return kvm_rows_create(&c->writer, j->keep, path, &info, err);
+}
+
+static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_err *err)
+{
+    const ptrdiff_t from = c->text.offset[s], n = c->text.offset[s + 1] - from;
+    const kvm_capture sink = {.rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
+    kvm_cache_clear(cache);
+    TRY(kvm_model_forward(c->model, cache, c->text.ids + from, n,
+                          &(kvm_forward_options){.capture = &sink}, err));
+    ptrdiff_t rows = 0;
+    for (ptrdiff_t p = 0; p < n; p += c->stride) c->position[rows++] = (int32_t)p;
+    return kvm_rows_end_sequence(c->writer, (int32_t)s, c->position, rows, err);
+}
+
+static kvm_status run_all(capture *c, kvm_err *err)
+{
+    kvm_job *j = c->job;
+    kvm_cache *cache;
+    TRY(kvm_cache_new(&cache, j->keep, c->model, c->text.longest, err));
+    const double total = (double)c->text.offset[c->text.sequences];
+    for (ptrdiff_t s = kvm_rows_done(c->writer); s < c->text.sequences; s++) {
+        kvm_progress_at(j->progress, (double)c->text.offset[s], total, "tokens");
+        if (kvm_progress_cancelled(j->progress))
+            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td sequences", s,
+                            c->text.sequences);
+        const kvm_status st = run_sequence(c, cache, s, err);
+        if (st) return kvm_err_prefix(err, st, "sequence %td", s);
+    }
+    return KVM_OK;
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    const double started = kvm_now();
+    capture c = {.job = j};
+    kvm_compute *compute;
+    kvm_str path;
+    ptrdiff_t tokens;
+    TRY(kvm_job_compute(j, &compute, err));
+    TRY(kvm_job_model(j, compute, "model", &c.model, err));
+    TRY(open_text(&c, &tokens, err));
+    TRY(kvm_job_path(j, "capture.safetensors", &path, err));
+    TRY(open_writer(&c, tokens, path, err));
+    TRY(run_all(&c, err));
+    TRY(kvm_rows_publish(c.writer, NULL, err));
+    TRY(j->host->output(j, "capture", path, err));
+    return kvm_job_put_cost(j, started, err);
+}
+
+static const char *const inputs[] = {NULL};
+static const char *const outputs[] = {"capture", "cost", NULL};
+const kvm_job_kind kvm_job_capture = {KVM_JOB_CAPTURE, inputs, outputs, params, run};

@@ -1,0 +1,267 @@
+#include "jobs/fit_sweep.h"
+
+#include <math.h>
+
+/* figures of one space: (targets, nk, nl) */
+typedef struct grid {
+    const kvm_fit_sweep *s;
+    const ptrdiff_t *ks;
+    ptrdiff_t nk, nl, targets;
+    const kvm_lambda *lambdas;
+    kvm_ridge_figures *of[2]; /* K, V */
+} grid;
+
+static const char *const object_names[2] = {"K", "V"};
+
+static const kvm_ridge_figures *cell(const grid *g, int object, ptrdiff_t target, ptrdiff_t k,
+                                     ptrdiff_t l)
+{
+    return &g->of[object][(target * g->nk + k) * g->nl + l];
+}
+
+/* mean over target layers; NaN when any was refused */
+static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k, ptrdiff_t l)
+{
+    double sum = 0;
+    for (ptrdiff_t t = 0; t < g->targets; t++) {
+        const kvm_ridge_figures *c = cell(g, object, t, k, l);
+        if (c->refused) return NAN;
+        sum += c->r2[split];
+    }
+    return sum / (double)g->targets;
+}
+
+/* the best relative lambda of one k by held-out R2, -1 when refused */
+static ptrdiff_t best_lambda(const grid *g, int object, ptrdiff_t k)
+{
+    ptrdiff_t best = -1;
+    for (ptrdiff_t l = 0; l < g->nl; l++) {
+        if (g->lambdas[l].absolute) continue;
+        const double r2 = mean_r2(g, object, KVM_HELD, k, l);
+        if (isfinite(r2) && (best < 0 || r2 > mean_r2(g, object, KVM_HELD, k, best))) best = l;
+    }
+    return best;
+}
+
+static kvm_status fill(grid *g, kvm_arena *keep, kvm_arena scratch, kvm_err *err)
+{
+    const kvm_fit_sweep *s = g->s;
+    const kvm_space spaces[2] = {s->keys, KVM_SPACE_V};
+    for (int o = 0; o < 2; o++) {
+        g->of[o] = kvm_new(keep, kvm_ridge_figures, g->targets * g->nk * g->nl);
+        if (!g->of[o]) return kvm_nomem(err, keep);
+        for (ptrdiff_t t = 0; t < g->targets; t++) {
+            kvm_progress_at(s->progress, (double)(o * g->targets + t),
+                            (double)(2 * g->targets), "sweeps");
+            if (kvm_progress_cancelled(s->progress))
+                return kvm_fail(err, KVM_CANCELLED, "cancelled in the sweep");
+            const kvm_features x = {s->ranking->order + t * s->ranking->sources,
+                                    s->ranking->sources, -1};
+            TRY(kvm_ridge_sweep(s->compute, s->moments, spaces[o], x, t, g->ks, g->nk,
+                                g->lambdas, g->nl, s->allow_wide,
+                                g->of[o] + t * g->nk * g->nl, scratch, err));
+        }
+    }
+    return KVM_OK;
+}
+
+static double joint_r2(const grid *g, ptrdiff_t k)
+{
+    double sum = 0;
+    for (int o = 0; o < 2; o++) {
+        const ptrdiff_t l = best_lambda(g, o, k);
+        if (l < 0) return NAN;
+        sum += mean_r2(g, o, KVM_HELD, k, l);
+    }
+    return sum / 2;
+}
+
+static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen, kvm_err *err)
+{
+    double best = -INFINITY;
+    for (ptrdiff_t k = 0; k < g->nk; k++) best = fmax(best, joint_r2(g, k));
+    if (!isfinite(best))
+        return kvm_fail(err, KVM_RANGE,
+                        "rows <= features already for k = %td (%td fit rows): capture more "
+                        "tokens, or say allow_wide",
+                        g->ks[0], kvm_moments_rows(g->s->moments, KVM_FIT));
+    *chosen = 0;
+    while (!(joint_r2(g, *chosen) >= best - c->k_slack)) ++*chosen;
+    c->k = g->ks[*chosen];
+    for (int o = 0; o < 2; o++) c->best[o] = g->lambdas[best_lambda(g, o, *chosen)];
+    return KVM_OK;
+}
+
+/* ---- figures ---- */
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static void put_k_curve(json_t *figures, const grid *g)
+{
+    json_t *ks = json_array(), *series = json_array();
+    for (ptrdiff_t k = 0; k < g->nk; k++) json_array_append_new(ks, json_integer(g->ks[k]));
+    for (int o = 0; o < 2; o++) {
+        json_t *held = json_array(), *fit = json_array();
+        for (ptrdiff_t k = 0; k < g->nk; k++) {
+            const ptrdiff_t l = best_lambda(g, o, k);
+            json_array_append_new(held, number(l < 0 ? NAN : mean_r2(g, o, KVM_HELD, k, l)));
+            json_array_append_new(fit, number(l < 0 ? NAN : mean_r2(g, o, KVM_FIT, k, l)));
+        }
+        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                                                "held", held, "fit", fit));
+    }
+    json_object_set_new(figures, "k_curve",
+                        json_pack("{s:o, s:o}", "k", ks, "series", series));
+}
+
+/* mean Gram diagonal of the keys over all source layers: where an absolute lambda falls on the relative axis */
+static kvm_status mean_diagonal(const kvm_fit_sweep *s, double *mean, kvm_arena scratch,
+                                kvm_err *err)
+{
+    double sum = 0, count = 0;
+    for (int32_t l = 0; l < (int32_t)s->ranking->sources; l++) {
+        kvm_arena each = scratch;
+        const kvm_features x = {&l, 1, -1};
+        const ptrdiff_t f = kvm_features_width(s->moments, s->keys, x);
+        double *g = kvm_new_raw(&each, double, f * f);
+        if (!g) return kvm_nomem(err, &each);
+        kvm_moments_get_gram(s->moments, s->keys, KVM_FIT, x, g);
+        for (ptrdiff_t i = 0; i < f; i++) sum += g[i * f + i];
+        count += (double)f;
+    }
+    *mean = sum / count;
+    return KVM_OK;
+}
+
+static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k, double diagonal)
+{
+    json_t *lambdas = json_array(), *series = json_array();
+    for (ptrdiff_t l = 0; l < g->nl; l++) {
+        const double value = g->lambdas[l].value;
+        json_array_append_new(
+            lambdas, json_pack("{s:f, s:b, s:f}", "value", value, "absolute",
+                               g->lambdas[l].absolute, "relative",
+                               g->lambdas[l].absolute ? value / diagonal : value));
+    }
+    for (int o = 0; o < 2; o++) {
+        json_t *held = json_array(), *fit = json_array();
+        for (ptrdiff_t l = 0; l < g->nl; l++) {
+            json_array_append_new(held, number(mean_r2(g, o, KVM_HELD, k, l)));
+            json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
+        }
+        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                                                "held", held, "fit", fit));
+    }
+    json_object_set_new(figures, "lambda_curve",
+                        json_pack("{s:o, s:o}", "lambda", lambdas, "series", series));
+}
+
+/* one greedy order and the R2 of its prefixes, for one object and target layer */
+static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t target,
+                               kvm_lambda lambda, json_t *list, kvm_arena scratch,
+                               kvm_err *err)
+{
+    const ptrdiff_t n = s->ranking->sources;
+    const kvm_space space = object ? KVM_SPACE_V : s->keys;
+    int32_t *order = kvm_new(&scratch, int32_t, n);
+    ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
+    kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
+    if (!order || !ks || !f) return kvm_nomem(err, &scratch);
+    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, scratch, err));
+    for (ptrdiff_t i = 0; i < n; i++) ks[i] = i + 1;
+    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1}, target, ks,
+                        n, &lambda, 1, s->allow_wide, f, scratch, err));
+    json_t *layers = json_array(), *r2 = json_array();
+    for (ptrdiff_t i = 0; i < n; i++) {
+        json_array_append_new(layers, json_integer(order[i]));
+        json_array_append_new(r2, number(f[i].refused ? NAN : f[i].r2[KVM_HELD]));
+    }
+    json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
+                                          "target", (json_int_t)target, "order", layers, "held",
+                                          r2));
+    return KVM_OK;
+}
+
+static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s, const kvm_fit_choice *c,
+                             kvm_arena scratch, kvm_err *err)
+{
+    json_t *list = json_array();
+    json_object_set_new(figures, "greedy", list);
+    const ptrdiff_t last = s->ranking->targets - 1;
+    const ptrdiff_t targets[] = {0, last / 3, 2 * last / 3, last}; /* a representative few */
+    for (int o = 0; o < 2; o++)
+        for (int i = 0; i < 4; i++)
+            if (i == 0 || targets[i] != targets[i - 1])
+                TRY(greedy_curve(s, o, targets[i], c->best[o], list, scratch, err));
+    return KVM_OK;
+}
+
+static ptrdiff_t chosen_row(const grid *g, const kvm_fit_choice *c)
+{
+    for (ptrdiff_t k = 0; k < g->nk; k++)
+        if (g->ks[k] == c->k) return k;
+    return -1;
+}
+
+kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice, json_t *figures,
+                             kvm_arena *keep, kvm_arena scratch, kvm_err *err)
+{
+    ptrdiff_t ks[KVM_KS + 1], row = 0;
+    grid g = {.s = s, .ks = ks, .nl = KVM_LAMBDAS, .lambdas = kvm_lambda_grid,
+              .targets = s->ranking->targets};
+    if (choice->k > s->ranking->sources)
+        return kvm_fail(err, KVM_RANGE, "k is %td, the source has %td layers", choice->k,
+                        s->ranking->sources);
+    if (!s->full && choice->k && choice->lambda_given) return KVM_OK;
+    g.nk = kvm_select_ks(s->ranking->sources, ks);
+    if (choice->k && (!s->full || chosen_row(&g, choice) < 0)) {
+        ks[0] = choice->k;
+        g.nk = 1;
+    }
+    TRY(fill(&g, keep, scratch, err));
+    if (choice->k) {
+        row = chosen_row(&g, choice);
+        for (int o = 0; o < 2; o++) {
+            const ptrdiff_t l = best_lambda(&g, o, row);
+            choice->best[o] = g.lambdas[l < 0 ? 0 : l];
+        }
+    } else {
+        TRY(choose(&g, choice, &row, err));
+    }
+    if (!s->full) return KVM_OK;
+    double diagonal;
+    TRY(mean_diagonal(s, &diagonal, scratch, err));
+    put_k_curve(figures, &g);
+    put_lambda_curve(figures, &g, row, diagonal);
+    return put_greedy(figures, s, choice, scratch, err);
+}
+
+static json_t *matrix(const double *r2, ptrdiff_t rows, ptrdiff_t columns)
+{
+    json_t *all = json_array();
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        json_t *one = json_array();
+        for (ptrdiff_t k = 0; k < columns; k++)
+            json_array_append_new(one, number(r2[i * columns + k]));
+        json_array_append_new(all, one);
+    }
+    return all;
+}
+
+kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps, kvm_err *err)
+{
+    json_t *all = json_object();
+    for (int s = 0; s < KVM_SPACES; s++) {
+        json_t *splits = json_object();
+        for (int p = 0; p < KVM_SPLITS; p++)
+            json_object_set_new(splits, kvm_split_name((kvm_split)p),
+                                matrix(maps->r2[s][p], maps->sources, maps->targets));
+        json_object_set_new(all, kvm_space_name((kvm_space)s), splits);
+    }
+    return json_object_set_new(figures, "maps", all)
+               ? kvm_fail(err, KVM_NOMEM, "no memory for the figures")
+               : KVM_OK;
+}

@@ -1,0 +1,433 @@
+/* graph.c - a pair spec becomes jobs.
+ *
+ *   capture S   capture T        shared with every partner and with the reverse direction
+ *   stats S  stats T  stats S x T
+ *   fit ─ mlp ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
+ *   report                       takes all of it
+ *
+ * Params hold content (fingerprints, hashes); members named *_path are places and take no part in keys. */
+#include <string.h>
+
+#include "jobs/ablations.h"
+#include "jobs/calibration.h"
+#include "jobs/spec.h"
+#include "jobs/suite.h"
+
+enum { MAX_NODES = 128, MAX_INPUTS = 96 };
+
+typedef struct side {
+    kvm_str path;
+    const kvm_model_info *info;
+    const kvm_tokenizer *tokenizer;
+} side;
+
+typedef struct builder {
+    const kvm_spec *spec;
+    kvm_arena *keep;
+    kvm_graph *graph;
+    side source, target;
+    char text_sha[65];
+    bool reversed;
+    ptrdiff_t capture[2], gram, cross, fit, mlp, report; /* node indices; -1: none */
+    kvm_err *err;
+} builder;
+
+static json_t *str_json(kvm_str s)
+{
+    return json_stringn(s.at, (size_t)s.len);
+}
+
+/* ---- nodes ---- */
+
+static kvm_status add_node(builder *b, kvm_kind_id kind, kvm_str label, json_t *params,
+                           ptrdiff_t *node)
+{
+    kvm_graph *g = b->graph;
+    if (!kvm_json_own(b->keep, params) || !label.at) return kvm_nomem(b->err, b->keep);
+    if (g->count == MAX_NODES)
+        return kvm_fail(b->err, KVM_RANGE, "a spec may ask for at most %d jobs", MAX_NODES);
+    kvm_node *n = &g->nodes[g->count];
+    *n = (kvm_node){.kind = kind, .label = label, .params = params,
+                    .inputs = kvm_new(b->keep, kvm_node_input, MAX_INPUTS)};
+    if (!n->inputs) return kvm_nomem(b->err, b->keep);
+    *node = g->count++;
+    return KVM_OK;
+}
+
+static kvm_status add_input(builder *b, ptrdiff_t node, const char *name, ptrdiff_t from,
+                            const char *output)
+{
+    kvm_node *n = &b->graph->nodes[node];
+    if (n->input_count == MAX_INPUTS)
+        return kvm_fail(b->err, KVM_RANGE, "a report may take at most %d inputs", MAX_INPUTS);
+    n->inputs[n->input_count++] = (kvm_node_input){name, from, output};
+    return KVM_OK;
+}
+
+/* name.i, for inputs of which there are any number */
+static kvm_status add_numbered(builder *b, ptrdiff_t node, const char *name, ptrdiff_t i,
+                               ptrdiff_t from, const char *output)
+{
+    kvm_str s = kvm_str_fmt(b->keep, "%s.%td", name, i);
+    return s.at ? add_input(b, node, s.at, from, output) : kvm_nomem(b->err, b->keep);
+}
+
+/* a deep copy of a section, or an empty object */
+static json_t *section(const builder *b, const char *name)
+{
+    const kvm_jat at = kvm_json_get(b->spec->root, b->keep, name);
+    return kvm_json_has(at) ? json_deep_copy(at.v) : json_object();
+}
+
+static bool has_section(const builder *b, const char *name)
+{
+    return kvm_json_has(kvm_json_get(b->spec->root, b->keep, name));
+}
+
+static void set(json_t *o, const char *key, json_t *v)
+{
+    if (!json_object_get(o, key)) json_object_set_new(o, key, v);
+    else json_decref(v);
+}
+
+static void put_text(const builder *b, json_t *params)
+{
+    json_object_set_new(params, "text", json_string(b->text_sha));
+    json_object_set_new(params, "text_path", str_json(b->spec->text_path));
+}
+
+static void put_models(const builder *b, json_t *params)
+{
+    json_object_set_new(params, "source", json_string(b->source.info->fingerprint));
+    json_object_set_new(params, "source_path", str_json(b->source.path));
+    json_object_set_new(params, "target", json_string(b->target.info->fingerprint));
+    json_object_set_new(params, "target_path", str_json(b->target.path));
+}
+
+static kvm_str label(builder *b, const char *what, kvm_str name)
+{
+    return kvm_str_fmt(b->keep, "%s %.*s", what, KVM_STR_ARG(name));
+}
+
+static json_t *calibration(const builder *b)
+{
+    json_t *c = section(b, "calibration");
+    set(c, "sequences", json_integer(300));
+    set(c, "tokens", json_integer(512));
+    set(c, "stride", json_integer(1));
+    set(c, "held_out", json_real(0.2));
+    return c;
+}
+
+static kvm_status add_captures(builder *b)
+{
+    const side *sides[] = {&b->source, &b->target};
+    for (int i = 0; i < 2; i++) {
+        json_t *p = calibration(b);
+        json_object_del(p, "held_out");
+        put_text(b, p);
+        json_object_set_new(p, "model", json_string(sides[i]->info->fingerprint));
+        json_object_set_new(p, "model_path", str_json(sides[i]->path));
+        TRY(add_node(b, KVM_JOB_CAPTURE, label(b, "capture", sides[i]->info->name), p,
+                     &b->capture[i]));
+    }
+    return KVM_OK;
+}
+
+static json_t *split_params(const builder *b)
+{
+    json_t *c = calibration(b);
+    json_t *p = json_pack("{s:I, s:O}", "seed", (json_int_t)b->spec->seed, "held_out",
+                          json_object_get(c, "held_out"));
+    json_decref(c);
+    return p;
+}
+
+/* The Gram of the source, and the cross of the two captures. The cross of the reverse direction is the same
+ * file read transposed: its node is built the same way round in both graphs, so its key is the same. */
+static kvm_status add_stats(builder *b)
+{
+    const ptrdiff_t first = b->capture[b->reversed], second = b->capture[!b->reversed];
+    TRY(add_node(b, KVM_JOB_STATS, label(b, "stats", b->source.info->name), split_params(b),
+                 &b->gram));
+    TRY(add_input(b, b->gram, "a", b->capture[0], "capture"));
+    TRY(add_node(b, KVM_JOB_STATS,
+                 kvm_str_fmt(b->keep, "stats %.*s x %.*s", KVM_STR_ARG(b->source.info->name),
+                             KVM_STR_ARG(b->target.info->name)),
+                 split_params(b), &b->cross));
+    TRY(add_input(b, b->cross, "a", first, "capture"));
+    return add_input(b, b->cross, "b", second, "capture");
+}
+
+static kvm_status add_fit(builder *b, json_t *params, kvm_str name, ptrdiff_t *node)
+{
+    TRY(add_node(b, KVM_JOB_FIT, name, params, node));
+    TRY(add_input(b, *node, "gram", b->gram, "moments"));
+    TRY(add_input(b, *node, "cross", b->cross, "moments"));
+    TRY(add_input(b, *node, "source_capture", b->capture[0], "capture"));
+    return add_input(b, *node, "target_capture", b->capture[1], "capture");
+}
+
+static kvm_status add_mlp(builder *b)
+{
+    if (!has_section(b, "mlp")) return KVM_OK;
+    json_t *p = section(b, "mlp"), *split = split_params(b);
+    json_object_set(p, "held_out", json_object_get(split, "held_out"));
+    json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
+    set(p, "seed", json_integer(b->spec->seed));
+    json_decref(split);
+    TRY(add_node(b, KVM_JOB_MLP, label(b, "mlp", b->graph->pair), p, &b->mlp));
+    TRY(add_input(b, b->mlp, "source_capture", b->capture[0], "capture"));
+    TRY(add_input(b, b->mlp, "target_capture", b->capture[1], "capture"));
+    return add_input(b, b->mlp, "translator", b->fit, "translator");
+}
+
+/* ---- evaluation ---- */
+
+static kvm_status suite_of(builder *b, kvm_str name, kvm_str *path, kvm_suite **s)
+{
+    TRY(kvm_suite_find(path, b->keep, b->spec->dir, name, b->err));
+    return kvm_suite_read(s, b->keep, *path, b->err);
+}
+
+static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention, json_t **out,
+                                  kvm_str *name)
+{
+    kvm_str path;
+    kvm_suite *s;
+    TRY(suite_of(b, suite, &path, &s));
+    json_t *given = section(b, "evaluate"), *c = calibration(b), *p = json_object();
+    put_models(b, p);
+    put_text(b, p);
+    json_object_set(p, "sequences", json_object_get(c, "sequences"));
+    json_object_set(p, "tokens", json_object_get(c, "tokens"));
+    json_object_set_new(p, "suite", json_string(s->sha));
+    json_object_set_new(p, "suite_path", str_json(path));
+    if (json_object_get(given, "items"))
+        json_object_set(p, "items", json_object_get(given, "items"));
+    if (attention && s->kind == KVM_SUITE_PERPLEXITY) {
+        set(given, "attention_items", json_integer(8));
+        json_object_set(p, "attention_items", json_object_get(given, "attention_items"));
+    }
+    json_decref(given);
+    json_decref(c);
+    *out = p;
+    *name = s->name;
+    return KVM_OK;
+}
+
+static kvm_status add_suite(builder *b, kvm_str suite, ptrdiff_t i)
+{
+    json_t *p;
+    kvm_str name;
+    ptrdiff_t node;
+    TRY(evaluate_params(b, suite, true, &p, &name));
+    TRY(add_node(b, KVM_JOB_EVALUATE, label(b, "evaluate", name), p, &node));
+    TRY(add_input(b, node, "translator", b->fit, "translator"));
+    if (b->mlp >= 0) TRY(add_input(b, node, "mlp", b->mlp, "translator"));
+    TRY(add_numbered(b, b->report, "items", i, node, "items"));
+    return add_numbered(b, b->report, "figures", i, node, "figures");
+}
+
+/* the row that the others are compared with: nothing taken away, the fit of the run */
+static const kvm_ablation complete = {"none", "complete closed form", "{}"};
+
+static kvm_status ablated_fit(builder *b, const kvm_ablation *a, ptrdiff_t *node)
+{
+    *node = b->fit;
+    if (a == &complete) return KVM_OK;
+    json_t *fit = section(b, "fit");
+    json_object_set_new(fit, "sweep", json_false());
+    const kvm_status s = kvm_ablation_apply(a, fit, b->err);
+    if (s) return json_decref(fit), s;
+    return add_fit(b, fit, kvm_str_fmt(b->keep, "fit %s", a->name), node);
+}
+
+static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_str suite)
+{
+    json_t *p;
+    kvm_str name;
+    ptrdiff_t fit_node, node;
+    TRY(ablated_fit(b, a, &fit_node));
+    TRY(evaluate_params(b, suite, false, &p, &name));
+    json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
+    TRY(add_node(b, KVM_JOB_EVALUATE, kvm_str_fmt(b->keep, "evaluate %s", a->name), p, &node));
+    TRY(add_input(b, node, "translator", fit_node, "translator"));
+    kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);
+    if (!input.at) return kvm_nomem(b->err, b->keep);
+    return add_input(b, b->report, input.at, node, "items");
+}
+
+static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_str first_suite)
+{
+    const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
+    if (!kvm_json_has(list)) return KVM_OK;
+    kvm_str suite;
+    ptrdiff_t n;
+    TRY(kvm_json_str_or(kvm_json_get(evaluate, b->keep, "ablation_suite"), first_suite, &suite,
+                        b->err));
+    TRY(kvm_json_array(list, &n, b->err));
+    if (n) TRY(add_ablation(b, &complete, suite));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_jat at = kvm_json_item(list, b->keep, i);
+        kvm_str name;
+        const kvm_ablation *a;
+        TRY(kvm_json_str(at, &name, b->err));
+        TRY(kvm_ablation_find(&a, name, at, b->err));
+        TRY(add_ablation(b, a, suite));
+    }
+    return KVM_OK;
+}
+
+static kvm_status add_evaluations(builder *b)
+{
+    if (!has_section(b, "evaluate")) return KVM_OK;
+    const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
+    const kvm_jat list = kvm_json_get(evaluate, b->keep, "suites");
+    ptrdiff_t n;
+    kvm_str first = {0};
+    TRY(kvm_json_array(list, &n, b->err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        kvm_str name;
+        TRY(kvm_json_str(kvm_json_item(list, b->keep, i), &name, b->err));
+        if (i == 0) first = name;
+        TRY(add_suite(b, name, i));
+    }
+    return n ? add_ablations(b, evaluate, first) : KVM_OK;
+}
+
+static kvm_status add_timing(builder *b)
+{
+    if (!has_section(b, "timing")) return KVM_OK;
+    json_t *p = section(b, "timing");
+    ptrdiff_t node;
+    put_models(b, p);
+    json_object_set_new(p, "seed", json_integer(b->spec->seed));
+    TRY(add_node(b, KVM_JOB_TIMING, label(b, "timing", b->graph->pair), p, &node));
+    TRY(add_input(b, node, "translator", b->fit, "translator"));
+    return add_input(b, b->report, "timing", node, "timing");
+}
+
+/* ---- the report ---- */
+
+static json_t *model_json(const side *s)
+{
+    const kvm_model_info *i = s->info;
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name", str_json(i->name),
+                     "family", str_json(i->family), "parameters", (json_int_t)i->parameters,
+                     "layers", (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
+                     "head_dim", (json_int_t)i->head_dim, "context", (json_int_t)i->context,
+                     "dtype", kvm_dtype_name(i->weight_dtype), "fingerprint", i->fingerprint);
+}
+
+static kvm_status report_params(builder *b, kvm_str reverse, json_t **out)
+{
+    json_t *p = json_object();
+    json_object_set_new(p, "pair", str_json(b->graph->pair));
+    if (reverse.len) json_object_set_new(p, "reverse", str_json(reverse));
+    json_object_set_new(p, "source", model_json(&b->source));
+    json_object_set_new(p, "target", model_json(&b->target));
+    json_object_set_new(p, "calibration", calibration(b));
+    json_object_set_new(p, "text", json_string(b->text_sha));
+    json_object_set_new(p, "spec", str_json(b->spec->text));
+    json_object_set_new(p, "seed", json_integer(b->spec->seed));
+    *out = p;
+    return KVM_OK;
+}
+
+/* The report is the last job but the first to be known: its node is made first, filled on the way, and moved
+ * to the end, where a node's inputs must point backwards. */
+static kvm_status add_report_inputs(builder *b)
+{
+    static const char *const names[] = {"source", "target"};
+    for (int i = 0; i < 2; i++) {
+        kvm_str s = kvm_str_fmt(b->keep, "cost.capture %s", names[i]);
+        if (!s.at) return kvm_nomem(b->err, b->keep);
+        TRY(add_input(b, b->report, s.at, b->capture[i], "cost"));
+    }
+    TRY(add_input(b, b->report, "cost.stats source", b->gram, "cost"));
+    TRY(add_input(b, b->report, "cost.stats cross", b->cross, "cost"));
+    TRY(add_input(b, b->report, "cost.fit", b->fit, "cost"));
+    TRY(add_input(b, b->report, "fit", b->fit, "fit"));
+    TRY(add_input(b, b->report, "translator", b->fit, "translator"));
+    if (b->mlp < 0) return KVM_OK;
+    TRY(add_input(b, b->report, "cost.mlp", b->mlp, "cost"));
+    return add_input(b, b->report, "mlp", b->mlp, "figures");
+}
+
+static void move_report_last(builder *b)
+{
+    kvm_graph *g = b->graph;
+    const kvm_node report = g->nodes[0];
+    memmove(g->nodes, g->nodes + 1, (size_t)(g->count - 1) * sizeof *g->nodes);
+    g->nodes[g->count - 1] = report;
+    for (ptrdiff_t i = 0; i < g->count; i++)
+        for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++) g->nodes[i].inputs[k].node--;
+}
+
+static kvm_status build(builder *b, kvm_str reverse)
+{
+    json_t *p;
+    b->graph->nodes = kvm_new(b->keep, kvm_node, MAX_NODES);
+    if (!b->graph->nodes) return kvm_nomem(b->err, b->keep);
+    TRY(kvm_json_canonical(&b->graph->spec, b->keep, b->spec->root.v, b->err));
+    TRY(report_params(b, reverse, &p));
+    TRY(add_node(b, KVM_JOB_REPORT, label(b, "report", b->graph->pair), p, &b->report));
+    TRY(add_captures(b));
+    TRY(add_stats(b));
+    TRY(add_fit(b, section(b, "fit"), label(b, "fit", b->graph->pair), &b->fit));
+    TRY(add_mlp(b));
+    TRY(add_report_inputs(b));
+    TRY(add_evaluations(b));
+    TRY(add_timing(b));
+    move_report_last(b);
+    return KVM_OK;
+}
+
+/* ---- both directions ---- */
+
+static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out, kvm_err *err)
+{
+    const kvm_jat given = kvm_json_get(s->root, keep, "reverse_name");
+    kvm_str head, tail;
+    if (kvm_json_has(given)) return kvm_json_str(given, out, err);
+    if (kvm_str_cut(s->name, '-', &head, &tail) && kvm_str_find(tail, KVM_STR("-")) < 0)
+        *out = kvm_str_fmt(keep, "%.*s-%.*s", KVM_STR_ARG(tail), KVM_STR_ARG(head));
+    else
+        *out = kvm_str_fmt(keep, "%.*s-reversed", KVM_STR_ARG(s->name));
+    return out->at ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static kvm_status open_side(side *s, kvm_arena *keep, kvm_compute *c, kvm_str path, kvm_err *err)
+{
+    kvm_model *m;
+    TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true}, err));
+    *s = (side){path, kvm_model_info_of(m), kvm_model_tokenizer(m)};
+    return KVM_OK;
+}
+
+kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
+                           kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err)
+{
+    side source, target;
+    kvm_str reverse = {0};
+    char sha[65];
+    TRY(open_side(&source, keep, c, s->source_path, err));
+    TRY(open_side(&target, keep, c, s->target_path, err));
+    const kvm_status differ = kvm_tokenizer_differ(source.tokenizer, target.tokenizer, err);
+    if (differ)
+        return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
+                              KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
+    TRY(kvm_calibration_hash(sha, s->text_path, *keep, err));
+    if (s->both_directions) TRY(reverse_name(s, keep, &reverse, err));
+    *n = s->both_directions ? 2 : 1;
+    for (ptrdiff_t i = 0; i < *n; i++) {
+        graphs[i] = (kvm_graph){.pair = i ? reverse : s->name};
+        builder b = {.spec = s, .keep = keep, .graph = &graphs[i], .reversed = i == 1,
+                     .source = i ? target : source, .target = i ? source : target,
+                     .mlp = -1, .err = err};
+        memcpy(b.text_sha, sha, 65);
+        TRY(build(&b, i ? s->name : reverse));
+    }
+    return KVM_OK;
+}

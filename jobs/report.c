@@ -1,0 +1,174 @@
+/* report.c - one document from all that was measured of a pair, and its page, JSON and CSV. */
+#include <dirent.h>
+#include <string.h>
+
+#include "base/build.h"
+#include "base/file.h"
+#include "jobs/open.h"
+#include "jobs/report_parts.h"
+#include "reports/page.h"
+
+static const kvm_field params[] = {
+    {"pair", KVM_FIELD_STR, true, "name of the pair; file names derive from it", NULL, 0},
+    {"reverse", KVM_FIELD_STR, false, "name of the other direction", NULL, 0},
+    {"source", KVM_FIELD_OBJECT, true, "the model as the page shows it", NULL, 0},
+    {"target", KVM_FIELD_OBJECT, true, "the model as the page shows it", NULL, 0},
+    {"calibration", KVM_FIELD_OBJECT, true, "the spec's section", NULL, 0},
+    {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
+    {"spec", KVM_FIELD_STR, true, "the pair's YAML as it stands", NULL, 0},
+    {"seed", KVM_FIELD_INT, true, "of the bootstrap", NULL, 0},
+    {0},
+};
+
+kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
+                           kvm_err *err)
+{
+    kvm_jat root;
+    TRY(kvm_json_read(&root, b->job->keep, in->path, err));
+    *v = json_deep_copy(root.v);
+    return kvm_json_own(b->job->keep, *v) ? KVM_OK : kvm_nomem(err, b->job->keep);
+}
+
+kvm_status kvm_report_load_lines(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
+                                 kvm_err *err)
+{
+    kvm_str text, line;
+    *v = json_array();
+    if (!kvm_json_own(b->job->keep, *v)) return kvm_nomem(err, b->job->keep);
+    TRY(kvm_file_read(&text, b->job->keep, in->path, (size_t)1 << 32, err));
+    while (kvm_str_cut(text, '\n', &line, &text)) {
+        kvm_jat root;
+        TRY(kvm_json_parse(&root, b->job->keep, line, in->path, err));
+        json_array_append_new(*v, json_deep_copy(root.v));
+    }
+    return KVM_OK;
+}
+
+const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix, ptrdiff_t i,
+                                    const char **rest)
+{
+    const size_t n = strlen(prefix);
+    for (ptrdiff_t k = 0; k < b->job->input_count; k++) {
+        const kvm_job_input *in = &b->job->inputs[k];
+        if (strncmp(in->name, prefix, n) != 0 || in->name[n] != '.' || i-- > 0) continue;
+        if (rest) *rest = in->name + n + 1;
+        return in;
+    }
+    return NULL;
+}
+
+static json_t *param(kvm_report_builder *b, const char *key)
+{
+    return json_object_get(b->job->params.v, key);
+}
+
+/* the fingerprint stands under provenance */
+static json_t *shown_model(kvm_report_builder *b, const char *side)
+{
+    json_t *m = json_deep_copy(param(b, side));
+    json_object_del(m, "fingerprint");
+    return m;
+}
+
+static void add_pair(kvm_report_builder *b)
+{
+    json_t *pair = json_pack("{s:O, s:o, s:o}", "name", param(b, "pair"), "source",
+                             shown_model(b, "source"), "target", shown_model(b, "target"));
+    const char *reverse = json_string_value(param(b, "reverse"));
+    if (reverse)
+        json_object_set_new(pair, "reverse",
+                            json_pack("{s:s, s:s+}", "name", reverse, "href", reverse, ".html"));
+    json_object_set_new(b->doc, "pair", pair);
+}
+
+static void add_row(json_t *rows, const char *name, const char *value)
+{
+    json_array_append_new(rows, json_pack("[s, s]", name, value ? value : "unknown"));
+}
+
+static void add_provenance(kvm_report_builder *b)
+{
+    json_t *models = json_array(), *inputs = json_array(), *program = json_array();
+    static const char *const sides[] = {"source", "target"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *m = param(b, sides[i]);
+        add_row(models, json_string_value(json_object_get(m, "name")),
+                json_string_value(json_object_get(m, "fingerprint")));
+    }
+    add_row(inputs, "calibration text", json_string_value(param(b, "text")));
+    for (ptrdiff_t i = 0; i < b->job->input_count; i++)
+        add_row(inputs, b->job->inputs[i].name, b->job->inputs[i].sha);
+    add_row(program, "version", KVM_PROGRAM_VERSION);
+    add_row(program, "commit", kvm_build_commit);
+    add_row(program, "compiler", kvm_build_compiler);
+    add_row(program, "flags", kvm_build_flags);
+    json_object_set_new(
+        b->doc, "provenance",
+        json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
+                  "Models (SHA-256 over config, tokenizer, weights)", "rows", models, "title",
+                  "Inputs (SHA-256)", "rows", inputs, "title", "Program", "rows", program));
+    json_object_set(b->doc, "spec", param(b, "spec"));
+}
+
+static kvm_status fill(kvm_report_builder *b, kvm_err *err)
+{
+    const kvm_job_input *fit = kvm_job_find_input(b->job, "fit");
+    if (fit) TRY(kvm_report_load(b, fit, &b->fit, err));
+    add_pair(b);
+    TRY(kvm_report_fit(b, err));
+    TRY(kvm_report_layers(b, err));
+    TRY(kvm_report_quality(b, err));
+    TRY(kvm_report_ablations(b, err));
+    TRY(kvm_report_timing(b, err));
+    add_provenance(b);
+    return KVM_OK;
+}
+
+/* NAME.html -> "html", NAME.json -> "json", NAME.suites.csv -> "csv.suites" */
+static kvm_status declare_file(kvm_job *j, kvm_str dir, kvm_str file, kvm_str pair, kvm_err *err)
+{
+    if (!kvm_str_starts(file, pair)) return KVM_OK;
+    kvm_str rest = kvm_str_slice(file, pair.len + 1, file.len), name = rest, extension;
+    kvm_str path = kvm_path_join(j->keep, dir, file);
+    if (kvm_str_cut(rest, '.', &name, &extension))
+        name = kvm_str_fmt(j->keep, "%.*s.%.*s", KVM_STR_ARG(extension), KVM_STR_ARG(name));
+    else
+        name = kvm_str_copy(j->keep, rest);
+    if (!path.at || !name.at) return kvm_nomem(err, j->keep);
+    return j->host->output(j, name.at, path, err);
+}
+
+static kvm_status declare_files(kvm_job *j, kvm_str dir, kvm_str pair, kvm_err *err)
+{
+    DIR *d = opendir(dir.at);
+    if (!d) return kvm_fail_errno(err, "%s", dir.at);
+    kvm_status s = KVM_OK;
+    for (struct dirent *e; !s && (e = readdir(d));)
+        if (e->d_name[0] != '.') s = declare_file(j, dir, kvm_str_copy(j->keep, kvm_str_of(e->d_name)), pair, err);
+    closedir(d);
+    return s;
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    kvm_report_builder b = {.job = j, .doc = json_object(), .absent = json_object()};
+    if (!kvm_json_own(j->keep, b.doc)) return kvm_nomem(err, j->keep);
+    ptrdiff_t seed;
+    TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
+    b.seed = (uint64_t)seed;
+    json_object_set_new(b.doc, "format", json_string(KVM_REPORT_FORMAT));
+    json_object_set_new(b.doc, "version", json_integer(KVM_REPORT_VERSION));
+    json_object_set_new(b.doc, "absent", b.absent);
+    TRY(fill(&b, err));
+    kvm_str dir, pair;
+    TRY(kvm_job_path(j, "report", &dir, err));
+    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "pair"), &pair, err));
+    const kvm_jat doc = {.v = b.doc, .file = "report", .path = ""};
+    TRY(kvm_report_publish(dir, doc, *j->keep, err));
+    return declare_files(j, dir, pair, err);
+}
+
+static const char *const inputs[] = {"fit", "translator", "mlp?", "items.*", "figures.*",
+                                     "ablation.*", "timing?", "cost.*", NULL};
+static const char *const outputs[] = {"html", "json", "csv.*", NULL};
+const kvm_job_kind kvm_job_report = {KVM_JOB_REPORT, inputs, outputs, params, run};

@@ -1,0 +1,293 @@
+/* report_quality.c - suites, needle recall by length and ablations, from the items that were scored. */
+#include <math.h>
+#include <string.h>
+
+#include "jobs/ablations.h"
+#include "jobs/report_parts.h"
+#include "reports/stats.h"
+
+enum { MAX_LENGTHS = 32 };
+
+typedef struct metric {
+    const char *kind, *name, *title, *format;
+    bool low, as_perplexity;
+} metric;
+
+enum { HIGH, LOW };
+static const metric metrics[] = {
+#define X(kind, name, title, format, better, as_perplexity) \
+    {#kind, #name, title, format, better == LOW, as_perplexity},
+#include "jobs/metrics.def"
+#undef X
+};
+
+static json_t *get(const json_t *o, const char *key)
+{
+    return json_object_get(o, key);
+}
+
+/* the items of a suite as columns, one per arm; items of stated length `length` only (0: all) */
+static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m, int64_t length,
+                          kvm_arena *scratch, kvm_err *err)
+{
+    double *column[KVM_ARM_COUNT];
+    bool seen[KVM_ARM_COUNT] = {false};
+    const ptrdiff_t most = (ptrdiff_t)json_array_size(items);
+    for (int a = 0; a < KVM_ARM_COUNT; a++)
+        if (!(column[a] = kvm_new(scratch, double, most + 1))) return kvm_nomem(err, scratch);
+    size_t i;
+    json_t *item;
+    json_array_foreach(items, i, item) {
+        if (length && json_integer_value(get(item, "length")) != length) continue;
+        for (int a = 0; a < KVM_ARM_COUNT; a++) {
+            const json_t *v = get(get(get(item, "scores"), kvm_arms[a].key), m->name);
+            if (!v) continue;
+            column[a][s->n] = json_number_value(v);
+            seen[a] = true;
+        }
+        s->n++;
+    }
+    for (int a = 0; a < KVM_ARM_COUNT; a++) s->item[a] = seen[a] ? column[a] : NULL;
+    return KVM_OK;
+}
+
+static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUNT],
+                          kvm_scores *s, const json_t *items, const metric *m, double chance,
+                          int64_t length, kvm_arena scratch, kvm_err *err)
+{
+    *s = (kvm_scores){.chance = m->low ? NAN : chance, .lower_better = m->low,
+                      .exp_of_mean = m->as_perplexity, .seed = b->seed};
+    TRY(columns(s, items, m, length, &scratch, err));
+    return kvm_compare(out, s, scratch, err);
+}
+
+/* ---- suites ---- */
+
+static json_t *arms_json(const kvm_scores *s, const kvm_comparison c[KVM_ARM_COUNT])
+{
+    json_t *arms = json_object();
+    for (int a = 0; a < KVM_ARM_COUNT; a++)
+        if (s->item[a])
+            json_object_set_new(arms, kvm_arms[a].key, kvm_comparison_json(&c[a]));
+    return arms;
+}
+
+static json_t *absent_note(const json_t *figures)
+{
+    kvm_text t = {0};
+    const char *arm;
+    json_t *why;
+    json_object_foreach(get(figures, "absent"), arm, why) {
+        if (strcmp(arm, "distilled") == 0) continue;
+        kvm_text_addf(&t, "%s%s: %s", t.len ? "; " : "", arm, json_string_value(why));
+    }
+    json_t *note = t.len ? json_stringn(t.at, (size_t)t.len) : NULL;
+    kvm_text_free(&t);
+    return note;
+}
+
+static kvm_status add_suite(kvm_report_builder *b, json_t *suites, const json_t *items,
+                            const json_t *figures, const metric *m, kvm_arena scratch,
+                            kvm_err *err)
+{
+    kvm_comparison c[KVM_ARM_COUNT];
+    kvm_scores s;
+    const char *name = json_string_value(get(figures, "suite"));
+    TRY(compare(b, c, &s, items, m, json_number_value(get(figures, "chance")), 0, scratch, err));
+    char key[128], title[160];
+    snprintf(key, sizeof key, "%s.%s", name, m->name);
+    snprintf(title, sizeof title, "%s: %s", name, m->title);
+    json_t *suite = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o}", "name", key, "title", title,
+                              "metric", m->title, "format", m->format, "better",
+                              m->low ? "low" : "high", "items", (json_int_t)s.n, "arms",
+                              arms_json(&s, c));
+    json_t *note = absent_note(figures);
+    if (!m->low) json_object_set(suite, "chance", get(figures, "chance"));
+    if (note) json_object_set_new(suite, "note", note);
+    json_array_append_new(suites, suite);
+    return KVM_OK;
+}
+
+/* ---- needle ---- */
+
+static ptrdiff_t lengths_of(const json_t *items, int64_t lengths[MAX_LENGTHS])
+{
+    ptrdiff_t n = 0;
+    size_t i;
+    json_t *item;
+    json_array_foreach(items, i, item) {
+        const int64_t length = json_integer_value(get(item, "length"));
+        ptrdiff_t at = 0;
+        while (at < n && lengths[at] < length) at++;
+        if ((at < n && lengths[at] == length) || n == MAX_LENGTHS) continue;
+        memmove(lengths + at + 1, lengths + at, (size_t)(n - at) * sizeof *lengths);
+        lengths[at] = length;
+        n++;
+    }
+    return n;
+}
+
+static double mean_tokens(const json_t *items, int64_t length)
+{
+    double sum = 0, n = 0;
+    size_t i;
+    json_t *item;
+    json_array_foreach(items, i, item) {
+        if (json_integer_value(get(item, "length")) != length) continue;
+        sum += json_number_value(get(item, "tokens"));
+        n++;
+    }
+    return n > 0 ? floor(sum / n + 0.5) : 0;
+}
+
+static kvm_status add_needle(kvm_report_builder *b, const json_t *items, const metric *m,
+                             kvm_arena scratch, kvm_err *err)
+{
+    int64_t lengths[MAX_LENGTHS];
+    const ptrdiff_t n = lengths_of(items, lengths);
+    json_t *points = json_array();
+    ptrdiff_t per_length = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        kvm_comparison c[KVM_ARM_COUNT];
+        kvm_scores s;
+        TRY(compare(b, c, &s, items, m, 0, lengths[i], scratch, err));
+        json_t *arms = json_object();
+        for (int a = 0; a < KVM_ARM_COUNT; a++)
+            if (s.item[a]) json_object_set_new(arms, kvm_arms[a].key, kvm_est_json(c[a].score));
+        per_length = s.n;
+        json_array_append_new(points, json_pack("{s:I, s:f, s:o}", "tokens",
+                                                (json_int_t)lengths[i], "achieved",
+                                                mean_tokens(items, lengths[i]), "arms", arms));
+    }
+    json_object_set_new(b->doc, "needle", json_pack("{s:I, s:o}", "items",
+                                                    (json_int_t)per_length, "points", points));
+    return KVM_OK;
+}
+
+static kvm_status add_one(kvm_report_builder *b, json_t *suites, const kvm_job_input *items_in,
+                          const kvm_job_input *figures_in, kvm_arena scratch, kvm_err *err)
+{
+    json_t *items, *figures;
+    TRY(kvm_report_load_lines(b, items_in, &items, err));
+    TRY(kvm_report_load(b, figures_in, &figures, err));
+    const char *kind = json_string_value(get(figures, "kind"));
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        if (strcmp(metrics[i].kind, kind) != 0) continue;
+        TRY(add_suite(b, suites, items, figures, &metrics[i], scratch, err));
+        if (strcmp(kind, "needle") == 0) TRY(add_needle(b, items, &metrics[i], scratch, err));
+    }
+    return KVM_OK;
+}
+
+/* the "figures" input that belongs to "items.REST" */
+static const kvm_job_input *figures_for(const kvm_report_builder *b, const char *rest)
+{
+    const char *other;
+    const kvm_job_input *in;
+    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "figures", i, &other)); i++)
+        if (strcmp(other, rest) == 0) return in;
+    return NULL;
+}
+
+static kvm_status with_scratch(kvm_report_builder *b, kvm_arena *scratch,
+                               kvm_status (*part)(kvm_report_builder *, kvm_arena, kvm_err *),
+                               kvm_err *err)
+{
+    TRY(kvm_arena_init(scratch, (size_t)4 << 30, err));
+    const kvm_status s = part(b, *scratch, err);
+    kvm_arena_free(scratch);
+    return s;
+}
+
+static kvm_status quality(kvm_report_builder *b, kvm_arena scratch, kvm_err *err)
+{
+    json_t *suites = json_array();
+    json_object_set_new(b->doc, "suites", suites);
+    const kvm_job_input *items;
+    const char *rest;
+    for (ptrdiff_t i = 0; (items = kvm_report_nth(b, "items", i, &rest)); i++) {
+        const kvm_job_input *figures = figures_for(b, rest);
+        if (!figures)
+            return kvm_fail(err, KVM_NOTFOUND, "the input figures.%s is missing", rest);
+        TRY(add_one(b, suites, items, figures, scratch, err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_report_quality(kvm_report_builder *b, kvm_err *err)
+{
+    kvm_arena scratch = {0};
+    if (!kvm_report_nth(b, "items", 0, NULL)) {
+        json_object_set_new(b->absent, "suites", json_string("the spec asks for no evaluation"));
+        json_object_set_new(b->absent, "needle", json_string("the spec asks for no evaluation"));
+        return KVM_OK;
+    }
+    TRY(with_scratch(b, &scratch, quality, err));
+    if (!get(b->doc, "needle"))
+        json_object_set_new(b->absent, "needle", json_string("the spec names no needle suite"));
+    return KVM_OK;
+}
+
+/* ---- ablations ---- */
+
+static const char *kind_of_items(const json_t *items)
+{
+    const json_t *scores = get(get(json_array_get(items, 0), "scores"), "native");
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
+        if (get(scores, metrics[i].name)) return metrics[i].kind;
+    return "";
+}
+
+static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items, json_t **cells,
+                                 kvm_arena scratch, kvm_err *err)
+{
+    const char *kind = kind_of_items(items);
+    *cells = json_array();
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        if (strcmp(metrics[i].kind, kind) != 0) continue;
+        kvm_comparison c[KVM_ARM_COUNT];
+        kvm_scores s;
+        TRY(compare(b, c, &s, items, &metrics[i], 0, 0, scratch, err));
+        json_array_append_new(*cells, kvm_est_json(c[KVM_ARM_CLOSED_FORM].score));
+    }
+    return KVM_OK;
+}
+
+static json_t *ablation_columns(const char *kind)
+{
+    json_t *columns_ = json_array();
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
+        if (strcmp(metrics[i].kind, kind) == 0)
+            json_array_append_new(columns_, json_pack("{s:s, s:s}", "title", metrics[i].title,
+                                                      "format", metrics[i].format));
+    return columns_;
+}
+
+static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *err)
+{
+    json_t *rows = json_array(), *columns_ = NULL, *items, *cells;
+    const kvm_job_input *in;
+    const char *name;
+    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "ablation", i, &name)); i++) {
+        const kvm_ablation *a = NULL;
+        TRY(kvm_report_load_lines(b, in, &items, err));
+        if (!columns_) columns_ = ablation_columns(kind_of_items(items));
+        if (strcmp(name, "none") != 0)
+            TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"}, err));
+        TRY(ablation_cells(b, items, &cells, scratch, err));
+        json_array_append_new(rows, json_pack("{s:s, s:o}", "title",
+                                              a ? a->title : "complete closed form", "cells",
+                                              cells));
+    }
+    json_object_set_new(b->doc, "ablations",
+                        json_pack("{s:o, s:o}", "columns", columns_, "rows", rows));
+    return KVM_OK;
+}
+
+kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err)
+{
+    kvm_arena scratch = {0};
+    if (kvm_report_nth(b, "ablation", 0, NULL)) return with_scratch(b, &scratch, ablations, err);
+    json_object_set_new(b->absent, "ablations", json_string("the spec asks for none"));
+    return KVM_OK;
+}

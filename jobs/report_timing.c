@@ -1,0 +1,149 @@
+/* report_timing.c - time to first token over lengths, and what building the translator cost. */
+#include <math.h>
+#include <string.h>
+
+#include "jobs/report_parts.h"
+#include "reports/stats.h"
+
+enum { MAX_POINTS = 64 };
+
+static json_t *get(const json_t *o, const char *key)
+{
+    return json_object_get(o, key);
+}
+
+/* a list of seconds as numbers, in the arena */
+static const double *numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a)
+{
+    *n = (ptrdiff_t)json_array_size(list);
+    double *x = kvm_new(a, double, *n + 1);
+    for (ptrdiff_t i = 0; x && i < *n; i++)
+        x[i] = json_number_value(json_array_get(list, (size_t)i));
+    return x;
+}
+
+static kvm_est median_of(const json_t *arm, const char *stage, kvm_arena scratch)
+{
+    ptrdiff_t n;
+    const double *x = numbers(get(arm, stage), &n, &scratch);
+    return x ? kvm_median(x, n, scratch) : kvm_est_missing(KVM_STR("out of memory"));
+}
+
+static json_t *stages_json(const json_t *arm, kvm_arena scratch)
+{
+    json_t *out = json_object(), *list;
+    const char *stage;
+    json_object_foreach((json_t *)(uintptr_t)arm, stage, list)
+        if (strcmp(stage, "total") != 0)
+            json_object_set_new(out, stage, json_real(median_of(arm, stage, scratch).value));
+    return out;
+}
+
+static kvm_est speedup(kvm_report_builder *b, const json_t *cold, const json_t *swap,
+                       kvm_arena scratch)
+{
+    ptrdiff_t n, m;
+    const double *x = numbers(get(cold, "total"), &n, &scratch);
+    const double *y = numbers(get(swap, "total"), &m, &scratch);
+    if (!x || !y || n != m) return kvm_est_missing(KVM_STR("rounds of the arms differ"));
+    return kvm_ratio_rounds(x, y, n, b->seed, scratch);
+}
+
+static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scratch)
+{
+    const json_t *cold = get(p, "cold"), *swap = get(p, "switch");
+    const double tokens = json_number_value(get(p, "tokens"));
+    const double translate = median_of(swap, "translate", scratch).value;
+    json_t *out = json_object();
+    json_object_set(out, "tokens", get(p, "tokens"));
+    json_object_set_new(out, "cold", kvm_est_json(median_of(cold, "total", scratch)));
+    json_object_set_new(out, "switch", kvm_est_json(median_of(swap, "total", scratch)));
+    json_object_set_new(out, "speedup", kvm_est_json(speedup(b, cold, swap, scratch)));
+    json_object_set_new(out, "cold_stages", stages_json(cold, scratch));
+    json_object_set_new(out, "switch_stages", stages_json(swap, scratch));
+    json_object_set(out, "bytes_moved", get(p, "bytes_moved"));
+    json_object_set(out, "peak_bytes", get(p, "peak_bytes"));
+    if (translate > 0) {
+        json_object_set_new(out, "translate_tokens_per_s", json_real(tokens / translate));
+        json_object_set_new(
+            out, "translate_bytes_per_s",
+            json_real(json_number_value(get(p, "bytes_moved")) / translate));
+    }
+    return out;
+}
+
+static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err, kvm_status *s)
+{
+    double sum = 0;
+    const char *name;
+    const kvm_job_input *in;
+    for (ptrdiff_t i = 0; !*s && (in = kvm_report_nth(b, "cost", i, &name)); i++) {
+        json_t *cost;
+        *s = kvm_report_load(b, in, &cost, err);
+        if (*s) break;
+        const double seconds = json_number_value(get(cost, "seconds"));
+        if (strcmp(name, "mlp") != 0) sum += seconds; /* the closed form alone serves */
+        json_array_append_new(steps, json_pack("{s:s, s:f}", "title", name, "seconds", seconds));
+    }
+    return sum;
+}
+
+static kvm_status add_build(kvm_report_builder *b, const double *tokens, const double *cold,
+                            const double *swap, ptrdiff_t n, kvm_err *err)
+{
+    json_t *steps = json_array(), *amortise = json_array();
+    kvm_status s = KVM_OK;
+    const double seconds = total_cost(b, steps, err, &s);
+    json_t *build = json_pack("{s:o, s:o}", "steps", steps, "amortise", amortise);
+    json_object_set_new(b->doc, "build", build);
+    json_object_set(build, "bytes", get(get(b->doc, "translator"), "bytes"));
+    for (ptrdiff_t i = 0; i < n; i++)
+        json_array_append_new(
+            amortise, json_pack("{s:f, s:o}", "tokens", tokens[i], "switches",
+                                kvm_est_json(kvm_amortise(seconds, cold[i], swap[i]))));
+    return s;
+}
+
+static kvm_status add_timing(kvm_report_builder *b, const json_t *timing, kvm_arena scratch,
+                             kvm_err *err)
+{
+    double tokens[MAX_POINTS], cold[MAX_POINTS], swap[MAX_POINTS];
+    json_t *points = json_array(), *p;
+    size_t i;
+    ptrdiff_t n = 0;
+    json_int_t rounds = 0;
+    json_array_foreach(get(timing, "points"), i, p) {
+        if (n == MAX_POINTS) break;
+        json_array_append_new(points, point_json(b, p, scratch));
+        tokens[n] = json_number_value(get(p, "tokens"));
+        cold[n] = median_of(get(p, "cold"), "total", scratch).value;
+        swap[n] = median_of(get(p, "switch"), "total", scratch).value;
+        rounds = json_integer_value(get(p, "rounds")) > rounds
+                     ? json_integer_value(get(p, "rounds"))
+                     : rounds;
+        n++;
+    }
+    json_object_set_new(
+        b->doc, "timing",
+        json_pack("{s:O, s:O, s:O, s:I, s:o, s:o}", "machine", get(timing, "compute"), "threads",
+                  get(timing, "threads"), "warmups", get(timing, "warmups"), "rounds", rounds,
+                  "break_even", kvm_est_json(kvm_break_even(tokens, cold, swap, n)), "points",
+                  points));
+    return add_build(b, tokens, cold, swap, n, err);
+}
+
+kvm_status kvm_report_timing(kvm_report_builder *b, kvm_err *err)
+{
+    const kvm_job_input *in = kvm_job_find_input(b->job, "timing");
+    if (!in) {
+        json_object_set_new(b->absent, "timing", json_string("the spec asks for none"));
+        return add_build(b, NULL, NULL, NULL, 0, err);
+    }
+    json_t *timing;
+    kvm_arena scratch = {0};
+    TRY(kvm_report_load(b, in, &timing, err));
+    TRY(kvm_arena_init(&scratch, (size_t)1 << 30, err));
+    const kvm_status s = add_timing(b, timing, scratch, err);
+    kvm_arena_free(&scratch);
+    return s;
+}

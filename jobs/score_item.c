@@ -1,0 +1,218 @@
+#include "jobs/score_item.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "jobs/scoring.h"
+
+static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep, kvm_encoder *e,
+                           kvm_str text, kvm_err *err)
+{
+    int32_t *out;
+    TRY(kvm_encode(e, text, NULL, keep, &out, n, err));
+    *ids = out;
+    return KVM_OK;
+}
+
+/* the texts that may follow: the continuation, or the choices; generated answers have none */
+static void followers(const kvm_suite *s, const kvm_item *item, const kvm_str **texts,
+                      ptrdiff_t *n)
+{
+    *texts = NULL;
+    *n = 0;
+    if (s->kind == KVM_SUITE_PERPLEXITY) {
+        *texts = &item->continuation;
+        *n = 1;
+    } else if (s->kind == KVM_SUITE_MULTIPLE_CHOICE) {
+        *texts = item->choices;
+        *n = item->choice_count;
+    }
+}
+
+static kvm_status tokenise_after(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
+                                 const kvm_suite *s, const kvm_item *item, kvm_err *err)
+{
+    const kvm_str *texts;
+    followers(s, item, &texts, &ids->after_count);
+    const int32_t **after = kvm_new(keep, const int32_t *, ids->after_count + 1);
+    ptrdiff_t *after_n = kvm_new(keep, ptrdiff_t, ids->after_count + 1);
+    if (!after || !after_n) return kvm_nomem(err, keep);
+    ids->longest = ids->after_count ? 0 : s->max_new_tokens;
+    for (ptrdiff_t i = 0; i < ids->after_count; i++) {
+        TRY(tokenise(&after[i], &after_n[i], keep, e, texts[i], err));
+        if (after_n[i] == 0)
+            return kvm_fail(err, KVM_RANGE, "item %.*s: continuation %td has no tokens",
+                            KVM_STR_ARG(item->id), i);
+        if (after_n[i] > ids->longest) ids->longest = after_n[i];
+    }
+    ids->after = after;
+    ids->after_n = after_n;
+    return KVM_OK;
+}
+
+kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
+                             const kvm_suite *s, const kvm_item *item, kvm_err *err)
+{
+    *ids = (kvm_item_ids){0};
+    TRY(tokenise(&ids->prefix, &ids->prefix_n, keep, e, item->prefix, err));
+    TRY(tokenise(&ids->feed, &ids->feed_n, keep, e, item->question, err));
+    if (ids->feed_n == 0 && ids->prefix_n > 0) { /* every arm needs something to read */
+        ids->prefix_n--;
+        ids->feed = ids->prefix + ids->prefix_n;
+        ids->feed_n = 1;
+    }
+    if (ids->prefix_n < 1)
+        return kvm_fail(err, KVM_RANGE, "item %.*s: the prefix is too short to cache",
+                        KVM_STR_ARG(item->id));
+    TRY(tokenise_after(ids, keep, e, s, item, err));
+    ids->longest += ids->feed_n;
+    return KVM_OK;
+}
+
+static void put(kvm_figures *f, const char *name, double value)
+{
+    f->name[f->n] = name;
+    f->value[f->n++] = value;
+}
+
+static kvm_status read_feed(kvm_model *m, kvm_cache *c, const kvm_item_ids *ids,
+                            float *logits, kvm_err *err)
+{
+    return kvm_model_forward(m, c, ids->feed, ids->feed_n,
+                             &(kvm_forward_options){.logits_last = 1, .logits = logits}, err);
+}
+
+/* logits (n,V) before each of the n ids of `after`, the last being before after[n-1] */
+static kvm_status continue_over(kvm_model *m, kvm_cache *c, const float *before,
+                                const int32_t *after, ptrdiff_t n, float *logits, kvm_err *err)
+{
+    const ptrdiff_t vocab = kvm_model_info_of(m)->vocab;
+    memcpy(logits, before, (size_t)vocab * sizeof *logits);
+    if (n == 1) return KVM_OK;
+    return kvm_model_forward(
+        m, c, after, n - 1,
+        &(kvm_forward_options){.logits_last = n - 1, .logits = logits + vocab}, err);
+}
+
+static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids, kvm_model *m,
+                                   kvm_cache *c, bool native, float *native_logits,
+                                   kvm_arena scratch, kvm_err *err)
+{
+    const ptrdiff_t n = ids->after_n[0], vocab = kvm_model_info_of(m)->vocab;
+    float *before = kvm_new_raw(&scratch, float, vocab);
+    float *logits = native ? native_logits : kvm_new_raw(&scratch, float, n * vocab);
+    double *logprob = kvm_new_raw(&scratch, double, n);
+    if (!before || !logits || !logprob) return kvm_nomem(err, &scratch);
+    TRY(read_feed(m, c, ids, before, err));
+    TRY(continue_over(m, c, before, ids->after[0], n, logits, err));
+    TRY(kvm_op_logprob(kvm_model_compute(m), logprob, kvm_view2(logits, KVM_F32, n, vocab),
+                       ids->after[0], err));
+    double nll = 0, kl = 0, first = 0, agree = 0;
+    for (ptrdiff_t t = 0; t < n; t++) {
+        const float *mine = logits + t * vocab, *theirs = native_logits + t * vocab;
+        const double d = native ? 0 : kvm_score_kl(theirs, mine, vocab);
+        if (t == 0) first = d;
+        kl += d;
+        nll -= logprob[t];
+        agree += kvm_score_argmax(mine, vocab) == kvm_score_argmax(theirs, vocab);
+    }
+    put(out, "nll", nll / (double)n);
+    put(out, "kl", kl / (double)n);
+    put(out, "first_kl", first);
+    put(out, "agreement", agree / (double)n);
+    return KVM_OK;
+}
+
+static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n, kvm_model *m,
+                                 kvm_cache *c, const float *before, kvm_arena scratch,
+                                 kvm_err *err)
+{
+    const ptrdiff_t vocab = kvm_model_info_of(m)->vocab, length = kvm_cache_length(c);
+    float *logits = kvm_new_raw(&scratch, float, n * vocab);
+    double *logprob = kvm_new_raw(&scratch, double, n);
+    if (!logits || !logprob) return kvm_nomem(err, &scratch);
+    TRY(continue_over(m, c, before, after, n, logits, err));
+    TRY(kvm_op_logprob(kvm_model_compute(m), logprob, kvm_view2(logits, KVM_F32, n, vocab),
+                       after, err));
+    *sum = 0;
+    for (ptrdiff_t t = 0; t < n; t++) *sum += logprob[t];
+    return kvm_cache_truncate(c, length, err);
+}
+
+static kvm_status score_choice(kvm_figures *out, const kvm_item *item, const kvm_item_ids *ids,
+                               kvm_model *m, kvm_cache *c, kvm_arena scratch, kvm_err *err)
+{
+    float *before = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
+    if (!before) return kvm_nomem(err, &scratch);
+    TRY(read_feed(m, c, ids, before, err));
+    double best = -INFINITY, best_norm = -INFINITY, gold = 0;
+    ptrdiff_t pick = 0, pick_norm = 0;
+    for (ptrdiff_t i = 0; i < ids->after_count; i++) {
+        double sum;
+        TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], m, c, before, scratch, err));
+        const double norm = sum / (double)item->choices[i].len;
+        if (sum > best) best = sum, pick = i;
+        if (norm > best_norm) best_norm = norm, pick_norm = i;
+        if (i == item->answer) gold = sum;
+    }
+    put(out, "accuracy", pick == item->answer);
+    put(out, "accuracy_norm", pick_norm == item->answer);
+    put(out, "logprob_gold", gold);
+    return KVM_OK;
+}
+
+static kvm_status score_generation(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
+                                   const kvm_item_ids *ids, kvm_model *m, kvm_cache *c,
+                                   kvm_arena *keep, kvm_str *said, kvm_arena scratch,
+                                   kvm_err *err)
+{
+    float *logits = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
+    int32_t *answer = kvm_new(&scratch, int32_t, s->max_new_tokens);
+    if (!logits || !answer) return kvm_nomem(err, &scratch);
+    ptrdiff_t n;
+    kvm_str text;
+    TRY(read_feed(m, c, ids, logits, err));
+    TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, s->max_new_tokens, answer, &n, NULL,
+                     NULL, err));
+    TRY(kvm_decode(kvm_model_tokenizer(m), answer, n, true, keep, &text, err));
+    if (said) *said = text;
+    kvm_answer_score score;
+    TRY(kvm_score_answer(&score, text, item->choices, item->choice_count, scratch, err));
+    if (s->kind == KVM_SUITE_NEEDLE) {
+        put(out, "recall", score.gold_in_answer);
+        put(out, "exact_match", score.exact_match);
+        return KVM_OK;
+    }
+    put(out, "exact_match", score.exact_match);
+    put(out, "f1", score.f1);
+    put(out, "gold_in_answer", score.gold_in_answer);
+    return KVM_OK;
+}
+
+kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
+                          const kvm_item_ids *ids, kvm_model *m, kvm_cache *cache, bool native,
+                          float *native_logits, kvm_arena *keep, kvm_str *said, kvm_err *err)
+{
+    *out = (kvm_figures){0};
+    if (said) *said = KVM_STR("");
+    kvm_arena scratch = {0};
+    TRY(kvm_arena_init(&scratch, (size_t)8 << 30, err));
+    kvm_status st = KVM_OK;
+    switch (s->kind) {
+    case KVM_SUITE_PERPLEXITY:
+        st = score_perplexity(out, ids, m, cache, native, native_logits, scratch, err);
+        break;
+    case KVM_SUITE_MULTIPLE_CHOICE:
+        st = score_choice(out, item, ids, m, cache, scratch, err);
+        break;
+    case KVM_SUITE_GENERATION:
+    case KVM_SUITE_NEEDLE:
+        st = score_generation(out, s, item, ids, m, cache, keep, said, scratch, err);
+        break;
+    case KVM_SUITE_CALIBRATION:
+        st = kvm_fail(err, KVM_USAGE, "a calibration suite cannot be scored");
+        break;
+    }
+    kvm_arena_free(&scratch);
+    return st;
+}

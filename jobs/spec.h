@@ -1,0 +1,33 @@
+/* spec.h - a pair's YAML file, and the graph of jobs that it asks for.
+ *
+ * The spec is checked whole (unknown keys with the nearest known one and the line, types, ranges,
+ * suites, both checkpoints, equal tokenizers) before anything is submitted. Its sections are the
+ * parameters of the job kinds; paths are relative to the file. */
+#ifndef KVM_JOBS_SPEC_H
+#define KVM_JOBS_SPEC_H
+
+#include "jobs/job.h"
+#include "models/model.h"
+
+extern const kvm_field kvm_spec_fields[]; /* for `kvmill help spec` */
+
+typedef struct kvm_spec {
+    kvm_str file, dir, name;          /* name: of the pair */
+    kvm_str source_path, target_path; /* resolved */
+    kvm_str text_path;                /* calibration, resolved */
+    bool both_directions;
+    int64_t seed;
+    kvm_jat root; /* the whole document */
+    kvm_str text; /* the file as it stands, for the report */
+} kvm_spec;
+
+/* KVM_FORMAT / KVM_USAGE / KVM_RANGE with file and line */
+KVM_MUST kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err);
+
+/* kvm_spec_graphs - one graph per direction (1 or 2), sharing captures and moments by their keys. Opens both
+ * models once for their fingerprints. KVM_MISMATCH: the tokenizers differ (first entry named).
+ * The reverse of "a-b" is called by `reverse_name`, or "b-a" when the name is SOURCE-TARGET, else NAME-reversed. */
+KVM_MUST kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c, kvm_graph graphs[2], ptrdiff_t *n,
+                                    kvm_err *err);
+
+#endif

@@ -1,0 +1,268 @@
+#include "jobs/suite.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+
+#ifndef KVM_SUITES_DIR
+#define KVM_SUITES_DIR "jobs/suites"
+#endif
+
+enum { CARD_MAX_BYTES = 1 << 20, ITEMS_MAX_BYTES = 1 << 30 };
+
+static const kvm_field card_fields[] = {
+    {"name", KVM_FIELD_STR, true, "the suite's name", NULL, 0},
+    {"kind", KVM_FIELD_STR, true,
+     "calibration, perplexity, multiple_choice, generation or needle", NULL, 0},
+    {"file", KVM_FIELD_STR, true, "the JSONL file beside the card", NULL, 0},
+    {"licence", KVM_FIELD_STR, true, "under which the items may be used", NULL, 0},
+    {"provenance", KVM_FIELD_STR, true, "where the items come from", NULL, 0},
+    {"chance", KVM_FIELD_NUM, false, "expected score of guessing", NULL, 0},
+    {"max_new_tokens", KVM_FIELD_INT, false, "limit of a generated answer", NULL, 0},
+    {"metric", KVM_FIELD_STR, false, "the headline metric", NULL, 0},
+    {0},
+};
+
+static const struct {
+    const char *name;
+    kvm_suite_kind kind;
+} suite_kinds[] = {
+    {"calibration", KVM_SUITE_CALIBRATION}, {"perplexity", KVM_SUITE_PERPLEXITY},
+    {"multiple_choice", KVM_SUITE_MULTIPLE_CHOICE}, {"generation", KVM_SUITE_GENERATION},
+    {"needle", KVM_SUITE_NEEDLE},
+};
+
+static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
+{
+    kvm_str name;
+    TRY(kvm_json_str(at, &name, err));
+    for (size_t i = 0; i < sizeof suite_kinds / sizeof *suite_kinds; i++)
+        if (kvm_str_eq(name, kvm_str_of(suite_kinds[i].name))) {
+            *kind = suite_kinds[i].kind;
+            return KVM_OK;
+        }
+    return kvm_fail(err, KVM_FORMAT,
+                    "%s:%d: suite kind \"%.*s\" is none of calibration, perplexity, "
+                    "multiple_choice, generation, needle",
+                    at.file, at.line, KVM_STR_ARG(name));
+}
+
+/* the strings of a JSON array into the arena */
+static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out, ptrdiff_t *n,
+                               kvm_err *err)
+{
+    ptrdiff_t count;
+    TRY(kvm_json_array(at, &count, err));
+    if (count == 0)
+        return kvm_fail(err, KVM_FORMAT, "%s: %s is empty", at.file, at.path);
+    kvm_str *strings = kvm_new(keep, kvm_str, count);
+    if (!strings) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < count; i++)
+        TRY(kvm_json_str(kvm_json_item(at, keep, i), &strings[i], err));
+    *out = strings;
+    *n = count;
+    return KVM_OK;
+}
+
+static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
+{
+    TRY(read_strings(kvm_json_get(root, keep, "choices"), keep, &it->choices,
+                     &it->choice_count, err));
+    int64_t answer;
+    TRY(kvm_json_i64(kvm_json_get(root, keep, "answer"), &answer, err));
+    if (answer < 0 || answer >= it->choice_count)
+        return kvm_fail(err, KVM_RANGE, "%s: answer %lld of %td choices", root.file,
+                        (long long)answer, it->choice_count);
+    it->answer = (ptrdiff_t)answer;
+    return KVM_OK;
+}
+
+static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
+{
+    kvm_str *answer = kvm_new(keep, kvm_str, 1);
+    if (!answer) return kvm_nomem(err, keep);
+    int64_t length;
+    TRY(kvm_json_str(kvm_json_get(root, keep, "answer"), answer, err));
+    TRY(kvm_json_i64(kvm_json_get(root, keep, "length"), &length, err));
+    TRY(kvm_json_f64_or(kvm_json_get(root, keep, "depth"), 0, &it->depth, err));
+    if (length <= 0)
+        return kvm_fail(err, KVM_RANGE, "%s: length must be positive", root.file);
+    it->length = (ptrdiff_t)length;
+    it->choices = answer;
+    it->choice_count = 1;
+    return KVM_OK;
+}
+
+static kvm_status read_item(kvm_item *it, kvm_suite_kind kind, kvm_jat root, kvm_arena *keep,
+                            kvm_err *err)
+{
+    *it = (kvm_item){0};
+    TRY(kvm_json_str(kvm_json_get(root, keep, "id"), &it->id, err));
+    if (kind == KVM_SUITE_CALIBRATION)
+        return kvm_json_str(kvm_json_get(root, keep, "text"), &it->prefix, err);
+    TRY(kvm_json_str(kvm_json_get(root, keep, "prefix"), &it->prefix, err));
+    TRY(kvm_json_str_or(kvm_json_get(root, keep, "question"), KVM_STR(""), &it->question,
+                        err));
+    switch (kind) {
+    case KVM_SUITE_PERPLEXITY:
+        return kvm_json_str(kvm_json_get(root, keep, "continuation"), &it->continuation, err);
+    case KVM_SUITE_MULTIPLE_CHOICE:
+        return read_choice_item(it, root, keep, err);
+    case KVM_SUITE_GENERATION:
+        return read_strings(kvm_json_get(root, keep, "answers"), keep, &it->choices,
+                            &it->choice_count, err);
+    case KVM_SUITE_NEEDLE:
+        return read_needle_item(it, root, keep, err);
+    case KVM_SUITE_CALIBRATION:
+        break;
+    }
+    return KVM_OK;
+}
+
+static ptrdiff_t count_lines(kvm_str text)
+{
+    ptrdiff_t lines = 0;
+    kvm_str line;
+    while (text.len > 0) {
+        kvm_str_cut(text, '\n', &line, &text);
+        lines += kvm_str_trim(line).len > 0;
+    }
+    return lines;
+}
+
+static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_str text,
+                             kvm_err *err)
+{
+    const ptrdiff_t lines = count_lines(text);
+    if (lines == 0)
+        return kvm_fail(err, KVM_FORMAT, "%.*s holds no item", KVM_STR_ARG(file));
+    s->items = kvm_new(keep, kvm_item, lines);
+    if (!s->items) return kvm_nomem(err, keep);
+    for (ptrdiff_t number = 1; text.len > 0; number++) {
+        kvm_str line;
+        kvm_str_cut(text, '\n', &line, &text);
+        if (kvm_str_trim(line).len == 0) continue;
+        kvm_str place = kvm_str_fmt(keep, "%.*s:%td", KVM_STR_ARG(file), number);
+        if (!place.at) return kvm_nomem(err, keep);
+        kvm_jat root;
+        TRY(kvm_json_parse(&root, keep, line, place, err));
+        TRY(read_item(&s->items[s->count++], s->kind, root, keep, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status hash_both(const char **sha, kvm_arena *keep, kvm_str card, kvm_str items,
+                            kvm_err *err)
+{
+    char *hex = kvm_new(keep, char, 65);
+    if (!hex) return kvm_nomem(err, keep);
+    kvm_sha *h;
+    TRY(kvm_sha_begin(&h, err));
+    kvm_status s = kvm_sha_add(h, card.at, (size_t)card.len, err);
+    if (!s) s = kvm_sha_add(h, items.at, (size_t)items.len, err);
+    if (s) {
+        kvm_sha_drop(h);
+        return s;
+    }
+    TRY(kvm_sha_end(h, hex, err));
+    *sha = hex;
+    return KVM_OK;
+}
+
+static kvm_str dir_of(kvm_str path)
+{
+    ptrdiff_t end = path.len;
+    while (end > 0 && path.at[end - 1] != '/') end--;
+    return end == 0 ? KVM_STR(".") : kvm_str_slice(path, 0, end > 1 ? end - 1 : end);
+}
+
+static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
+                            kvm_err *err)
+{
+    TRY(kvm_schema_check(card, card_fields, *keep, err));
+    TRY(find_kind(kvm_json_get(card, keep, "kind"), &s->kind, err));
+    TRY(kvm_json_str(kvm_json_get(card, keep, "name"), &s->name, err));
+    TRY(kvm_json_str(kvm_json_get(card, keep, "licence"), &s->licence, err));
+    TRY(kvm_json_str(kvm_json_get(card, keep, "provenance"), &s->provenance, err));
+    TRY(kvm_json_str(kvm_json_get(card, keep, "file"), file, err));
+    TRY(kvm_json_f64_or(kvm_json_get(card, keep, "chance"), 0, &s->chance, err));
+    int64_t max_new;
+    TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
+    if (s->chance < 0 || s->chance >= 1 || max_new < 1 || max_new > 4096)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: chance must be in [0,1), max_new_tokens in 1..4096", card.file);
+    s->max_new_tokens = (ptrdiff_t)max_new;
+    return KVM_OK;
+}
+
+kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_suite *s = kvm_new(keep, kvm_suite, 1);
+    if (!s) return kvm_nomem(err, keep);
+    kvm_str card_text, items_text, file;
+    kvm_jat card;
+    TRY(kvm_file_read(&card_text, keep, path, CARD_MAX_BYTES, err));
+    TRY(kvm_yaml_parse(&card, keep, card_text, path, err));
+    TRY(read_card(s, keep, card, &file, err));
+    s->path = kvm_path_join(keep, dir_of(path), file);
+    if (!s->path.at) return kvm_nomem(err, keep);
+    TRY(kvm_file_read(&items_text, keep, s->path, ITEMS_MAX_BYTES, err));
+    TRY(hash_both(&s->sha, keep, card_text, items_text, err));
+    TRY(read_items(s, keep, s->path, items_text, err));
+    *out = s;
+    return KVM_OK;
+}
+
+/* "needle, prose, …": the cards of a folder, for the message of a suite that is not there */
+static kvm_str list_cards(kvm_arena *keep, kvm_str dir)
+{
+    kvm_text names = {0};
+    DIR *d = opendir(dir.at);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        kvm_str name = kvm_str_of(e->d_name);
+        if (!kvm_str_ends(name, KVM_STR(".yaml"))) continue;
+        kvm_text_addf(&names, "%s%.*s", names.len ? ", " : "", (int)name.len - 5, name.at);
+    }
+    if (d) closedir(d);
+    kvm_str list = kvm_str_copy(keep, names.len ? kvm_text_str(&names) : KVM_STR("none"));
+    kvm_text_free(&names);
+    return list;
+}
+
+kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str name,
+                          kvm_err *err)
+{
+    if (kvm_str_find(name, KVM_STR("/")) >= 0 || kvm_str_ends(name, KVM_STR(".yaml"))) {
+        *path = name.at[0] == '/' ? kvm_str_copy(keep, name) : kvm_path_join(keep, dir, name);
+        return path->at ? KVM_OK : kvm_nomem(err, keep);
+    }
+    const char *from_environment = getenv("KVMILL_SUITES");
+    kvm_str bundled = kvm_str_copy(
+        keep, kvm_str_of(from_environment ? from_environment : KVM_SUITES_DIR));
+    kvm_str found = kvm_str_fmt(keep, "%.*s/%.*s.yaml", KVM_STR_ARG(bundled),
+                                KVM_STR_ARG(name));
+    if (!bundled.at || !found.at) return kvm_nomem(err, keep);
+    if (!kvm_path_exists(found)) {
+        kvm_str known = list_cards(keep, bundled);
+        return kvm_fail(err, KVM_NOTFOUND,
+                        "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
+                        KVM_STR_ARG(name), KVM_STR_ARG(bundled), KVM_STR_ARG(known));
+    }
+    *path = found;
+    return KVM_OK;
+}
+
+kvm_status kvm_suite_sample(ptrdiff_t **index, ptrdiff_t *n, kvm_arena *keep,
+                            const kvm_suite *s, ptrdiff_t wanted, kvm_err *err)
+{
+    const ptrdiff_t count = wanted <= 0 || wanted > s->count ? s->count : wanted;
+    ptrdiff_t *chosen = kvm_new(keep, ptrdiff_t, count);
+    if (!chosen) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < count; i++) chosen[i] = i * s->count / count;
+    *index = chosen;
+    *n = count;
+    return KVM_OK;
+}

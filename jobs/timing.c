@@ -1,0 +1,280 @@
+/* timing.c - the switch against the cold prefill, over lengths.
+ *
+ * Both arms run in one process on the same kernels and threads, no capture hooks in either, interleaved
+ * round by round after the warm-ups, the order turned every round:
+ *   cold    the target reads the n tokens, then takes one more (first decode)
+ *   switch  the source's cache, already there, is copied out (transfer), mapped (translate), put in
+ *           (inject), and the target takes the same one more token
+ * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch": {stage: [s…]}, …}]}. */
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "jobs/open.h"
+#include "translators/apply.h"
+
+static const kvm_field params[] = {
+    {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
+    {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
+    {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
+    {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
+    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens", NULL, KVM_FIELD_INT},
+    {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},
+    {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},
+    {"seconds", KVM_FIELD_NUM, false,
+     "stop a length's rounds after so long, but not before 3; 0: never", NULL, 0},
+    {"seed", KVM_FIELD_INT, false, "of the token ids", NULL, 0},
+    {0},
+};
+
+static const int64_t default_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+enum { MAX_LENGTHS = 64, LEAST_ROUNDS = 3 };
+
+/* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
+#define STAGES(X) X(prefill) X(transfer) X(translate) X(inject) X(first_decode)
+typedef enum stage {
+#define X(name) STAGE_##name,
+    STAGES(X)
+#undef X
+    STAGE_COUNT
+} stage;
+static const char *const stage_names[] = {
+#define X(name) #name,
+    STAGES(X)
+#undef X
+};
+
+typedef struct cell { /* seconds of one arm at one length */
+    double *at[STAGE_COUNT], *total;
+} cell;
+
+typedef struct timing {
+    kvm_job *job;
+    kvm_model *source, *target;
+    kvm_translator translator;
+    kvm_apply *apply;
+    int64_t lengths[MAX_LENGTHS];
+    ptrdiff_t length_count, rounds, warmups;
+    double budget;
+    int32_t *ids;
+    kvm_cache *source_cache, *received, *target_cache;
+    float *logits;
+    json_t *points;
+} timing;
+
+static kvm_status read_lengths(timing *t, kvm_err *err)
+{
+    kvm_job *j = t->job;
+    const kvm_jat list = kvm_json_get(j->params, j->keep, "lengths");
+    if (!kvm_json_has(list)) {
+        t->length_count = sizeof default_lengths / sizeof *default_lengths;
+        for (ptrdiff_t i = 0; i < t->length_count; i++) t->lengths[i] = default_lengths[i];
+        return KVM_OK;
+    }
+    TRY(kvm_json_array(list, &t->length_count, err));
+    if (t->length_count < 1 || t->length_count > MAX_LENGTHS)
+        return kvm_fail(err, KVM_RANGE, "lengths must name 1..%d prefix lengths", MAX_LENGTHS);
+    for (ptrdiff_t i = 0; i < t->length_count; i++) {
+        TRY(kvm_json_i64(kvm_json_item(list, j->keep, i), &t->lengths[i], err));
+        if (t->lengths[i] < 1 || (i && t->lengths[i] <= t->lengths[i - 1]))
+            return kvm_fail(err, KVM_RANGE, "lengths must be positive and ascend");
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_params(timing *t, kvm_err *err)
+{
+    TRY(read_lengths(t, err));
+    TRY(kvm_job_i64(t->job, "rounds", 10, 1, 10000, &t->rounds, err));
+    TRY(kvm_job_i64(t->job, "warmups", 2, 0, 1000, &t->warmups, err));
+    return kvm_job_f64(t->job, "seconds", 0, 0, 1e6, &t->budget, err);
+}
+
+static kvm_status open_models(timing *t, kvm_err *err)
+{
+    kvm_job *j = t->job;
+    kvm_compute *c;
+    const kvm_job_input *in;
+    TRY(kvm_job_compute(j, &c, err));
+    TRY(kvm_job_model(j, c, "source", &t->source, err));
+    TRY(kvm_job_model(j, c, "target", &t->target, err));
+    TRY(kvm_job_need_input(j, "translator", &in, err));
+    TRY(kvm_translator_open(&t->translator, j->keep, in->path, err));
+    return kvm_apply_new(&t->apply, j->keep, c, &t->translator, t->source, t->target, NULL, err);
+}
+
+static kvm_status open_caches(timing *t, kvm_err *err)
+{
+    kvm_job *j = t->job;
+    const ptrdiff_t longest = (ptrdiff_t)t->lengths[t->length_count - 1] + 1;
+    const ptrdiff_t vocab = kvm_model_info_of(t->target)->vocab;
+    ptrdiff_t seed;
+    TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
+    TRY(kvm_cache_new(&t->source_cache, j->keep, t->source, longest, err));
+    TRY(kvm_cache_new(&t->received, j->keep, t->source, longest, err));
+    TRY(kvm_cache_new(&t->target_cache, j->keep, t->target, longest, err));
+    t->ids = kvm_new(j->keep, int32_t, longest);
+    t->logits = kvm_new_raw(j->keep, float, vocab);
+    if (!t->ids || !t->logits) return kvm_nomem(err, j->keep);
+    kvm_rng rng = kvm_rng_seed((uint64_t)seed, 0);
+    for (ptrdiff_t i = 0; i < longest; i++)
+        t->ids[i] = (int32_t)kvm_rng_below(&rng, (uint64_t)vocab);
+    return KVM_OK;
+}
+
+/* ---- one round ---- */
+
+static double lap(double *clock)
+{
+    const double now = kvm_now(), spent = now - *clock;
+    *clock = now;
+    return spent;
+}
+
+static kvm_status first_decode(timing *t, ptrdiff_t n, kvm_err *err)
+{
+    return kvm_model_forward(t->target, t->target_cache, t->ids + n, 1,
+                             &(kvm_forward_options){.logits_last = 1, .logits = t->logits}, err);
+}
+
+static kvm_status run_cold(timing *t, ptrdiff_t n, double s[STAGE_COUNT], kvm_err *err)
+{
+    kvm_cache_clear(t->target_cache);
+    double clock = kvm_now();
+    TRY(kvm_model_forward(t->target, t->target_cache, t->ids, n, &(kvm_forward_options){0}, err));
+    s[STAGE_prefill] = lap(&clock);
+    TRY(first_decode(t, n, err));
+    s[STAGE_first_decode] = lap(&clock);
+    return KVM_OK;
+}
+
+static kvm_status run_switch(timing *t, ptrdiff_t n, double s[STAGE_COUNT], kvm_err *err)
+{
+    kvm_apply_times times = {0};
+    kvm_cache_clear(t->received);
+    kvm_cache_clear(t->target_cache);
+    double clock = kvm_now();
+    TRY(kvm_cache_copy(t->received, t->source_cache, err));
+    s[STAGE_transfer] = lap(&clock);
+    TRY(kvm_apply_run(t->apply, t->received, t->target_cache, &times, err));
+    s[STAGE_inject] = times.inject;
+    s[STAGE_translate] = lap(&clock) - times.inject;
+    TRY(first_decode(t, n, err));
+    s[STAGE_first_decode] = lap(&clock);
+    return KVM_OK;
+}
+
+static void keep_round(cell *c, ptrdiff_t round, const double s[STAGE_COUNT])
+{
+    c->total[round] = 0;
+    for (int k = 0; k < STAGE_COUNT; k++) {
+        c->at[k][round] = s[k];
+        c->total[round] += s[k];
+    }
+}
+
+static kvm_status one_round(timing *t, ptrdiff_t n, ptrdiff_t round, cell *cold, cell *swap,
+                            kvm_err *err)
+{
+    double sc[STAGE_COUNT] = {0}, ss[STAGE_COUNT] = {0};
+    const bool switch_first = round & 1;
+    if (switch_first) TRY(run_switch(t, n, ss, err));
+    TRY(run_cold(t, n, sc, err));
+    if (!switch_first) TRY(run_switch(t, n, ss, err));
+    if (round < 0) return KVM_OK;
+    keep_round(cold, round, sc);
+    keep_round(swap, round, ss);
+    return KVM_OK;
+}
+
+/* ---- one length ---- */
+
+static json_t *seconds_json(const double *s, ptrdiff_t n)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < n; i++) json_array_append_new(list, json_real(s[i]));
+    return list;
+}
+
+static kvm_status put_cell(timing *t, const char *arm, ptrdiff_t tokens, const cell *c,
+                           ptrdiff_t rounds, json_t *point, kvm_err *err)
+{
+    json_t *stages = json_object();
+    json_object_set_new(point, arm, stages);
+    for (int k = 0; k < STAGE_COUNT; k++) {
+        bool any = false;
+        for (ptrdiff_t r = 0; r < rounds; r++) any |= c->at[k][r] > 0;
+        if (!any) continue;
+        json_object_set_new(stages, stage_names[k], seconds_json(c->at[k], rounds));
+        TRY(t->job->host->timing(t->job, arm, tokens, stage_names[k], c->at[k], rounds, err));
+    }
+    json_object_set_new(stages, "total", seconds_json(c->total, rounds));
+    return t->job->host->timing(t->job, arm, tokens, "total", c->total, rounds, err);
+}
+
+static kvm_status new_cell(timing *t, cell *c, kvm_err *err)
+{
+    double *all = kvm_new(t->job->keep, double, (STAGE_COUNT + 1) * t->rounds);
+    if (!all) return kvm_nomem(err, t->job->keep);
+    for (int k = 0; k < STAGE_COUNT; k++) c->at[k] = all + k * t->rounds;
+    c->total = all + STAGE_COUNT * t->rounds;
+    return KVM_OK;
+}
+
+static double peak_bytes(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)u.ru_maxrss * 1024; /* Linux counts KiB */
+}
+
+static kvm_status time_length(timing *t, ptrdiff_t n, kvm_err *err)
+{
+    cell cold, swap;
+    TRY(new_cell(t, &cold, err));
+    TRY(new_cell(t, &swap, err));
+    kvm_cache_clear(t->source_cache);
+    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n, &(kvm_forward_options){0}, err));
+    for (ptrdiff_t r = -t->warmups; r < 0; r++) TRY(one_round(t, n, r, &cold, &swap, err));
+    const double started = kvm_now();
+    ptrdiff_t rounds = 0;
+    while (rounds < t->rounds) {
+        if (kvm_progress_cancelled(t->job->progress))
+            return kvm_fail(err, KVM_CANCELLED, "cancelled at %td tokens", n);
+        TRY(one_round(t, n, rounds++, &cold, &swap, err));
+        if (t->budget > 0 && rounds >= LEAST_ROUNDS && kvm_now() - started > t->budget) break;
+    }
+    json_t *point = json_pack("{s:I, s:I, s:f, s:f, s:f}", "tokens", (json_int_t)n, "rounds",
+                              (json_int_t)rounds, "bytes_moved",
+                              kvm_apply_bytes(t->apply) * (double)n, "flops",
+                              kvm_apply_flops(t->apply) * (double)n, "peak_bytes", peak_bytes());
+    json_array_append_new(t->points, point);
+    TRY(put_cell(t, "cold", n, &cold, rounds, point, err));
+    return put_cell(t, "switch", n, &swap, rounds, point, err);
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    timing t = {.job = j, .points = json_array()};
+    json_t *figures = json_pack("{s:o}", "points", t.points);
+    if (!figures) return kvm_nomem(err, j->keep);
+    kvm_json_own(j->keep, figures);
+    TRY(read_params(&t, err));
+    TRY(open_models(&t, err));
+    TRY(open_caches(&t, err));
+    const ptrdiff_t longest = (ptrdiff_t)t.lengths[t.length_count - 1];
+    for (ptrdiff_t i = 0; i < t.length_count; i++) {
+        kvm_progress_at(j->progress, (double)t.lengths[i], (double)longest, "tokens of prefix");
+        const kvm_status s = time_length(&t, (ptrdiff_t)t.lengths[i], err);
+        if (s) return kvm_err_prefix(err, s, "%lld tokens", (long long)t.lengths[i]);
+    }
+    const kvm_str compute = kvm_compute_describe(kvm_model_compute(t.target), j->keep);
+    json_object_set_new(figures, "compute", json_stringn(compute.at, (size_t)compute.len));
+    json_object_set_new(figures, "warmups", json_integer(t.warmups));
+    json_object_set_new(figures, "threads",
+                        json_integer(kvm_compute_threads(kvm_model_compute(t.target))));
+    return kvm_job_put_json(j, "timing", "timing.json", json_incref(figures), err);
+}
+
+static const char *const inputs[] = {"translator", NULL};
+static const char *const outputs[] = {"timing", NULL};
+const kvm_job_kind kvm_job_timing = {KVM_JOB_TIMING, inputs, outputs, params, run};
