@@ -100,6 +100,9 @@ all: $(LIB) $(BIN)
 $(B)/kernels/%_avx2.o:   VECTOR := -march=x86-64-v3
 $(B)/kernels/%_avx512.o: VECTOR := -march=x86-64-v4
 
+# The scripts that migrations.c copies in are no includes: the compiler does not list them.
+$(B)/schema/migrations.o: $(wildcard schema/migrations/*.sql)
+
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -o $@ $<

@@ -72,7 +72,7 @@ kvm_status kvm_job_key(char key[65], kvm_kind_id kind, const json_t *params,
         shas[i] = kvm_str_of(inputs[i].sha);
     }
     const bool timed = kvm_job_kind_flags(kind) & KVM_KIND_TIMED;
-    const kvm_step step = {.kind = name,
+    const kvm_step_facts step = {.kind = name,
                            .version = kvm_job_kind_version(kind),
                            .params = params,
                            .identity = identity,

@@ -7,6 +7,8 @@
 #ifndef KVM_SCHEMA_DB_H
 #define KVM_SCHEMA_DB_H
 
+#include <jansson.h>
+
 #include "base/str.h"
 
 typedef enum kvm_sql {
@@ -74,8 +76,8 @@ typedef struct kvm_db kvm_db;
 /* A database. New one = new driver file + a row in kvm_db_open's table. */
 typedef struct kvm_db_driver {
     const char *name;
-    /* what {word} stands for; NULL when the driver does not know it */
-    const char *(*word)(kvm_str word);
+    /* appends what {word} stands for; false when the driver does not know it */
+    bool (*word)(kvm_text *out, kvm_str word);
     /* fills db->impl; errors say what to do */
     kvm_status (*open)(kvm_db *db, kvm_str where, const kvm_db_options *options,
                        kvm_err *err);
@@ -91,6 +93,11 @@ typedef struct kvm_db_driver {
     kvm_status (*query)(kvm_db *db, int slot, const char *sql, const kvm_cell *args,
                         ptrdiff_t n, kvm_rows *rows, kvm_arena *keep, int64_t *changed,
                         kvm_err *err);
+    /* known: 1 when that table exists; tables: how many there are at all */
+    kvm_status (*tables)(kvm_db *db, const char *name, int64_t *known, int64_t *tables,
+                         kvm_err *err);
+    /* appends what the database's own checks find wrong, as JSON strings */
+    kvm_status (*check)(kvm_db *db, json_t *problems, kvm_err *err);
 } kvm_db_driver;
 
 extern const kvm_db_driver kvm_db_sqlite;
@@ -98,8 +105,9 @@ extern const kvm_db_driver kvm_db_sqlite;
 struct kvm_db {
     const kvm_db_driver *driver;
     void *impl;
-    int depth; /* of begin; inner ones join the outer transaction */
-    const char *text[KVM_SQL_COUNT]; /* expanded on first use, heap */
+    kvm_arena small;           /* for single values; used by value */
+    int depth;                 /* of begin; inner ones join the outer transaction */
+    char *text[KVM_SQL_COUNT]; /* expanded on first use, heap */
 };
 
 /* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system or an unknown
@@ -121,9 +129,10 @@ KVM_MUST kvm_status kvm_db_exec(kvm_db *db, kvm_sql sql, const kvm_cell *args,
 KVM_MUST kvm_status kvm_db_query(kvm_db *db, kvm_sql sql, const kvm_cell *args,
                                  ptrdiff_t n, kvm_rows *rows, kvm_arena *keep,
                                  kvm_err *err);
-/* kvm_db_insert - a statement that ends in RETURNING id */
-KVM_MUST kvm_status kvm_db_insert(kvm_db *db, kvm_sql sql, const kvm_cell *args,
-                                  ptrdiff_t n, int64_t *id, kvm_err *err);
+/* kvm_db_one - the first column of the first row as a number (RETURNING id, EXISTS-like
+ * reads); 0 when there is no row. */
+KVM_MUST kvm_status kvm_db_one(kvm_db *db, kvm_sql sql, const kvm_cell *args,
+                               ptrdiff_t n, int64_t *value, kvm_err *err);
 /* kvm_db_expand - the text with every {word} spelled for this driver; heap, the caller frees.
  * KVM_INTERNAL for an unknown word. */
 KVM_MUST kvm_status kvm_db_expand(const kvm_db *db, const char *text, char **out,

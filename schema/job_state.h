@@ -40,6 +40,8 @@ typedef struct kvm_queue_policy {
 
 /* ---- submit ---- */
 
+/* kvm_run_insert makes the team, pair and spec rows as needed, and the event and the outbox row. */
+
 typedef struct kvm_run_new {
     kvm_str team, pair, spec; /* spec: canonical JSON */
     const char *key; /* SHA-256 hex: spec, graph, machine (scheduler/submit.h) */
@@ -195,6 +197,14 @@ KVM_MUST kvm_status kvm_job_retry(kvm_catalogue *c, int64_t job, kvm_err *err);
 /* kvm_run_retry - every ended job of the run, and the crash counters of all; the run is open again */
 KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
                                   kvm_err *err);
+
+/* ---- the outbox: hints not yet handed to the queue (kvm_run_insert adds one) ---- */
+
+/* kvm_outbox_next - up to 100 unsent rows: how many, and the number of the last */
+KVM_MUST kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t *last, ptrdiff_t *count,
+                                    kvm_err *err);
+/* kvm_outbox_sent - all up to that number are on their way */
+KVM_MUST kvm_status kvm_outbox_sent(kvm_catalogue *c, int64_t last, kvm_err *err);
 
 /* ---- how a run stands ---- */
 

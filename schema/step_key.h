@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-typedef struct kvm_step {
+typedef struct kvm_step_facts {
     const char *kind;
     int version;
     const json_t *params, *identity; /* NULL: {} */
@@ -15,10 +15,10 @@ typedef struct kvm_step {
     const kvm_str *input_shas;
     ptrdiff_t input_count;
     kvm_str machine; /* class of the machine, of timings only; else empty */
-} kvm_step;
+} kvm_step_facts;
 
 /* kvm_step_key - hex of {identity, inputs: {name: sha}, kind, machine?, params, version} */
-KVM_MUST kvm_status kvm_step_key(char key[65], const kvm_step *step, kvm_arena scratch,
+KVM_MUST kvm_status kvm_step_key(char key[65], const kvm_step_facts *step, kvm_arena scratch,
                                  kvm_err *err);
 
 #endif

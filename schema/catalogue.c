@@ -1,0 +1,193 @@
+#include "schema/catalogue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/build.h"
+#include "base/hash.h"
+#include "schema/catalogue_internal.h"
+#include "schema/migrations.h"
+
+enum { SCRATCH_BYTES = 1 << 30 }; /* reserved, not used: the rows of one call */
+
+int kvm_catalogue_newest(void)
+{
+    return kvm_migrations[kvm_migration_count - 1].version;
+}
+
+void kvm_catalogue_close(kvm_catalogue *c)
+{
+    if (!c || !c->db) return;
+    kvm_db_close(c->db);
+    kvm_arena_free(&c->scratch);
+    c->db = NULL;
+}
+
+static void close_late(void *c)
+{
+    kvm_catalogue_close(c);
+}
+
+/* The catalogue's version; 0 when it has none yet. */
+static kvm_status read_version(kvm_catalogue *c, int *version, kvm_err *err)
+{
+    int64_t v = 0;
+    TRY(kvm_db_one(c->db, KVM_SQL_VERSION, KVM_NO_ARGS, &v, err));
+    *version = (int)v;
+    if (v <= kvm_catalogue_newest()) return KVM_OK;
+    return kvm_fail(
+        err, KVM_VERSION,
+        "the catalogue has schema %d, made by a newer kvmill; this one (%s) "
+        "knows up to %d: use the newer program",
+        *version, KVM_PROGRAM_VERSION, kvm_catalogue_newest());
+}
+
+/* The table of versions comes first. A database that has other tables but not this one belongs to
+ * somebody else. */
+static kvm_status bootstrap(kvm_catalogue *c, kvm_err *err)
+{
+    int64_t known = 0, tables = 0;
+    TRY(c->db->driver->tables(c->db, "schema_version", &known, &tables, err));
+    if (known) return KVM_OK;
+    if (tables)
+        return kvm_fail(err, KVM_FORMAT,
+                        "this database has %lld tables but none of kvmill's: it is not "
+                        "a catalogue",
+                        (long long)tables);
+    return c->db->driver->script(c->db,
+                                 "CREATE TABLE schema_version (version BIGINT PRIMARY "
+                                 "KEY, sha TEXT NOT NULL, program TEXT NOT NULL, "
+                                 "applied_at DOUBLE PRECISION NOT NULL)",
+                                 err);
+}
+
+static kvm_status apply(kvm_catalogue *c, const kvm_migration *m, kvm_err *err)
+{
+    char sha[65], *sql = NULL;
+    TRY(kvm_sha_of(kvm_str_of(m->sql), sha, err));
+    TRY(kvm_db_expand(c->db, m->sql, &sql, err));
+    const kvm_status s = c->db->driver->script(c->db, sql, err);
+    free(sql);
+    if (s) return kvm_err_prefix(err, s, "migration %d", m->version);
+    return kvm_db_exec(c->db, KVM_SQL_VERSION_ADD,
+                       KVM_ARGS(kvm_cell_i(m->version), kvm_cell_c(sha),
+                                kvm_cell_c(KVM_PROGRAM_VERSION)),
+                       NULL, err);
+}
+
+static kvm_status migrate(kvm_catalogue *c, int *from, kvm_err *err)
+{
+    TRY(bootstrap(c, err));
+    TRY(read_version(c, from, err));
+    for (int i = 0; i < kvm_migration_count; i++)
+        if (kvm_migrations[i].version > *from) TRY(apply(c, &kvm_migrations[i], err));
+    return KVM_OK;
+}
+
+/* The write lock is taken before the version is read, so of two starters the second finds the work
+ * done. */
+kvm_status kvm_catalogue_migrate(kvm_catalogue *c, int *from, int *to, kvm_err *err)
+{
+    int before = 0;
+    TRY(kvm_db_begin(c->db, err));
+    TRY(kvm_db_end(c->db, migrate(c, &before, err), err));
+    if (from) *from = before;
+    if (to) *to = kvm_catalogue_newest();
+    return KVM_OK;
+}
+
+/* Most openings find nothing to migrate: they take no lock. */
+static kvm_status up_to_date(kvm_catalogue *c, bool *yes, kvm_err *err)
+{
+    int64_t known = 0, tables = 0;
+    int version = 0;
+    TRY(c->db->driver->tables(c->db, "schema_version", &known, &tables, err));
+    if (known) TRY(read_version(c, &version, err));
+    *yes = version == kvm_catalogue_newest();
+    return KVM_OK;
+}
+
+static kvm_status make_current(kvm_catalogue *c, bool no_migrate, kvm_err *err)
+{
+    bool yes = false;
+    TRY(up_to_date(c, &yes, err));
+    if (yes) return KVM_OK;
+    if (no_migrate)
+        return kvm_fail(err, KVM_VERSION,
+                        "the catalogue's schema is older than this program's (%d): run "
+                        "`kvmill migrate`",
+                        kvm_catalogue_newest());
+    return kvm_catalogue_migrate(c, NULL, NULL, err);
+}
+
+kvm_status kvm_catalogue_open(kvm_catalogue **out, kvm_arena *keep, kvm_str where,
+                              const kvm_catalogue_options *options, kvm_err *err)
+{
+    const kvm_catalogue_options o = options ? *options : (kvm_catalogue_options){0};
+    kvm_catalogue *c = kvm_new(keep, kvm_catalogue, 1);
+    if (!c) return kvm_nomem(err, keep);
+    TRY(kvm_arena_init(&c->scratch, SCRATCH_BYTES, err));
+    kvm_status s =
+        kvm_db_open(&c->db, where, &(kvm_db_options){o.busy_ms, o.full_sync}, err);
+    if (s) {
+        kvm_arena_free(&c->scratch);
+        return s;
+    }
+    TRY(kvm_arena_defer(keep, close_late, c, err));
+    s = make_current(c, o.no_migrate, err);
+    if (s) {
+        kvm_catalogue_close(c);
+        return kvm_err_prefix(err, s, "catalogue %.*s", KVM_STR_ARG(where));
+    }
+    *out = c;
+    return KVM_OK;
+}
+
+kvm_status kvm_catalogue_begin(kvm_catalogue *c, kvm_err *err)
+{
+    return kvm_db_begin(c->db, err);
+}
+
+kvm_status kvm_catalogue_commit(kvm_catalogue *c, kvm_err *err)
+{
+    return kvm_db_commit(c->db, err);
+}
+
+void kvm_catalogue_rollback(kvm_catalogue *c)
+{
+    kvm_db_rollback(c->db);
+}
+
+/* What is wrong with the schema's history: text that differs, versions that are missing. */
+static kvm_status drift(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
+                        kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_VERSIONS, KVM_NO_ARGS, &rows, &scratch, err));
+    for (int i = 0; i < kvm_migration_count; i++) {
+        const kvm_migration *m = &kvm_migrations[i];
+        char sha[65];
+        const char *what = "is missing";
+        TRY(kvm_sha_of(kvm_str_of(m->sql), sha, err));
+        for (ptrdiff_t r = 0; r < rows.count; r++)
+            if (kvm_rows_i64(&rows, r, 0) == m->version)
+                what = kvm_str_eq(kvm_rows_str(&rows, r, 1), kvm_str_of(sha))
+                           ? NULL
+                           : "was applied with another text";
+        if (what)
+            json_array_append_new(problems,
+                                  json_sprintf("migration %d %s", m->version, what));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems, kvm_arena *keep,
+                               kvm_err *err)
+{
+    json_t *list = kvm_json_own(keep, json_array());
+    if (!list) return kvm_nomem(err, keep);
+    TRY(c->db->driver->check(c->db, list, err));
+    TRY(drift(c, list, c->scratch, err));
+    *problems = list;
+    return KVM_OK;
+}

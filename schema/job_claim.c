@@ -1,0 +1,100 @@
+/* job_claim.c - what a claimed job is: its key, its inputs, and an equal job that has its results. */
+#include <string.h>
+
+#include "schema/job_internal.h"
+#include "schema/step_key.h"
+
+static kvm_status read_files(kvm_db *db, kvm_sql sql, int64_t job,
+                             kvm_claim_input **out, ptrdiff_t *count, kvm_arena *keep,
+                             kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_db_query(db, sql, KVM_ARGS(kvm_cell_i(job)), &rows, keep, err));
+    kvm_claim_input *files = kvm_new(keep, kvm_claim_input, rows.count + 1);
+    if (!files) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < rows.count; i++)
+        files[i] = (kvm_claim_input){.name = kvm_rows_str(&rows, i, 0),
+                                     .sha = kvm_rows_str(&rows, i, 1),
+                                     .bytes = kvm_rows_i64(&rows, i, 2)};
+    *out = files;
+    *count = rows.count;
+    return KVM_OK;
+}
+
+static kvm_status key_of(kvm_db *db, int64_t job, char key[65], kvm_arena *a,
+                         kvm_err *err)
+{
+    kvm_rows row;
+    kvm_claim_input *inputs;
+    kvm_jat params, identity;
+    kvm_step_facts step = {0};
+    TRY(kvm_db_query(db, KVM_SQL_JOB_STEP, KVM_ARGS(kvm_cell_i(job)), &row, a, err));
+    if (row.count == 0)
+        return kvm_fail(err, KVM_NOTFOUND, "there is no job %lld", (long long)job);
+    TRY(read_files(db, KVM_SQL_JOB_INPUTS, job, &inputs, &step.input_count, a, err));
+    kvm_str *names = kvm_new(a, kvm_str, step.input_count + 1);
+    kvm_str *shas = kvm_new(a, kvm_str, step.input_count + 1);
+    if (!names || !shas) return kvm_nomem(err, a);
+    for (ptrdiff_t i = 0; i < step.input_count; i++) {
+        names[i] = inputs[i].name;
+        shas[i] = inputs[i].sha;
+    }
+    const kvm_str file = kvm_str_fmt(a, "job %lld", (long long)job);
+    if (!file.at) return kvm_nomem(err, a);
+    TRY(kvm_json_parse(&params, a, kvm_rows_str(&row, 0, 2), file, err));
+    TRY(kvm_json_parse(&identity, a, kvm_rows_str(&row, 0, 3), file, err));
+    step.kind = kvm_rows_str(&row, 0, 0).at;
+    step.version = (int)kvm_rows_i64(&row, 0, 1);
+    step.params = params.v;
+    step.identity = identity.v;
+    step.input_names = names;
+    step.input_shas = shas;
+    return kvm_step_key(key, &step, *a, err);
+}
+
+/* The parsed documents register cleanups, which a scratch arena may not: it runs them here. */
+kvm_status kvm_job__key(kvm_db *db, int64_t job, char key[65], kvm_arena scratch,
+                        kvm_err *err)
+{
+    kvm_arena a = kvm_arena_split(&scratch, kvm_arena_left(&scratch) / 2);
+    const kvm_status s = key_of(db, job, key, &a, err);
+    kvm_arena_free(&a);
+    return s;
+}
+
+static kvm_status unpack(kvm_catalogue *c, kvm_claim *k, const kvm_rows *r,
+                         kvm_arena *keep, kvm_err *err)
+{
+    *k = (kvm_claim){
+        .fence = {kvm_rows_i64(r, 0, 0), kvm_rows_i64(r, 0, 1)},
+        .run = kvm_rows_i64(r, 0, 2),
+        .attempt = (int)kvm_rows_i64(r, 0, 3),
+        .kind = (int)kvm_rows_i64(r, 0, 4),
+        .version = (int)kvm_rows_i64(r, 0, 5),
+        .timed = kvm_rows_i64(r, 0, 6) != 0,
+        .timeout_s = kvm_rows_f64(r, 0, 7),
+        .label = kvm_rows_str(r, 0, 8),
+        .params = kvm_rows_str(r, 0, 9),
+        .identity = kvm_rows_str(r, 0, 10),
+        .key = kvm_rows_str(r, 0, 11),
+        .pair = kvm_rows_str(r, 0, 12),
+    };
+    TRY(read_files(c->db, KVM_SQL_JOB_INPUTS, k->fence.job, &k->inputs, &k->input_count,
+                   keep, err));
+    if (k->timed || k->key.len == 0) return KVM_OK;
+    TRY(kvm_db_one(c->db, KVM_SQL_JOB_EQUAL, KVM_ARGS(kvm_cell_s(k->key)), &k->equal,
+                   err));
+    if (!k->equal) return KVM_OK;
+    return read_files(c->db, KVM_SQL_JOB_OUTPUTS, k->equal, &k->outputs,
+                      &k->output_count, keep, err);
+}
+
+kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
+                         kvm_arena *keep, int64_t worker, int64_t run, double lease_s,
+                         kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_job__claim_row(c, &rows, keep, worker, run, lease_s, err));
+    *found = rows.count > 0;
+    return *found ? unpack(c, claim, &rows, keep, err) : KVM_OK;
+}

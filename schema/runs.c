@@ -1,0 +1,177 @@
+/* runs.c - runs and workers as rows: begun, settled, looked up. */
+#include <string.h>
+
+#include "base/hash.h"
+#include "schema/job_internal.h"
+
+static const char *const run_states[] = {[KVM_RUN_OPEN] = "open",
+                                         [KVM_RUN_SUCCEEDED] = "succeeded",
+                                         [KVM_RUN_FAILED] = "failed",
+                                         [KVM_RUN_CANCELLED] = "cancelled"};
+
+static kvm_status state_of(kvm_str name, kvm_run_state *state, kvm_err *err)
+{
+    for (int i = 0; i < (int)(sizeof run_states / sizeof *run_states); i++)
+        if (kvm_str_eq(name, kvm_str_of(run_states[i]))) {
+            *state = (kvm_run_state)i;
+            return KVM_OK;
+        }
+    return kvm_fail(err, KVM_VERSION, "a run is in the unknown state %.*s",
+                    KVM_STR_ARG(name));
+}
+
+static kvm_status insert(kvm_db *db, const kvm_run_new *r, int64_t *run, kvm_err *err)
+{
+    char sha[65];
+    int64_t team = 0, pair = 0, spec = 0;
+    TRY(kvm_sha_of(r->spec, sha, err));
+    TRY(kvm_db_exec(db, KVM_SQL_TEAM_ADD, KVM_ARGS(kvm_cell_s(r->team)), NULL, err));
+    TRY(kvm_db_one(db, KVM_SQL_TEAM_FIND, KVM_ARGS(kvm_cell_s(r->team)), &team, err));
+    TRY(kvm_db_exec(db, KVM_SQL_PAIR_ADD,
+                    KVM_ARGS(kvm_cell_i(team), kvm_cell_s(r->pair)), NULL, err));
+    TRY(kvm_db_one(db, KVM_SQL_PAIR_FIND,
+                   KVM_ARGS(kvm_cell_i(team), kvm_cell_s(r->pair)), &pair, err));
+    TRY(kvm_db_exec(db, KVM_SQL_SPEC_ADD,
+                    KVM_ARGS(kvm_cell_i(pair), kvm_cell_c(sha), kvm_cell_s(r->spec)),
+                    NULL, err));
+    TRY(kvm_db_one(db, KVM_SQL_SPEC_FIND, KVM_ARGS(kvm_cell_i(pair), kvm_cell_c(sha)),
+                   &spec, err));
+    TRY(kvm_db_one(
+        db, KVM_SQL_RUN_ADD,
+        KVM_ARGS(kvm_cell_i(spec), kvm_cell_c(r->key), kvm_cell_i(r->priority)), run,
+        err));
+    TRY(kvm_db_exec(db, KVM_SQL_OUTBOX_ADD,
+                    KVM_ARGS(kvm_cell_c("run"), kvm_cell_c(r->key)), NULL, err));
+    return kvm_event__add(db, *run, 0, "submitted", r->pair, err);
+}
+
+kvm_status kvm_run_insert(kvm_catalogue *c, const kvm_run_new *r, int64_t *run,
+                          kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, insert(c->db, r, run, err), err);
+}
+
+kvm_status kvm_run__set(kvm_db *db, int64_t run, kvm_run_state state, kvm_err *err)
+{
+    return kvm_db_exec(db, KVM_SQL_RUN_SETTLE,
+                       KVM_ARGS(kvm_cell_i(run), kvm_cell_c(run_states[state])), NULL,
+                       err);
+}
+
+static kvm_status count_jobs(kvm_db *db, int64_t run, int64_t jobs[KVM_STATE_COUNT],
+                             kvm_arena scratch, kvm_err *err)
+{
+    kvm_rows rows;
+    memset(jobs, 0, sizeof *jobs * KVM_STATE_COUNT);
+    TRY(kvm_db_query(db, KVM_SQL_RUN_COUNTS, KVM_ARGS(kvm_cell_i(run)), &rows, &scratch,
+                     err));
+    for (ptrdiff_t i = 0; i < rows.count; i++) {
+        kvm_job_state s;
+        if (kvm_state_find(kvm_rows_str(&rows, i, 0), &s))
+            jobs[s] = kvm_rows_i64(&rows, i, 1);
+    }
+    return KVM_OK;
+}
+
+/* Jobs that are blocked when nothing is active can never start: what they need has ended without
+ * result. */
+kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
+{
+    int64_t active = 0, jobs[KVM_STATE_COUNT];
+    TRY(kvm_db_one(db, KVM_SQL_RUN_ACTIVE, KVM_ARGS(kvm_cell_i(run)), &active, err));
+    if (active) return KVM_OK;
+    TRY(count_jobs(db, run, jobs, scratch, err));
+    const bool failed = jobs[KVM_STATE_FAILED] + jobs[KVM_STATE_PARKED] > 0;
+    const bool cancelled = jobs[KVM_STATE_CANCELLED] + jobs[KVM_STATE_BLOCKED] > 0;
+    return kvm_run__set(db, run,
+                        failed      ? KVM_RUN_FAILED
+                        : cancelled ? KVM_RUN_CANCELLED
+                                    : KVM_RUN_SUCCEEDED,
+                        err);
+}
+
+kvm_status kvm_run_look(kvm_catalogue *c, int64_t run, kvm_run_info *info,
+                        kvm_arena *keep, kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_RUN_READ, KVM_ARGS(kvm_cell_i(run)), &rows, keep,
+                     err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_NOTFOUND, "there is no run %lld", (long long)run);
+    *info = (kvm_run_info){.run = run,
+                           .created_at = kvm_rows_f64(&rows, 0, 1),
+                           .finished_at = kvm_rows_f64(&rows, 0, 2)};
+    TRY(state_of(kvm_rows_str(&rows, 0, 0), &info->state, err));
+    TRY(count_jobs(c->db, run, info->jobs, *keep, err));
+    TRY(kvm_db_query(c->db, KVM_SQL_RUN_TROUBLE, KVM_ARGS(kvm_cell_i(run)), &rows, keep,
+                     err));
+    if (rows.count == 0) return KVM_OK;
+    info->trouble = kvm_rows_i64(&rows, 0, 0);
+    info->trouble_status = (kvm_status)kvm_rows_i64(&rows, 0, 1);
+    info->trouble_label = kvm_rows_str(&rows, 0, 2);
+    info->trouble_message = kvm_rows_str(&rows, 0, 3);
+    return KVM_OK;
+}
+
+kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
+                        kvm_run_state *state, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_RUN_FIND, KVM_ARGS(kvm_cell_c(key)), &rows,
+                     &scratch, err));
+    *run = 0;
+    if (rows.count == 0) return KVM_OK;
+    TRY(state_of(kvm_rows_str(&rows, 0, 1), state, err));
+    *run = kvm_rows_i64(&rows, 0, 0);
+    return KVM_OK;
+}
+
+kvm_status kvm_run_artefacts(kvm_catalogue *c, int64_t run, kvm_result_artefact **out,
+                             ptrdiff_t *count, kvm_arena *keep, kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_RUN_ARTEFACTS, KVM_ARGS(kvm_cell_i(run)), &rows,
+                     keep, err));
+    kvm_result_artefact *all = kvm_new(keep, kvm_result_artefact, rows.count + 1);
+    if (!all) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < rows.count; i++)
+        all[i] = (kvm_result_artefact){.name = kvm_rows_str(&rows, i, 0),
+                                       .sha = kvm_rows_str(&rows, i, 1),
+                                       .bytes = kvm_rows_i64(&rows, i, 2)};
+    *out = all;
+    *count = rows.count;
+    return KVM_OK;
+}
+
+kvm_status kvm_worker_register(kvm_catalogue *c, kvm_str name, kvm_str host,
+                               kvm_str machine, int64_t *worker, kvm_err *err)
+{
+    return kvm_db_one(c->db, KVM_SQL_WORKER_ADD,
+                      KVM_ARGS(kvm_cell_s(name), kvm_cell_s(host), kvm_cell_s(machine)),
+                      worker, err);
+}
+
+kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err)
+{
+    return kvm_db_exec(c->db, KVM_SQL_WORKER_GONE, KVM_ARGS(kvm_cell_i(worker)), NULL,
+                       err);
+}
+
+kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t *last, ptrdiff_t *count,
+                           kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_OUTBOX_NEXT, KVM_NO_ARGS, &rows, &scratch, err));
+    *count = rows.count;
+    *last = rows.count ? kvm_rows_i64(&rows, rows.count - 1, 0) : 0;
+    return KVM_OK;
+}
+
+kvm_status kvm_outbox_sent(kvm_catalogue *c, int64_t last, kvm_err *err)
+{
+    return kvm_db_exec(c->db, KVM_SQL_OUTBOX_SENT, KVM_ARGS(kvm_cell_i(last)), NULL,
+                       err);
+}
