@@ -3,7 +3,7 @@
 #   build/$(V)/   everything a build makes; V = release (default), debug, asan, tsan, cov,
 #                 fuzz, or any other name, which means release flags in a folder of its own
 #   FLOORS="base kernels"   build only these folders, and not the program
-#   T=unit/test_json        build and run only the tests whose path contains this
+#   T="unit/ fuzz_json"     only the tests whose path contains one of these words
 #   WERROR=1                warnings are errors (continuous integration)
 #   VERBOSE=1               show whole commands
 
@@ -80,8 +80,10 @@ FUZZ_SRC  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 ALL_SRC   := $(LIB_SRC) $(CLI_SRC) $(HELP_SRC) $(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
              $(wildcard tests/fuzz/replay.c)
 ifneq ($(T),)
-TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(findstring $(T),$(t)),$(t)))
-FUZZ_SRC := $(foreach t,$(FUZZ_SRC),$(if $(findstring $(T),$(t)),$(t)))
+chosen    = $(foreach t,$(1),$(if $(strip $(foreach w,$(T),$(findstring $(w),$(t)))),$(t)))
+TEST_SRC := $(call chosen,$(TEST_SRC))
+FUZZ_SRC := $(call chosen,$(FUZZ_SRC))
+BENCH_SRC := $(call chosen,$(BENCH_SRC))
 endif
 
 LIB     := $(B)/libkvmill.a
@@ -138,7 +140,7 @@ $(B)/build_info.c: FORCE
 
 -include $(patsubst %.c,$(B)/%.d,$(ALL_SRC)) $(B)/build_info.d
 
-## test: build and run every test (T=text: only those whose path contains it)
+## test: build and run every test (T=words: only those whose path has one)
 .PHONY: test check unit fault
 test check: $(BIN) $(TESTS) $(FUZZERS)
 	@tests/run $(B) '$(T)'
@@ -163,10 +165,10 @@ fuzz:
 	@$(MAKE) V=fuzz fuzzers
 	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_SRC:%.c=build/fuzz/%)
 fuzzers: $(FUZZERS)
-## bench: build and run the benches (T=text: only those)
+## bench: build and run the benches (T=words: only those)
 .PHONY: bench
 bench: $(BENCHES)
-	@for b in $(foreach b,$(BENCHES),$(if $(findstring $(T),$(b)),$(b))); do \
+	@for b in $(BENCHES); do \
 	    echo "== $$b"; $$b || exit 1; done
 
 ## run: the example pair, both directions, from spec to report
