@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
-#include "base/yaml.h"
 #include "base/progress.h"
+#include "base/yaml.h"
 
 enum { KVM_KIND_TIMED = 1 };
 
@@ -82,7 +82,7 @@ typedef struct kvm_node_input {
 typedef struct kvm_node {
     kvm_kind_id kind;
     kvm_str label;           /* "capture small": for people */
-    json_t *params;          /* takes part in the key; owned by the graph's arena */
+    json_t *params;          /* takes part in the key, but for members named *_path, which are places; owned by the graph's arena */
     json_t *identity;        /* further things the result depends on and that are no artefacts: model fingerprints, suite file hashes */
     kvm_node_input *inputs;
     ptrdiff_t input_count;
