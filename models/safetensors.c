@@ -38,10 +38,9 @@ static uint64_t le64(const char *p)
     return v;
 }
 
-static kvm_status read_head(shard *s, kvm_arena *keep, kvm_str path, kvm_err *err)
+static kvm_status read_head(shard *s, kvm_arena *keep, kvm_str map, kvm_str path,
+                            kvm_err *err)
 {
-    kvm_str map;
-    TRY(kvm_file_map(&map, keep, path, err));
     if (map.len < 8)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: %td bytes are no safetensors file (8 bytes of header "
@@ -218,12 +217,20 @@ static kvm_status reserve(kvm_st *st, kvm_arena *keep, size_t tensors, size_t fi
     return st->tensors && st->parts ? KVM_OK : kvm_nomem(err, keep);
 }
 
-static kvm_status open_single(kvm_st *st, kvm_arena *keep, kvm_str path, kvm_err *err)
+static kvm_status open_bytes(kvm_st *st, kvm_arena *keep, kvm_str bytes, kvm_str path,
+                             kvm_err *err)
 {
     shard s;
-    TRY(read_head(&s, keep, path, err));
+    TRY(read_head(&s, keep, bytes, path, err));
     TRY(reserve(st, keep, json_object_size(s.head), 1, err));
     return add_shard(st, keep, &s, NULL, NULL, err);
+}
+
+static kvm_status open_single(kvm_st *st, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_str map;
+    TRY(kvm_file_map(&map, keep, path, err));
+    return open_bytes(st, keep, map, path, err);
 }
 
 /* the distinct file names of a weight_map, as the keys of an object */
@@ -259,6 +266,18 @@ static kvm_status check_all_found(const kvm_st *st, const json_t *map, kvm_str i
     return KVM_OK;
 }
 
+static kvm_status open_shard(kvm_st *st, kvm_arena *keep, kvm_str dir,
+                             const json_t *map, const char *file, kvm_err *err)
+{
+    shard s;
+    kvm_str bytes;
+    const kvm_str path = kvm_path_join(keep, dir, kvm_str_of(file));
+    if (!path.at) return kvm_nomem(err, keep);
+    TRY(kvm_file_map(&bytes, keep, path, err));
+    TRY(read_head(&s, keep, bytes, path, err));
+    return add_shard(st, keep, &s, map, file, err);
+}
+
 static kvm_status open_sharded(kvm_st *st, kvm_arena *keep, kvm_str dir, kvm_str index,
                                kvm_err *err)
 {
@@ -277,43 +296,60 @@ static kvm_status open_sharded(kvm_st *st, kvm_arena *keep, kvm_str dir, kvm_str
     json_t *v;
     json_object_foreach(files, file, v)
     {
-        shard s;
-        const kvm_str path = kvm_path_join(keep, dir, kvm_str_of(file));
-        if (!path.at) return kvm_nomem(err, keep);
-        const kvm_status bad = read_head(&s, keep, path, err);
+        const kvm_status bad = open_shard(st, keep, dir, map, file, err);
         if (bad) return kvm_err_prefix(err, bad, "shard of %s", index.at);
-        TRY(add_shard(st, keep, &s, map, file, err));
     }
     qsort(st->tensors, (size_t)st->n, sizeof *st->tensors, by_name);
     return check_all_found(st, map, index, err);
 }
 
-kvm_status kvm_st_open(kvm_st **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+static kvm_status open_folder(kvm_st *st, kvm_arena *keep, kvm_str path, kvm_err *err)
 {
-    kvm_st *st = kvm_new(keep, kvm_st, 1);
-    if (!st) return kvm_nomem(err, keep);
-    st->path = kvm_str_copy(keep, path);
-    if (!st->path.at) return kvm_nomem(err, keep);
-    if (!kvm_path_is_dir(path)) {
-        TRY(open_single(st, keep, st->path, err));
-    } else {
-        const kvm_str index =
-            kvm_path_join(keep, path, KVM_STR("model.safetensors.index.json"));
-        const kvm_str single = kvm_path_join(keep, path, KVM_STR("model.safetensors"));
-        if (!index.at || !single.at) return kvm_nomem(err, keep);
-        if (kvm_path_exists(index))
-            TRY(open_sharded(st, keep, path, index, err));
-        else if (kvm_path_exists(single))
-            TRY(open_single(st, keep, single, err));
-        else
-            return kvm_fail(err, KVM_NOTFOUND,
-                            "%s: neither model.safetensors.index.json nor "
-                            "model.safetensors is here (pickled checkpoints are not "
-                            "read: they run code when loaded)",
-                            st->path.at);
-    }
+    const kvm_str index =
+        kvm_path_join(keep, path, KVM_STR("model.safetensors.index.json"));
+    const kvm_str single = kvm_path_join(keep, path, KVM_STR("model.safetensors"));
+    if (!index.at || !single.at) return kvm_nomem(err, keep);
+    if (kvm_path_exists(index)) return open_sharded(st, keep, path, index, err);
+    if (kvm_path_exists(single)) return open_single(st, keep, single, err);
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "%s: neither model.safetensors.index.json nor model.safetensors is "
+        "here (pickled checkpoints are not read: they run code when loaded)",
+        path.at);
+}
+
+static kvm_status begin(kvm_st **st, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    *st = kvm_new(keep, kvm_st, 1);
+    if (!*st) return kvm_nomem(err, keep);
+    (*st)->path = kvm_str_copy(keep, path);
+    return (*st)->path.at ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static void sort(kvm_st *st)
+{
     qsort(st->tensors, (size_t)st->n, sizeof *st->tensors, by_name);
     qsort(st->parts, (size_t)st->files, sizeof *st->parts, by_path);
+}
+
+kvm_status kvm_st_open(kvm_st **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_st *st;
+    TRY(begin(&st, keep, path, err));
+    TRY(kvm_path_is_dir(path) ? open_folder(st, keep, st->path, err)
+                              : open_single(st, keep, st->path, err));
+    sort(st);
+    *out = st;
+    return KVM_OK;
+}
+
+kvm_status kvm_st_parse(kvm_st **out, kvm_arena *keep, kvm_str bytes, kvm_str name,
+                        kvm_err *err)
+{
+    kvm_st *st;
+    TRY(begin(&st, keep, name, err));
+    TRY(open_bytes(st, keep, bytes, st->path, err));
+    sort(st);
     *out = st;
     return KVM_OK;
 }

@@ -32,6 +32,9 @@ typedef struct kvm_st_tensor {
  * message names file and tensor. */
 KVM_MUST kvm_status kvm_st_open(kvm_st **st, kvm_arena *keep, kvm_str path,
                                 kvm_err *err);
+/* kvm_st_parse - the same over the bytes of one file that the caller keeps alive */
+KVM_MUST kvm_status kvm_st_parse(kvm_st **st, kvm_arena *keep, kvm_str bytes,
+                                 kvm_str name, kvm_err *err);
 kvm_str kvm_st_path(const kvm_st *st);
 ptrdiff_t kvm_st_files(const kvm_st *st);           /* 1, or the number of shards */
 kvm_str kvm_st_file(const kvm_st *st, ptrdiff_t i); /* path; by name */
