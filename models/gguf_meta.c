@@ -298,7 +298,7 @@ static kvm_status take_tensors(reader *r, kvm_gguf *g, kvm_arena *keep)
 
 static kvm_status take_header(reader *r, kvm_gguf *g)
 {
-    const char *magic;
+    const char *magic = NULL;
     uint32_t version;
     TRY(take(r, 4, &magic, "the magic \"GGUF\""));
     if (memcmp(magic, "GGUF", 4) != 0)
