@@ -1,0 +1,289 @@
+/* Configs: dialects, aliases, defaults, nesting, and numbers that cannot be. */
+#include <math.h>
+#include <string.h>
+
+#include "models/config.h"
+#include "models/rope.h"
+#include "tests/support/check.h"
+
+#define SIZES                                                                          \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"             \
+    "\"num_attention_heads\":4,\"vocab_size\":97"
+
+static kvm_status read(kvm_config *c, kvm_arena *a, const char *text, kvm_err *err)
+{
+    kvm_jat root;
+    TRY(kvm_json_parse(&root, a, kvm_str_of(text), KVM_STR("config.json"), err));
+    return kvm_config_of_json(c, a, root, err);
+}
+
+static kvm_config good(kvm_arena *a, const char *text)
+{
+    kvm_config c;
+    kvm_err err = {0};
+    check_ok(read(&c, a, text, &err), &err);
+    return c;
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 20);
+    const kvm_config c = good(&a, "{\"model_type\":\"llama\"," SIZES "}");
+    assert_string_equal(c.family->name, "llama");
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(c.head_dim, 16);
+    assert_int_equal(c.rope.width, 16);
+    assert_true(c.eps == 1e-6 && c.rope.theta == 1e4);
+    assert_false(c.tied || c.qkv_bias || c.o_bias || c.mlp_bias);
+    const kvm_config q = good(&a, "{\"model_type\":\"qwen2\"," SIZES "}");
+    assert_true(q.qkv_bias && !q.o_bias);
+    const kvm_config b = good(
+        &a, "{\"model_type\":\"llama\",\"attention_bias\":true,\"mlp_bias\":true," SIZES
+            "}");
+    assert_true(b.qkv_bias && b.o_bias && b.mlp_bias);
+    kvm_arena_free(&a);
+}
+
+static void dialects(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "{\"model_type\":\"llama\",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":"
+        "\"llama3\","
+        "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+        "\"original_max_position_embeddings\":8192}," SIZES "}",
+        "{\"model_type\":\"llama\",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":"
+        "\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+        "\"original_max_position_embeddings\":8192}," SIZES "}",
+        "{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_theta\":500000,"
+        "\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+        "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}," SIZES "}",
+        "{\"model_type\":\"wrapped\",\"text_config\":{\"model_type\":\"llama\","
+        "\"original_max_position_embeddings\":8192,\"rope_parameters\":{\"rope_theta\":"
+        "500000,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+        "\"high_freq_factor\":4}," SIZES "}}",
+    };
+    char first[65], hex[65];
+    for (size_t i = 0; i < COUNT(same); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        kvm_err err = {0};
+        const kvm_config c = good(&a, same[i]);
+        check_ok(kvm_config_hash(&c, i ? hex : first, a, &err), &err);
+        if (i) assert_string_equal(first, hex);
+        kvm_arena_free(&a);
+    }
+}
+
+static void windows(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 20);
+    static const struct {
+        const char *fields;
+        ptrdiff_t window[4];
+    } rows[] = {
+        {"\"model_type\":\"qwen2\",\"sliding_window\":9", {0, 0, 0, 0}},
+        {"\"model_type\":\"qwen2\",\"sliding_window\":9,\"use_sliding_window\":true,"
+         "\"max_window_layers\":2",
+         {0, 0, 9, 9}},
+        {"\"model_type\":\"qwen3\",\"sliding_window\":9,\"layer_types\":["
+         "\"sliding_attention\",\"full_attention\",\"attention\",\"sliding_"
+         "attention\"]",
+         {9, 0, 0, 9}},
+        {"\"model_type\":\"llama\",\"sliding_window\":9", {0, 0, 0, 0}},
+        {"\"model_type\":\"ministral3\",\"sliding_window\":9,\"rope_parameters\":"
+         "{\"rope_type\":\"yarn\",\"factor\":16}",
+         {9, 9, 9, 9}},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const kvm_str text = kvm_str_fmt(&a, "{%s," SIZES "}", rows[i].fields);
+        const kvm_config c = good(&a, text.at);
+        assert_memory_equal(c.window, rows[i].window, sizeof rows[i].window);
+    }
+    kvm_arena_free(&a);
+}
+
+static void tied_heads(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 20);
+    static const struct {
+        const char *text;
+        bool tied;
+    } rows[] = {
+        {"{\"model_type\":\"llama\",\"tie_word_embeddings\":true," SIZES "}", true},
+        {"{\"tie_word_embeddings\":true,\"text_config\":{\"model_type\":"
+         "\"llama\"," SIZES "}}",
+         true},
+        {"{\"tie_word_embeddings\":true,\"text_config\":{\"model_type\":\"llama\","
+         "\"tie_word_embeddings\":false," SIZES "}}",
+         false},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_int_equal(good(&a, rows[i].text).tied, rows[i].tied);
+    kvm_arena_free(&a);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        kvm_status status;
+        const char *part;
+    } rows[] = {
+        {"{\"model_type\":\"gpt2\"," SIZES "}", KVM_UNSUPPORTED, "ministral3"},
+        {"{" SIZES "}", KVM_FORMAT, "model_type"},
+        {"{\"model_type\":\"llama\"}", KVM_FORMAT, "hidden_size"},
+        {"{\"model_type\":\"llama\",\"num_key_value_heads\":3," SIZES "}", KVM_RANGE,
+         "3 kv heads"},
+        {"{\"model_type\":\"llama\",\"num_key_value_heads\":0," SIZES "}", KVM_RANGE,
+         "kv heads"},
+        {"{\"model_type\":\"llama\",\"head_dim\":15," SIZES "}", KVM_RANGE, "rotated"},
+        {"{\"model_type\":\"llama\",\"head_dim\":-1," SIZES "}", KVM_RANGE, "head_dim"},
+        {"{\"model_type\":\"llama\",\"head_dim\":\"16\"," SIZES "}", KVM_FORMAT,
+         "head_dim"},
+        {"{\"model_type\":\"llama\",\"rms_norm_eps\":0," SIZES "}", KVM_RANGE, "eps"},
+        {"{\"model_type\":\"llama\",\"rope_theta\":1," SIZES "}", KVM_RANGE,
+         "rope_theta"},
+        {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SIZES "}",
+         KVM_UNSUPPORTED, "gelu"},
+        {"{\"model_type\":\"llama\",\"quantization_config\":{}," SIZES "}",
+         KVM_UNSUPPORTED, "quantised"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\"}," SIZES "}",
+         KVM_UNSUPPORTED, "dynamic"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\"}," SIZES "}",
+         KVM_FORMAT, "factor"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}"
+         "," SIZES "}",
+         KVM_RANGE, "factor"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":4,\"high_freq_factor\":4}," SIZES "}",
+         KVM_RANGE, "low_freq_factor"},
+        {"{\"model_type\":\"llama\",\"partial_rotary_factor\":2," SIZES "}", KVM_RANGE,
+         "partial_rotary_factor"},
+        {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]," SIZES "}",
+         KVM_FORMAT, "4 layers"},
+        {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"mamba\","
+         "\"mamba\",\"mamba\"]," SIZES "}",
+         KVM_UNSUPPORTED, "layer_types"},
+        {"{\"model_type\":\"qwen3\",\"layer_types\":[\"sliding_attention\","
+         "\"attention\","
+         "\"attention\",\"attention\"]," SIZES "}",
+         KVM_FORMAT, "sliding_window"},
+        {"{\"model_type\":\"ministral3\"," SIZES "}", KVM_FORMAT, "rope_parameters"},
+        {"{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,"
+         "\"num_hidden_layers\":2000000000,\"num_attention_heads\":4,\"vocab_size\":"
+         "97}",
+         KVM_RANGE, "layers"},
+        {"[]", KVM_FORMAT, "config.json"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        kvm_err err = {0};
+        kvm_config c;
+        check_status(rows[i].status, read(&c, &a, rows[i].text, &err), &err);
+        check_contains(err.msg, rows[i].part);
+        check_contains(err.msg, "config.json");
+        kvm_arena_free(&a);
+    }
+}
+
+/* the golden file with one text replaced by another of the same length */
+static kvm_status patched(kvm_config *c, kvm_arena *a, const char *from, const char *to,
+                          kvm_err *err)
+{
+    kvm_str bytes = check_read(a, "tests/golden/models/mistral3.gguf");
+    kvm_gguf *g;
+    if (from) {
+        const ptrdiff_t at = kvm_str_find(bytes, kvm_str_of(from));
+        assert_true(at > 0);
+        memcpy((char *)(uintptr_t)bytes.at + at, to, strlen(to));
+    }
+    TRY(kvm_gguf_parse(&g, a, bytes, KVM_STR("m.gguf"), err));
+    return kvm_config_of_gguf(c, a, g, err);
+}
+
+static void from_gguf(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 22);
+    kvm_err err = {0};
+    kvm_config c;
+    check_ok(patched(&c, &a, NULL, NULL, &err), &err);
+    assert_string_equal(c.family->name, "ministral3");
+    assert_int_equal(c.vocab, 97);
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.rope.kind, KVM_ROPE_YARN);
+    assert_int_equal(c.rope.original, 8);
+    assert_true(fabs(c.temperature - 0.1) < 1e-6);
+    assert_false(c.tied);
+    static const struct {
+        const char *from, *to;
+        kvm_status status;
+        const char *part;
+    } rows[] = {
+        {"mistral3", "mistralX", KVM_UNSUPPORTED, "mistralX"},
+        {"mistral3.block_count", "mistral3.block_kount", KVM_NOTFOUND, "block_count"},
+        {"mistral3.rope.freq_base", "mistral3.rope.freq_bose", KVM_OK, ""},
+        {"token_embd.weight", "token_embt.weight", KVM_FORMAT, "token_embd"},
+        {"mistral3.attention.key_length", "mistral3.attention.kez_length", KVM_OK,
+         ""}, /* 64 / 4 heads */
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        err = (kvm_err){0};
+        check_status(rows[i].status, patched(&c, &a, rows[i].from, rows[i].to, &err),
+                     &err);
+        check_contains(err.msg, rows[i].part);
+    }
+    kvm_arena_free(&a);
+}
+
+/* By hand: width 4, theta 100, so frequencies 1 and 1/10. */
+static void frequencies(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 20);
+    kvm_err err = {0};
+    kvm_rope r;
+    kvm_rope_config c = {.theta = 100, .width = 4, .factor = 4, .original = 20};
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    assert_true(r.inv_freq[0] == 1.0f && fabs((double)r.inv_freq[1] - 0.1) < 1e-8);
+    assert_true(r.factor == 1.0f && !r.interleaved && r.width == 4);
+    c.kind = KVM_ROPE_LINEAR;
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    assert_true(r.inv_freq[0] == 0.25f);
+    /* llama3: wave lengths 6.28 and 62.8 against 20/4 and 20/1: between, and beyond */
+    c.kind = KVM_ROPE_LLAMA3, c.low = 1, c.high = 4;
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    const double m = (20 / (2 * acos(-1.0)) - 1) / 3;
+    assert_true(fabs((double)r.inv_freq[0] - (m + (1 - m) / 4)) < 1e-6);
+    assert_true(fabs((double)r.inv_freq[1] - 0.025) < 1e-8);
+    /* YaRN: attention factor given, from mscale pairs, or from the factor alone */
+    c.kind = KVM_ROPE_YARN, c.beta_fast = 32, c.beta_slow = 1, c.truncate = true;
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    assert_true(fabs((double)r.factor - (0.1 * log(4) + 1)) < 1e-6);
+    c.mscale = c.mscale_all_dim = 1;
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    assert_true(r.factor == 1.0f);
+    c.attention_factor = 1.5;
+    check_ok(kvm_rope_of(&r, &a, &c, NULL, &err), &err);
+    assert_true(r.factor == 1.5f);
+    const float divisors[] = {1, 2};
+    c.kind = KVM_ROPE_DEFAULT;
+    check_ok(kvm_rope_of(&r, &a, &c, divisors, &err), &err);
+    assert_true(fabs((double)r.inv_freq[1] - 0.05) < 1e-8);
+    kvm_arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),    cmocka_unit_test(dialects),
+        cmocka_unit_test(windows),     cmocka_unit_test(tied_heads),
+        cmocka_unit_test(refused),     cmocka_unit_test(from_gguf),
+        cmocka_unit_test(frequencies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
