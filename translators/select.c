@@ -31,7 +31,8 @@ size_t kvm_select_bytes(const kvm_moments *m)
         const size_t p = (size_t)all_outputs(m, (kvm_space)s);
         const size_t maps = kvm_ridge_bytes((ptrdiff_t)widest, (ptrdiff_t)p);
         const size_t greedy =
-            sizeof(double) * (f * f + f * p + widest * (widest + 3 * f + 3 * p)) + 65536;
+            sizeof(double) * (f * f + f * p + widest * (widest + 3 * f + 3 * p)) +
+            65536;
         most = maps > most ? maps : most;
         most = greedy > most ? greedy : most;
     }

@@ -1,0 +1,459 @@
+/* Reading and writing the translator file, whose layout translator.h sets down. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "translators/meta.h"
+#include "translators/translator_internal.h"
+
+#define FORMAT "kvmill.translator.v1"
+
+static const char *const weight_names[3] = {"w1", "w2", "w3"};
+static const char *const bias_names[3] = {"b1", "b2", "b3"};
+
+static int parts_of(const kvm_step *s)
+{
+    return s->map == KVM_MAP_MLP ? 3 : 1;
+}
+
+/* "K.3.weight", "V.0.b2" */
+static kvm_str part_name(kvm_arena *keep, const kvm_step *s, int part, bool bias)
+{
+    const char *last = s->map == KVM_MAP_MLP ? (bias ? bias_names : weight_names)[part]
+                       : bias                ? "bias"
+                                             : "weight";
+    return kvm_str_fmt(keep, "%s.%td.%s", kvm_object_name(s->object), s->layer, last);
+}
+
+static ptrdiff_t bias_count(const kvm_step *s, int part)
+{
+    return s->map == KVM_MAP_MLP && part < 2 ? s->groups * s->hidden : s->outputs;
+}
+
+/* ---- numbers ---- */
+
+kvm_status kvm_step__widen(float *out, const kvm_tensor *t, ptrdiff_t at, ptrdiff_t n,
+                           kvm_err *err)
+{
+    const char *from =
+        (const char *)t->data + at * (ptrdiff_t)kvm_dtype_block_bytes(t->dtype);
+    return kvm_widen_row(out, from, t->dtype, n, err);
+}
+
+kvm_status kvm_step__append(kvm_st_writer *w, kvm_dtype dtype, const float *x,
+                            ptrdiff_t n, kvm_err *err)
+{
+    enum { CHUNK = 1024 };
+    unsigned char buffer[4 * CHUNK];
+    for (ptrdiff_t i = 0; i < n; i += CHUNK) {
+        const ptrdiff_t m = n - i < CHUNK ? n - i : CHUNK;
+        TRY(kvm_narrow_row(buffer, dtype, x + i, m, err));
+        TRY(kvm_st_append(w, buffer, (size_t)(m * kvm_dtype_block_bytes(dtype)), err));
+    }
+    return KVM_OK;
+}
+
+bool kvm_step__finite(const kvm_tensor *t, ptrdiff_t n)
+{
+    enum { CHUNK = 1024 };
+    float x[CHUNK];
+    for (ptrdiff_t i = 0; i < n; i += CHUNK) {
+        const ptrdiff_t m = n - i < CHUNK ? n - i : CHUNK;
+        if (kvm_step__widen(x, t, i, m, NULL)) return false;
+        for (ptrdiff_t k = 0; k < m; k++)
+            if (!isfinite(x[k])) return false;
+    }
+    return true;
+}
+
+/* ---- writing ---- */
+
+static json_t *shapes_json(const kvm_row_shape *s, ptrdiff_t n)
+{
+    json_t *heads = json_array(), *dims = json_array();
+    for (ptrdiff_t l = 0; l < n; l++) {
+        json_array_append_new(heads, json_integer(s[l].heads));
+        json_array_append_new(dims, json_integer(s[l].dim));
+    }
+    return json_pack("{s:o, s:o}", "heads", heads, "dim", dims);
+}
+
+static json_t *str_json(kvm_str s)
+{
+    return json_stringn(s.at ? s.at : "", (size_t)s.len);
+}
+
+static json_t *side_json(const kvm_side_info *s)
+{
+    json_t *rotary =
+        json_pack("{s:I, s:b, s:f, s:f, s:o}", "width", (json_int_t)s->rope.width,
+                  "interleaved", s->rope.interleaved, "factor", (double)s->rope.factor,
+                  "theta", s->theta, "sha", str_json(s->rope_sha));
+    return json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "fingerprint",
+                     str_json(s->fingerprint), "name", str_json(s->name), "tokenizer",
+                     str_json(s->tokenizer), "layers", (json_int_t)s->layers, "K",
+                     shapes_json(s->k, s->layers), "V", shapes_json(s->v, s->layers),
+                     "rotary", rotary);
+}
+
+static json_t *real_or_null(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *step_json(const kvm_translator *t, const kvm_step *s, kvm_dtype dtype)
+{
+    json_t *sources = json_array();
+    for (ptrdiff_t i = 0; i < s->sources; i++)
+        json_array_append_new(sources, json_integer(s->source[i]));
+    return json_pack(
+        "{s:s, s:I, s:s, s:s, s:b, s:o, s:I, s:I, s:s, s:s, s:o, s:o, s:o}", "object",
+        kvm_object_name(s->object), "layer", (json_int_t)s->layer, "map",
+        kvm_map_kind_name(s->map), "space",
+        s->object == KVM_OBJECT_K ? kvm_key_space_name(t->keys) : "content",
+        "head_matched", s->head_matched, "sources", sources, "groups",
+        (json_int_t)s->groups, "hidden", (json_int_t)s->hidden, "layout", "out,in",
+        "dtype", kvm_dtype_name(dtype), "lambda", real_or_null(s->lambda), "r2_fit",
+        real_or_null(s->r2_fit), "r2_held", real_or_null(s->r2_held));
+}
+
+static kvm_status metadata(const kvm_translator *t, kvm_dtype dtype, kvm_arena *keep,
+                           json_t **meta, kvm_err *err)
+{
+    json_t *steps = json_array();
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        json_array_append_new(steps, step_json(t, &t->steps[i], dtype));
+    json_t *pair = json_null();
+    if (t->pair.len) {
+        kvm_jat parsed;
+        const kvm_status s =
+            kvm_json_parse(&parsed, keep, t->pair, KVM_STR("pair"), err);
+        if (s) {
+            json_decref(steps);
+            return s;
+        }
+        pair = json_deep_copy(parsed.v);
+    }
+    json_t *root = kvm_json_own(
+        keep, json_pack("{s:s, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "format", FORMAT,
+                        "capture_point", (json_int_t)KVM_POINT_ENGINE, "keys",
+                        kvm_key_space_name(t->keys), "source", side_json(&t->source),
+                        "target", side_json(&t->target), "moments",
+                        str_json(t->moments), "pair", pair, "steps", steps));
+    kvm_str text;
+    if (!root)
+        return kvm_fail(err, KVM_NOMEM, "no memory for the translator's metadata");
+    TRY(kvm_json_canonical(&text, keep, root, err));
+    *meta = kvm_json_own(keep, json_object());
+    if (!*meta) return kvm_nomem(err, keep);
+    TRY(kvm_meta_put(*meta, "format", KVM_STR(FORMAT), err));
+    return kvm_meta_put(*meta, "kvmill", text, err);
+}
+
+static kvm_status append_step(const kvm_step *s, kvm_dtype dtype, kvm_st_writer *w,
+                              kvm_arena scratch, kvm_err *err)
+{
+    for (int p = 0; p < parts_of(s); p++) {
+        const kvm_tensor *t = &s->weight[p];
+        const ptrdiff_t rows = t->dim[0] * t->dim[1], cols = t->dim[2];
+        kvm_arena room = scratch;
+        float *row = kvm_new_raw(&room, float, cols);
+        if (!row) return kvm_nomem(err, &room);
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            TRY(kvm_step__widen(row, t, r * cols, cols, err));
+            TRY(kvm_step__append(w, dtype, row, cols, err));
+        }
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtype, kvm_str path,
+                                kvm_arena scratch, char sha_hex[65], kvm_err *err)
+{
+    TRY(kvm_translator_check(t, err));
+    if (dtype != KVM_F32 && dtype != KVM_BF16)
+        return kvm_fail(err, KVM_DTYPE, "a translator is stored as F32 or BF16, not %s",
+                        kvm_dtype_name(dtype));
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, (size_t)64 << 20, err));
+    json_t *meta = NULL;
+    kvm_status s = metadata(t, dtype, &own, &meta, err);
+    kvm_st_spec *spec = kvm_new(&own, kvm_st_spec, 6 * t->count);
+    ptrdiff_t n = 0;
+    if (!s && !spec) s = kvm_nomem(err, &own);
+    /* all F32 biases first: no dtype after them needs padding */
+    for (int bias = 1; !s && bias >= 0; bias--)
+        for (ptrdiff_t i = 0; i < t->count; i++)
+            for (int p = 0; p < parts_of(&t->steps[i]); p++) {
+                const kvm_step *step = &t->steps[i];
+                const ptrdiff_t *d = step->weight[p].dim;
+                spec[n++] = bias ? (kvm_st_spec){part_name(&own, step, p, true),
+                                                 KVM_F32,
+                                                 1,
+                                                 {bias_count(step, p)}}
+                                 : (kvm_st_spec){part_name(&own, step, p, false),
+                                                 dtype,
+                                                 3,
+                                                 {d[0], d[1], d[2]}};
+                if (!spec[n - 1].name.at) s = kvm_nomem(err, &own);
+            }
+    kvm_st_writer *w = NULL;
+    if (!s) s = kvm_st_begin(&w, &own, path, spec, n, meta, err);
+    for (ptrdiff_t i = 0; !s && i < t->count; i++)
+        for (int p = 0; !s && p < parts_of(&t->steps[i]); p++)
+            s = kvm_st_append(w, t->steps[i].bias[p],
+                              sizeof(float) * (size_t)bias_count(&t->steps[i], p), err);
+    for (ptrdiff_t i = 0; !s && i < t->count; i++)
+        s = append_step(&t->steps[i], dtype, w, scratch, err);
+    if (!s) s = kvm_st_publish(w, sha_hex, err);
+    kvm_arena_free(&own);
+    return s;
+}
+
+/* ---- reading ---- */
+
+static kvm_status take_str(kvm_jat obj, kvm_arena *keep, const char *key, kvm_str *out,
+                           kvm_err *err)
+{
+    kvm_str s;
+    TRY(kvm_json_str(kvm_json_get(obj, keep, key), &s, err));
+    *out = kvm_str_copy(keep, s);
+    return out->at ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static kvm_status take_count(kvm_jat obj, kvm_arena *keep, const char *key,
+                             int64_t least, int64_t most, ptrdiff_t *out, kvm_err *err)
+{
+    int64_t v;
+    const kvm_jat at = kvm_json_get(obj, keep, key);
+    TRY(kvm_json_i64(at, &v, err));
+    if (v < least || v > most)
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: %lld is not between %lld and %lld",
+                        at.file, at.path, (long long)v, (long long)least,
+                        (long long)most);
+    *out = (ptrdiff_t)v;
+    return KVM_OK;
+}
+
+static kvm_status take_shapes(kvm_jat obj, kvm_arena *keep, const char *key,
+                              ptrdiff_t layers, const kvm_row_shape **out, kvm_err *err)
+{
+    enum { MOST = 1 << 20 };
+    const kvm_jat at = kvm_json_get(obj, keep, key);
+    kvm_row_shape *s = kvm_new(keep, kvm_row_shape, layers);
+    if (!s) return kvm_nomem(err, keep);
+    for (int heads = 0; heads < 2; heads++) {
+        const kvm_jat list = kvm_json_get(at, keep, heads ? "heads" : "dim");
+        ptrdiff_t n;
+        TRY(kvm_json_array(list, &n, err));
+        if (n != layers)
+            return kvm_fail(err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
+                            list.file, list.path, n, layers);
+        for (ptrdiff_t l = 0; l < n; l++) {
+            int64_t v;
+            const kvm_jat item = kvm_json_item(list, keep, l);
+            TRY(kvm_json_i64(item, &v, err));
+            if (v < 1 || v > MOST)
+                return kvm_fail(err, KVM_FORMAT, "%s: %s is %lld", item.file, item.path,
+                                (long long)v);
+            if (heads)
+                s[l].heads = (ptrdiff_t)v;
+            else
+                s[l].dim = (ptrdiff_t)v;
+        }
+    }
+    *out = s;
+    return KVM_OK;
+}
+
+static kvm_status take_side(kvm_jat root, kvm_arena *keep, const char *key,
+                            kvm_side_info *s, kvm_err *err)
+{
+    enum { MOST_LAYERS = 4096, MOST_WIDTH = 1 << 20 };
+    const kvm_jat at = kvm_json_get(root, keep, key);
+    TRY(kvm_json_object(at, err));
+    TRY(take_str(at, keep, "fingerprint", &s->fingerprint, err));
+    TRY(take_str(at, keep, "name", &s->name, err));
+    TRY(take_str(at, keep, "tokenizer", &s->tokenizer, err));
+    TRY(take_count(at, keep, "layers", 1, MOST_LAYERS, &s->layers, err));
+    TRY(take_shapes(at, keep, "K", s->layers, &s->k, err));
+    TRY(take_shapes(at, keep, "V", s->layers, &s->v, err));
+    const kvm_jat rotary = kvm_json_get(at, keep, "rotary");
+    double factor;
+    TRY(take_count(rotary, keep, "width", 0, MOST_WIDTH, &s->rope.width, err));
+    TRY(kvm_json_bool_or(kvm_json_get(rotary, keep, "interleaved"), false,
+                         &s->rope.interleaved, err));
+    TRY(kvm_json_f64(kvm_json_get(rotary, keep, "factor"), &factor, err));
+    TRY(kvm_json_f64(kvm_json_get(rotary, keep, "theta"), &s->theta, err));
+    s->rope.factor = (float)factor;
+    return take_str(rotary, keep, "sha", &s->rope_sha, err);
+}
+
+kvm_status kvm_step__sources(kvm_jat list, ptrdiff_t layers, kvm_arena *keep,
+                             const int32_t **out, ptrdiff_t *n, kvm_err *err)
+{
+    ptrdiff_t count;
+    TRY(kvm_json_array(list, &count, err));
+    if (count < 1 || count > layers)
+        return kvm_fail(err, KVM_FORMAT, "%s: %s names %td of %td source layers",
+                        list.file, list.path, count, layers);
+    int32_t *source = kvm_new(keep, int32_t, count);
+    if (!source) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < count; i++) {
+        int64_t v;
+        const kvm_jat item = kvm_json_item(list, keep, i);
+        TRY(kvm_json_i64(item, &v, err));
+        if (v < 0 || v >= layers)
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: %s is %lld; the source has %td layers", item.file,
+                            item.path, (long long)v, layers);
+        source[i] = (int32_t)v;
+    }
+    *out = source;
+    *n = count;
+    return KVM_OK;
+}
+
+static kvm_status take_real(kvm_jat obj, kvm_arena *keep, const char *key, double *out,
+                            kvm_err *err)
+{
+    return kvm_json_f64_or(kvm_json_get(obj, keep, key), (double)NAN, out, err);
+}
+
+static kvm_status take_kind(kvm_jat at, kvm_arena *keep, kvm_step *s, kvm_err *err)
+{
+    kvm_str object, map, layout;
+    const kvm_jat o = kvm_json_get(at, keep, "object"),
+                  m = kvm_json_get(at, keep, "map");
+    const kvm_jat y = kvm_json_get(at, keep, "layout");
+    TRY(kvm_json_str(o, &object, err));
+    TRY(kvm_json_str(m, &map, err));
+    TRY(kvm_json_str(y, &layout, err));
+    if (kvm_object_of_name(object, &s->object))
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no cache object", o.file,
+                        o.path, KVM_STR_ARG(kvm_str_slice(object, 0, 20)));
+    if (kvm_str_eq(map, KVM_STR("ridge")))
+        s->map = KVM_MAP_RIDGE;
+    else if (kvm_str_eq(map, KVM_STR("mlp")))
+        s->map = KVM_MAP_MLP;
+    else
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no kind of map", m.file,
+                        m.path, KVM_STR_ARG(kvm_str_slice(map, 0, 20)));
+    if (!kvm_str_eq(layout, KVM_STR("out,in")))
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: layout '%.*s' is not 'out,in'",
+                        y.file, y.path, KVM_STR_ARG(kvm_str_slice(layout, 0, 20)));
+    return KVM_OK;
+}
+
+/* the step's tensors, as views of the file; the shapes follow from the sides */
+static kvm_status take_tensors(const kvm_translator *t, kvm_step *s, const kvm_st *st,
+                               kvm_arena *keep, kvm_err *err)
+{
+    const ptrdiff_t out = s->outputs / s->groups;
+    const ptrdiff_t rows[3] = {s->map == KVM_MAP_MLP ? s->hidden : out, s->hidden, out};
+    const ptrdiff_t cols[3] = {s->inputs, s->hidden, s->hidden};
+    for (int p = 0; p < parts_of(s); p++) {
+        const kvm_str weight = part_name(keep, s, p, false);
+        const kvm_str bias = part_name(keep, s, p, true);
+        if (!weight.at || !bias.at) return kvm_nomem(err, keep);
+        const ptrdiff_t dim[] = {s->groups, rows[p], cols[p]}, n = bias_count(s, p);
+        const kvm_st_tensor *w, *b;
+        TRY(kvm_st_need(st, weight, KVM_DTYPES, 3, dim, &w, err));
+        TRY(kvm_st_need(st, bias, KVM_F32, 1, &n, &b, err));
+        if (w->t.dtype != KVM_F32 && w->t.dtype != KVM_BF16)
+            return kvm_fail(err, KVM_DTYPE, "%s: %s is %s, not F32 or BF16", t->path.at,
+                            weight.at, kvm_dtype_name(w->t.dtype));
+        if (!kvm_step__finite(&w->t, kvm_tensor_count(&w->t)) ||
+            !kvm_step__finite(&b->t, n))
+            return kvm_fail(err, KVM_NAN, "%s: %s or its bias is not finite",
+                            t->path.at, weight.at);
+        s->weight[p] = w->t;
+        s->bias[p] = b->t.data;
+    }
+    return KVM_OK;
+}
+
+static kvm_status take_step(const kvm_translator *t, kvm_jat at, const kvm_st *st,
+                            kvm_arena *keep, kvm_step *s, kvm_err *err)
+{
+    enum { MOST_WIDTH = 1 << 20 };
+    TRY(kvm_json_object(at, err));
+    TRY(take_kind(at, keep, s, err));
+    TRY(take_count(at, keep, "layer", 0, t->target.layers - 1, &s->layer, err));
+    TRY(kvm_json_bool_or(kvm_json_get(at, keep, "head_matched"), false,
+                         &s->head_matched, err));
+    TRY(kvm_step__sources(kvm_json_get(at, keep, "sources"), t->source.layers, keep,
+                          &s->source, &s->sources, err));
+    const kvm_row_shape out = kvm_step__shape(&t->target, s->object)[s->layer];
+    TRY(take_count(at, keep, "groups", 1, out.heads, &s->groups, err));
+    TRY(take_count(at, keep, "hidden", 0, MOST_WIDTH, &s->hidden, err));
+    if (out.heads % s->groups)
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: %td groups for %td heads", at.file,
+                        at.path, s->groups, out.heads);
+    TRY(take_real(at, keep, "lambda", &s->lambda, err));
+    TRY(take_real(at, keep, "r2_fit", &s->r2_fit, err));
+    TRY(take_real(at, keep, "r2_held", &s->r2_held, err));
+    s->outputs = out.heads * out.dim;
+    s->inputs = kvm_step__inputs(t, s);
+    return take_tensors(t, s, st, keep, err);
+}
+
+static kvm_status take_header(kvm_translator *t, kvm_jat root, kvm_arena *keep,
+                              kvm_err *err)
+{
+    kvm_str format, keys;
+    const kvm_jat at = kvm_json_get(root, keep, "keys");
+    TRY(kvm_json_str(kvm_json_get(root, keep, "format"), &format, err));
+    if (!kvm_str_eq(format, KVM_STR(FORMAT)))
+        return kvm_fail(err, KVM_VERSION, "%s: format '%.*s', expected " FORMAT,
+                        t->path.at, KVM_STR_ARG(kvm_str_slice(format, 0, 40)));
+    TRY(kvm_json_str(at, &keys, err));
+    if (kvm_key_space_of_name(keys, &t->keys))
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no key space", at.file,
+                        at.path, KVM_STR_ARG(kvm_str_slice(keys, 0, 20)));
+    TRY(take_side(root, keep, "source", &t->source, err));
+    TRY(take_side(root, keep, "target", &t->target, err));
+    TRY(take_str(root, keep, "moments", &t->moments, err));
+    const kvm_jat pair = kvm_json_get(root, keep, "pair");
+    t->pair = KVM_STR("");
+    return kvm_json_has(pair) ? kvm_json_canonical(&t->pair, keep, pair.v, err)
+                              : KVM_OK;
+}
+
+kvm_status kvm_translator_read(kvm_translator *out, kvm_arena *keep, kvm_str path,
+                               kvm_err *err)
+{
+    kvm_st *st;
+    kvm_str text;
+    kvm_jat root;
+    kvm_translator t = {0};
+    TRY(kvm_st_open(&st, keep, path, err));
+    t.path = kvm_st_path(st);
+    TRY(kvm_meta_format(st, FORMAT, err));
+    TRY(kvm_meta_str(st, "kvmill", &text, err));
+    TRY(kvm_json_parse(&root, keep, text, t.path, err));
+    TRY(take_header(&t, root, keep, err));
+    const kvm_jat steps = kvm_json_get(root, keep, "steps");
+    TRY(kvm_json_array(steps, &t.count, err));
+    if (t.count != 2 * t.target.layers)
+        return kvm_fail(err, KVM_MISMATCH,
+                        "%s: %td steps for %td target layers; a partial translator is "
+                        "of no use",
+                        t.path.at, t.count, t.target.layers);
+    kvm_step *step = kvm_new(keep, kvm_step, t.count);
+    if (!step) return kvm_nomem(err, keep);
+    ptrdiff_t tensors = 0;
+    for (ptrdiff_t i = 0; i < t.count; i++) {
+        TRY(take_step(&t, kvm_json_item(steps, keep, i), st, keep, &step[i], err));
+        tensors += 2 * parts_of(&step[i]);
+    }
+    t.steps = step;
+    const kvm_status s = kvm_translator_check(&t, err);
+    if (s) return kvm_err_prefix(err, s, "%s", t.path.at);
+    if (kvm_st_count(st) != tensors)
+        return kvm_fail(err, KVM_FORMAT, "%s: %td tensors, its steps have %td",
+                        t.path.at, kvm_st_count(st), tensors);
+    *out = t;
+    return KVM_OK;
+}
