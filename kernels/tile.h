@@ -24,19 +24,24 @@ enum { NV = 2, NR = NV * VW };
 V_INLINE void tile_sum(vf acc[][NV], const int mr, const float *a, ptrdiff_t lda,
                        const float *b, ptrdiff_t k)
 {
+    /* an accumulator under an index that is no constant would live in memory: every loop
+     * over them is unrolled */
     enum { BASES = (MR + 2) / 3 };
     const float *base[BASES];
-    for (int i = 0; i < BASES && 3 * i < mr; i++) base[i] = a + 3 * i * lda;
-    for (int i = 0; i < mr; i++)
-        for (int v = 0; v < NV; v++) acc[i][v] = v_all(0);
+    V_UNROLL for (int i = 0; i < (mr + 2) / 3; i++) base[i] = a + 3 * i * lda;
+    V_UNROLL for (int i = 0; i < mr; i++) V_UNROLL for (int v = 0; v < NV; v++)
+        acc[i][v] = v_all(0);
     for (ptrdiff_t p = 0; p < k; p++) {
         vf bv[NV];
-        for (int v = 0; v < NV; v++) bv[v] = v_load(b + p * NR + v * VW);
-        for (int i = 0; i < mr; i++) {
+        V_UNROLL for (int v = 0; v < NV; v++) bv[v] = v_load(b + p * NR + v * VW);
+        V_UNROLL for (int i = 0; i < mr; i++)
+        {
             const vf x = v_all(base[i / 3][i % 3 * lda]);
-            for (int v = 0; v < NV; v++) acc[i][v] = v_fma(x, bv[v], acc[i][v]);
+            V_UNROLL for (int v = 0; v < NV; v++) acc[i][v] =
+                v_fma(x, bv[v], acc[i][v]);
         }
-        for (int i = 0; i < BASES && 3 * i < mr; i++) {
+        V_UNROLL for (int i = 0; i < (mr + 2) / 3; i++)
+        {
             base[i]++;
             __asm__("" : "+r"(base[i]));
         }
@@ -47,20 +52,27 @@ V_INLINE void tile_sum(vf acc[][NV], const int mr, const float *a, ptrdiff_t lda
 V_INLINE void tile_store(float *c, ptrdiff_t ldc, vf acc[][NV], const int mr,
                          const float *bias, bool add, ptrdiff_t cols)
 {
-    for (int v = 0; v < NV; v++) {
-        const ptrdiff_t left = cols - v * VW, n = left < VW ? left : VW;
-        if (n <= 0) return;
-        const bool whole = n == VW;
-        vf b = v_all(0);
-        if (bias) b = whole ? v_load(bias + v * VW) : v_load_n(bias + v * VW, n);
-        for (int i = 0; i < mr; i++) {
-            float *to = c + i * ldc + v * VW;
-            vf sum = acc[i][v] + b;
-            if (add) sum = sum + (whole ? v_load(to) : v_load_n(to, n));
-            if (whole)
+    if (cols >= NR) {
+        V_UNROLL for (int v = 0; v < NV; v++)
+        {
+            const vf b = bias ? v_load(bias + v * VW) : v_all(0);
+            V_UNROLL for (int i = 0; i < mr; i++)
+            {
+                float *to = c + i * ldc + v * VW;
+                vf sum = acc[i][v] + b;
+                if (add) sum = sum + v_load(to);
                 v_store(to, sum);
-            else
-                v_store_n(to, sum, n);
+            }
+        }
+        return;
+    }
+    float sums[MR * NR];
+    V_UNROLL for (int i = 0; i < mr; i++) V_UNROLL for (int v = 0; v < NV; v++)
+        v_store(sums + i * NR + v * VW, acc[i][v]);
+    for (int i = 0; i < mr; i++) {
+        for (ptrdiff_t o = 0; o < cols; o++) {
+            const float sum = sums[i * NR + o] + (bias ? bias[o] : 0);
+            c[i * ldc + o] = add ? sum + c[i * ldc + o] : sum;
         }
     }
 }

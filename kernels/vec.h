@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define V_INLINE static inline __attribute__((always_inline))
+#define V_UNROLL _Pragma("GCC unroll 32")
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>

@@ -1,0 +1,363 @@
+/* bench_kernels - the kernels against OpenBLAS and against the machine's FMA peak.
+ *
+ *   bench_kernels [backend] [threads] [rounds] [part]     part: linear decode attention gram rows
+ *
+ * Shapes are those of SmolLM2-135M: d 576, 9 query and 3 kv heads of 64, ffn 1536, vocabulary 49152.
+ * Each line first checks its result, then times both arms interleaved; figures are medians
+ * and ratios of the same rounds, for the machine changes speed by the second. */
+#include "kernels/ops.h"
+
+#include <cblas.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+enum { MOST_ROUNDS = 101 };
+
+typedef struct bench {
+    kvm_arena keep;
+    kvm_compute *c;
+    kvm_rng rng;
+    int threads, rounds;
+} bench;
+
+static void die(const char *what, const kvm_err *err)
+{
+    fprintf(stderr, "bench_kernels: %s: %s\n", what, err ? err->msg : "");
+    exit(1);
+}
+
+#define OK(call)                                                                       \
+    do {                                                                               \
+        kvm_err err = {0};                                                             \
+        if (call) die(#call, &err);                                                    \
+    } while (0)
+
+static float *numbers(bench *b, ptrdiff_t n)
+{
+    float *p = kvm_new_raw(&b->keep, float, n);
+    if (!p) die("out of memory", NULL);
+    for (ptrdiff_t i = 0; i < n; i++) p[i] = (float)kvm_rng_unit(&b->rng) - 0.5f;
+    return p;
+}
+
+static kvm_tensor stored(bench *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1)
+{
+    const float *from = numbers(b, n0 * n1);
+    if (d == KVM_F32) return kvm_view2_const(from, d, n0, n1);
+    uint8_t *p = kvm_new_raw(&b->keep, uint8_t, 2 * n0 * n1);
+    if (!p) die("out of memory", NULL);
+    if (d == KVM_Q8_0) { /* scale 2^-8 */
+        for (ptrdiff_t i = 0; i < n0 * n1 / 32; i++) {
+            p[34 * i] = 0, p[34 * i + 1] = 0x1c;
+            for (int k = 0; k < 32; k++)
+                p[34 * i + 2 + k] = (uint8_t)(int8_t)(from[32 * i + k] * 255);
+        }
+    } else {
+        OK(kvm_narrow_row(p, d, from, n0 * n1, &err));
+    }
+    return kvm_view2(p, d, n0, n1);
+}
+
+/* ---- time ------------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, by_size);
+    return x[n / 2];
+}
+
+typedef void work(void *ctx);
+
+/* seconds per call, enough calls for 2 ms */
+static double once(work *f, void *ctx, int calls)
+{
+    const double from = kvm_now();
+    for (int i = 0; i < calls; i++) f(ctx);
+    return (kvm_now() - from) / calls;
+}
+
+typedef struct arms {
+    double ours, theirs, ratio, peak_share; /* medians: seconds, seconds, theirs/ours */
+} arms;
+
+__attribute__((target("avx2,fma"))) static double fma_chain(double n)
+{
+    __m256 acc[12];
+    for (int i = 0; i < 12; i++) acc[i] = _mm256_set1_ps((float)i);
+    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
+    for (double i = 0; i < n; i += 12 * 16)
+        for (int k = 0; k < 12; k++) acc[k] = _mm256_fmadd_ps(acc[k], x, y);
+    for (int i = 1; i < 12; i++) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+    return (double)_mm256_cvtss_f32(acc[0]);
+}
+
+static void fma_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    ((volatile double *)ctx)[8 * part] = fma_chain(4e8);
+}
+
+/* flop/s of all threads together, now */
+static double fma_peak(bench *b)
+{
+    double sink[8 * 64];
+    const double from = kvm_now();
+    kvm_pool_run(kvm_compute_pool(b->c), b->threads, fma_part, sink);
+    return 4e8 * b->threads / (kvm_now() - from);
+}
+
+static arms compare(bench *b, work *ours, work *theirs, void *ctx, double flops)
+{
+    double t0[MOST_ROUNDS], t1[MOST_ROUNDS], r[MOST_ROUNDS], p[MOST_ROUNDS];
+    ours(ctx);
+    if (theirs) theirs(ctx);
+    const double first = once(ours, ctx, 1);
+    const int calls = first < 2e-3 ? (int)(2e-3 / first) + 1 : 1;
+    for (int i = 0; i < b->rounds; i++) {
+        const double peak = fma_peak(b);
+        t0[i] = once(ours, ctx, calls);
+        t1[i] = theirs ? once(theirs, ctx, calls) : 0;
+        r[i] = t1[i] / t0[i];
+        p[i] = flops / t0[i] / peak;
+    }
+    return (arms){median(t0, b->rounds), median(t1, b->rounds), median(r, b->rounds),
+                  median(p, b->rounds)};
+}
+
+/* ---- linear ----------------------------------------------------------------------- */
+
+typedef struct linear_case {
+    bench *b;
+    kvm_tensor y, x;
+    const float *w32;
+    float *z;
+    kvm_weight *w;
+    ptrdiff_t t, i, o;
+} linear_case;
+
+static void linear_ours(void *ctx)
+{
+    linear_case *k = ctx;
+    OK(kvm_op_linear(k->b->c, k->y, k->x, k->w, false, &err));
+}
+
+static void linear_blas(void *ctx)
+{
+    linear_case *k = ctx;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)k->t, (int)k->o,
+                (int)k->i, 1, k->x.data, (int)k->i, k->w32, (int)k->i, 0, k->z,
+                (int)k->o);
+}
+
+static void bench_linear(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t o)
+{
+    const kvm_arena at = b->keep;
+    const kvm_tensor m = stored(b, d, o, i);
+    float *w32 = kvm_new_raw(&b->keep, float, o *i);
+    OK(kvm_widen_row(w32, m.data, d, o * i, &err));
+    linear_case k = {.b = b, .w32 = w32, .t = t, .i = i, .o = o};
+    k.x = kvm_view2(numbers(b, t * i), KVM_F32, t, i);
+    k.y = kvm_view2(numbers(b, t * o), KVM_F32, t, o);
+    k.z = numbers(b, t * o);
+    OK(kvm_weight_new(&k.w, &b->keep, b->c, m, NULL, &err));
+    linear_ours(&k);
+    linear_blas(&k);
+    const float *y = k.y.data;
+    for (ptrdiff_t n = 0; n < t * o; n++)
+        if (!(fabsf(y[n] - k.z[n]) < 1e-3f)) die("linear differs from sgemm", NULL);
+    const double flops = 2.0 * (double)t * (double)i * (double)o;
+    const arms a = compare(b, linear_ours, linear_blas, &k, flops);
+    const double bytes =
+        (double)(o * i) * kvm_dtype_block_bytes(d) / kvm_dtype_block(d);
+    printf(
+        "linear %-4s M=%-4td I=%-4td O=%-5td %7.1f GF/s %5.1f GB/s | sgemm f32 %7.1f | "
+        "ratio %5.2f | %4.1f %% of peak\n",
+        kvm_dtype_name(d), t, i, o, flops / a.ours * 1e-9, bytes / a.ours * 1e-9,
+        flops / a.theirs * 1e-9, a.ratio, 100 * a.peak_share);
+    b->keep = at;
+}
+
+/* ---- attention -------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    bench *b;
+    kvm_tensor y, q, k, v;
+    ptrdiff_t first;
+} attention_case;
+
+static void attention_ours(void *ctx)
+{
+    attention_case *k = ctx;
+    OK(kvm_op_attention(k->b->c, k->y, k->q, k->k, k->v, k->first, 0, 0.125, &err));
+}
+
+static void bench_attention(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t keys)
+{
+    const kvm_arena at = b->keep;
+    attention_case k = {.b = b, .first = keys - t};
+    k.q = kvm_view3(numbers(b, t * 576), KVM_F32, t, 9, 64);
+    k.y = kvm_view3(numbers(b, t * 576), KVM_F32, t, 9, 64);
+    k.k = kvm_view3(stored(b, d, 3 * keys, 64).data, d, 3, keys, 64);
+    k.v = kvm_view3(stored(b, d, 3 * keys, 64).data, d, 3, keys, 64);
+    const double seen = (double)t * ((double)keys + (double)(k.first + 1)) / 2;
+    const double flops = 4.0 * 64 * 9 * seen; /* of the causal triangle, no more */
+    const arms a = compare(b, attention_ours, NULL, &k, flops);
+    printf("attention %-4s T=%-4td C=%-5td %9.3f ms %6.1f GF/s | %4.1f %% of peak\n",
+           kvm_dtype_name(d), t, keys, 1e3 * a.ours, flops / a.ours * 1e-9,
+           100 * a.peak_share);
+    b->keep = at;
+}
+
+/* ---- moments ---------------------------------------------------------------------- */
+
+typedef struct gram_case {
+    bench *b;
+    kvm_tensor g, x;
+    float *s;
+} gram_case;
+
+static void gram_ours(void *ctx)
+{
+    gram_case *k = ctx;
+    OK(kvm_op_gram(k->b->c, k->g, k->x, &err));
+}
+
+static void gram_blas(void *ctx)
+{
+    gram_case *k = ctx;
+    const int f = (int)k->x.dim[1], n = (int)k->x.dim[0];
+    cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, f, n, 1, k->x.data, f, 0, k->s,
+                f);
+}
+
+static void bench_gram(bench *b, ptrdiff_t n, ptrdiff_t f)
+{
+    const kvm_arena at = b->keep;
+    gram_case k = {.b = b};
+    k.x = kvm_view2(numbers(b, n * f), KVM_F32, n, f);
+    k.s = numbers(b, f * f);
+    k.g = kvm_view2(kvm_new(&b->keep, double, f *f), KVM_F64, f, f);
+    if (!k.g.data) die("out of memory", NULL);
+    const double flops = (double)n * (double)f * (double)f;
+    const arms a = compare(b, gram_ours, gram_blas, &k, flops);
+    printf("gram N=%-5td F=%-5td %7.1f GF/s | ssyrk %7.1f | ratio %5.2f | %4.1f %% of "
+           "peak\n",
+           n, f, flops / a.ours * 1e-9, flops / a.theirs * 1e-9, a.ratio,
+           100 * a.peak_share);
+    b->keep = at;
+}
+
+/* ---- row ops ---------------------------------------------------------------------- */
+
+typedef struct rows_case {
+    bench *b;
+    kvm_tensor x, y, w, heads;
+    int32_t *pos;
+    double *out;
+    kvm_rope rope;
+} rows_case;
+
+static void rmsnorm_ours(void *ctx)
+{
+    rows_case *k = ctx;
+    OK(kvm_op_rmsnorm(k->b->c, k->y, k->x, k->w, k->x.dim[1], 1e-5, false, &err));
+}
+static void rope_ours(void *ctx)
+{
+    rows_case *k = ctx;
+    OK(kvm_op_rope(k->b->c, k->heads, k->pos, &k->rope, false, &err));
+}
+static void silu_ours(void *ctx)
+{
+    rows_case *k = ctx;
+    OK(kvm_op_silu_mul(k->b->c, k->y, k->x, k->x, &err));
+}
+static void logprob_ours(void *ctx)
+{
+    rows_case *k = ctx;
+    OK(kvm_op_logprob(k->b->c, k->out, k->x, NULL, &err));
+}
+
+static void bench_row_op(bench *b, const char *name, work *f, ptrdiff_t t, ptrdiff_t n)
+{
+    const kvm_arena at = b->keep;
+    rows_case k = {.b = b};
+    k.x = kvm_view2(numbers(b, t * n), KVM_F32, t, n);
+    k.y = kvm_view2(numbers(b, t * n), KVM_F32, t, n);
+    k.w = kvm_view1(numbers(b, n), KVM_F32, n);
+    k.heads = kvm_view3(k.y.data, KVM_F32, t, n / 64, 64);
+    k.rope = (kvm_rope){numbers(b, 32), 64, false, 1};
+    k.pos = kvm_new_raw(&b->keep, int32_t, t);
+    k.out = kvm_new_raw(&b->keep, double, t);
+    for (ptrdiff_t i = 0; i < t; i++) k.pos[i] = (int32_t)i;
+    const arms a = compare(b, f, NULL, &k, 1);
+    printf("%-8s T=%-4td F=%-5td %8.3f ms %6.2f G elements/s\n", name, t, n,
+           1e3 * a.ours, (double)(t * n) / a.ours * 1e-9);
+    b->keep = at;
+}
+
+static bool wanted(int argc, char **argv, const char *part)
+{
+    return argc < 5 || strcmp(argv[4], part) == 0;
+}
+
+static void linear_all(bench *b, bool decode)
+{
+    static const ptrdiff_t prefill_m[] = {8, 32, 512, 2048}, decode_m[] = {1, 2, 4};
+    static const ptrdiff_t shapes[][2] = {
+        {576, 576}, {576, 192}, {576, 1536}, {1536, 576}};
+    static const kvm_dtype types[] = {KVM_F32, KVM_BF16, KVM_F16, KVM_Q8_0};
+    for (int d = 0; d < (decode ? 4 : 2); d++) {
+        for (int m = 0; m < (decode ? 3 : 4); m++) {
+            const ptrdiff_t t = decode ? decode_m[m] : prefill_m[m];
+            for (int s = 0; s < 4; s++)
+                bench_linear(b, types[d], t, shapes[s][0], shapes[s][1]);
+            if (decode) bench_linear(b, types[d], t, 576, 49152);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {.rounds = argc > 3 ? atoi(argv[3]) : 9};
+    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", NULL);
+    OK(kvm_arena_init(&b.keep, (size_t)8 << 30, &err));
+    const kvm_backend *back = kvm_backend_find(kvm_str_of(argc > 1 ? argv[1] : "cpu"));
+    OK(kvm_compute_new(&b.c, &b.keep, back, argc > 2 ? atoi(argv[2]) : 0, &err));
+    b.threads = kvm_compute_threads(b.c);
+    b.rng = kvm_rng_seed(7, 0);
+    openblas_set_num_threads(b.threads);
+    printf("%s\nFMA peak now %.0f GF/s\n", kvm_compute_describe(b.c, &b.keep).at,
+           fma_peak(&b) * 1e-9);
+    if (wanted(argc, argv, "linear")) linear_all(&b, false);
+    if (wanted(argc, argv, "decode")) linear_all(&b, true);
+    if (wanted(argc, argv, "attention")) {
+        for (ptrdiff_t t = 512; t <= 8192; t *= 4) bench_attention(&b, KVM_F32, t, t);
+        bench_attention(&b, KVM_BF16, 2048, 2048);
+        for (ptrdiff_t keys = 512; keys <= 32768; keys *= 4)
+            bench_attention(&b, KVM_F32, 1, keys);
+        bench_attention(&b, KVM_BF16, 1, 32768);
+    }
+    if (wanted(argc, argv, "gram"))
+        for (ptrdiff_t f = 1024; f <= 8192; f *= 2) bench_gram(&b, 4096, f);
+    if (wanted(argc, argv, "rows")) {
+        bench_row_op(&b, "rmsnorm", rmsnorm_ours, 2048, 576);
+        bench_row_op(&b, "rope", rope_ours, 2048, 576);
+        bench_row_op(&b, "silu_mul", silu_ours, 2048, 1536);
+        bench_row_op(&b, "logprob", logprob_ours, 256, 49152);
+    }
+    kvm_arena_free(&b.keep);
+    return 0;
+}
