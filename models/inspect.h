@@ -1,0 +1,17 @@
+/* inspect.h - what a checkpoint would keep in its cache, as data for a person or a script. */
+#ifndef KVM_MODELS_INSPECT_H
+#define KVM_MODELS_INSPECT_H
+
+#include "base/json.h"
+#include "models/model.h"
+
+/* kvm_model_inspect - out is owned by keep:
+ *   model    path, name, family, sizes, parameters, weight dtype and bytes, hashes
+ *   position the rotary encoding: scaling, theta, factor, width, attention factor, context
+ *   layers   [{layer, window, objects: [{object, what, shape, dtype, bytes_per_token,
+ *            bytes_per_prompt, position, points: [{point, what}]}]}]
+ *   totals   objects, bytes_per_token, bytes_per_prompt, bytes at lengths up to the context */
+KVM_MUST kvm_status kvm_model_inspect(json_t **out, kvm_arena *keep, const kvm_model *m,
+                                      kvm_err *err);
+
+#endif

@@ -1,0 +1,261 @@
+/* Checkpoints that contradict themselves: each is refused with the tensor's name. The golden
+ * llama model is copied, one thing is changed, and it is opened. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "models/checkpoint.h"
+#include "models/model.h"
+#include "models/safetensors.h"
+#include "tests/support/check.h"
+
+#define GOLDEN "tests/golden/models/llama"
+#define DIR "build/tmp/checkpoint"
+
+/* what happens to a tensor on its way into the copy */
+typedef struct change {
+    const char *tensor; /* NULL: none */
+    const char *name;   /* new name, or NULL */
+    bool drop, nan;
+    kvm_dtype dtype; /* another dtype of the same size, or KVM_DTYPES */
+    const char *config_from, *config_to;
+} change;
+static const change none = {.dtype = KVM_DTYPES};
+
+static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
+                                kvm_err *err)
+{
+    kvm_st_spec specs[64];
+    const kvm_st_tensor *from[64];
+    kvm_st_writer *w;
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < kvm_st_count(st); i++) {
+        const kvm_st_tensor *t = kvm_st_at(st, i);
+        const bool hit = c->tensor && kvm_str_eq(t->name, kvm_str_of(c->tensor));
+        if (hit && c->drop) continue;
+        kvm_st_spec *s = &specs[n];
+        *s = (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
+        memcpy(s->dim, t->t.dim, sizeof s->dim);
+        if (hit && c->name) s->name = kvm_str_of(c->name);
+        if (hit && c->dtype != KVM_DTYPES) s->dtype = c->dtype;
+        from[n++] = t;
+    }
+    TRY(kvm_st_begin(&w, a, KVM_STR(DIR "/model.safetensors"), specs, n, NULL, err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        uint16_t *copy = kvm_new(a, uint16_t, (ptrdiff_t)from[i]->bytes / 2);
+        memcpy(copy, from[i]->t.data, from[i]->bytes);
+        if (c->nan && kvm_str_eq(from[i]->name, kvm_str_of(c->tensor)))
+            copy[5] = 0x7FC0;
+        TRY(kvm_st_append(w, copy, from[i]->bytes, err));
+    }
+    return kvm_st_publish(w, NULL, err);
+}
+
+static void copy_model(const change *c)
+{
+    kvm_arena a = check_arena(1 << 24);
+    kvm_err err = {0};
+    kvm_st *st;
+    check_tmpdir("checkpoint");
+    kvm_str config = check_read(&a, GOLDEN "/config.json");
+    if (c->config_from) {
+        const ptrdiff_t at = kvm_str_find(config, kvm_str_of(c->config_from));
+        assert_true(at >= 0);
+        const kvm_str head = kvm_str_slice(config, 0, at);
+        const kvm_str tail =
+            kvm_str_slice(config, at + (ptrdiff_t)strlen(c->config_from), config.len);
+        config = kvm_str_fmt(&a, "%.*s%s%.*s", KVM_STR_ARG(head), c->config_to,
+                             KVM_STR_ARG(tail));
+    }
+    check_write(DIR "/config.json", config);
+    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
+    check_ok(write_weights(st, c, &a, &err), &err);
+    kvm_arena_free(&a);
+}
+
+static kvm_status open_model(const char *path, bool check_finite, kvm_model_info *info,
+                             char hashes[3][65], kvm_err *err)
+{
+    kvm_arena a = check_arena(1 << 26);
+    kvm_compute *c;
+    kvm_model *m;
+    const kvm_model_options o = {.no_tokenizer = true, .check_finite = check_finite};
+    kvm_status s = kvm_compute_new(&c, &a, kvm_backend_find(KVM_STR("ref")), 1, err);
+    if (!s) s = kvm_model_open(&m, &a, c, kvm_str_of(path), &o, err);
+    if (!s && info) {
+        *info = *kvm_model_info_of(m);
+        snprintf(hashes[0], 65, "%s", info->config_hash);
+        snprintf(hashes[1], 65, "%s", info->weights_hash);
+        snprintf(hashes[2], 65, "%s", info->fingerprint);
+    }
+    kvm_arena_free(&a);
+    return s;
+}
+
+static void contradictions(void **state)
+{
+    (void)state;
+    static const struct {
+        change c;
+        kvm_status status;
+        const char *part;
+    } rows[] = {
+        {{.tensor = "model.layers.1.mlp.up_proj.weight",
+          .drop = true,
+          .dtype = KVM_DTYPES},
+         KVM_NOTFOUND,
+         "model.layers.1.mlp.up_proj.weight is missing"},
+        {{.tensor = "lm_head.weight", .drop = true, .dtype = KVM_DTYPES},
+         KVM_NOTFOUND,
+         "not tied"},
+        {{.tensor = "model.embed_tokens.weight", .drop = true, .dtype = KVM_DTYPES},
+         KVM_NOTFOUND,
+         "embed_tokens"},
+        {{.tensor = "model.norm.weight", .dtype = KVM_I16},
+         KVM_DTYPE,
+         "model.norm.weight is stored as I16"},
+        {{.tensor = "model.layers.0.self_attn.k_proj.weight",
+          .nan = true,
+          .dtype = KVM_DTYPES},
+         KVM_NAN,
+         "model.layers.0.self_attn.k_proj.weight: number 5"},
+        {{.tensor = "model.layers.2.input_layernorm.weight",
+          .name = "model.layers.2.self_attn.q_proj.bias",
+          .dtype = KVM_DTYPES},
+         KVM_NOTFOUND,
+         "input_layernorm"},
+        {{.dtype = KVM_DTYPES,
+          .config_from = "\"vocab_size\": 97",
+          .config_to = "\"vocab_size\": 98"},
+         KVM_SHAPE,
+         "model.embed_tokens.weight has shape [97, 64], but the config implies "
+         "[98, 64]"},
+        {{.dtype = KVM_DTYPES,
+          .config_from = "\"head_dim\": 16",
+          .config_to = "\"head_dim\": 24"},
+         KVM_SHAPE,
+         "self_attn.q_proj.weight"},
+        {{.dtype = KVM_DTYPES,
+          .config_from = "\"num_hidden_layers\": 3",
+          .config_to = "\"num_hidden_layers\": 4"},
+         KVM_NOTFOUND,
+         "model.layers.3."},
+        {{.dtype = KVM_DTYPES, .config_from = "\"llama\"", .config_to = "\"qwen2\""},
+         KVM_NOTFOUND,
+         "q_proj.bias"},
+        {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
+         KVM_FORMAT,
+         "config.json"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_err err = {0};
+        copy_model(&rows[i].c);
+        check_status(rows[i].status, open_model(DIR, true, NULL, NULL, &err), &err);
+        check_contains(err.msg, rows[i].part);
+        check_contains(err.msg, DIR);
+    }
+    kvm_err err = {0};
+    copy_model(&none);
+    check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
+}
+
+/* a bias in the file that the config does not announce would be left out in silence */
+static void unknown_bias(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 24);
+    kvm_err err = {0};
+    copy_model(&none);
+    kvm_st *st;
+    kvm_st_writer *w;
+    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
+    kvm_st_spec specs[64];
+    const ptrdiff_t n = kvm_st_count(st);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_st_tensor *t = kvm_st_at(st, i);
+        specs[i] =
+            (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
+        memcpy(specs[i].dim, t->t.dim, sizeof specs[i].dim);
+    }
+    specs[n] =
+        (kvm_st_spec){{"model.layers.1.self_attn.o_proj.bias", 36}, KVM_F32, 1, {64}};
+    check_ok(kvm_st_begin(&w, &a, KVM_STR(DIR "/model.safetensors"), specs, n + 1, NULL,
+                          &err),
+             &err);
+    for (ptrdiff_t i = 0; i < n; i++)
+        check_ok(
+            kvm_st_append(w, kvm_st_at(st, i)->t.data, kvm_st_at(st, i)->bytes, &err),
+            &err);
+    const float bias[64] = {1};
+    check_ok(kvm_st_append(w, bias, sizeof bias, &err), &err);
+    check_ok(kvm_st_publish(w, NULL, &err), &err);
+    check_status(KVM_MISMATCH, open_model(DIR, false, NULL, NULL, &err), &err);
+    check_contains(err.msg, "attention_bias");
+    kvm_arena_free(&a);
+}
+
+static void places(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    check_status(KVM_NOTFOUND, open_model("build/tmp/nowhere", false, NULL, NULL, &err),
+                 &err);
+    err = (kvm_err){0};
+    check_tmpdir("checkpoint");
+    check_status(KVM_NOTFOUND, open_model(DIR, false, NULL, NULL, &err), &err);
+    check_contains(err.msg, "config.json");
+    err = (kvm_err){0};
+    check_status(KVM_FORMAT, open_model("Makefile", false, NULL, NULL, &err), &err);
+}
+
+/* The fingerprint follows every byte of config and weights, and nothing else. */
+static void fingerprints(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_model_info info;
+    char first[3][65], other[3][65];
+    copy_model(&none);
+    check_ok(open_model(DIR, false, &info, first, &err), &err);
+    assert_int_equal(strlen(first[0]), 64);
+    assert_int_equal(strlen(first[1]), 64);
+    assert_int_equal(strlen(first[2]), 64);
+    check_str(info.family, "llama");
+    assert_int_equal(info.weight_dtype, KVM_BF16);
+    assert_int_equal(info.parameters,
+                     2 * 97 * 64 + 64 +
+                         3 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 72));
+    assert_int_equal(info.weight_bytes, 2 * info.parameters);
+    assert_true(info.flops_per_token ==
+                2.0 * 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 72));
+    check_ok(open_model(DIR, false, &info, other, &err), &err);
+    assert_memory_equal(first, other, sizeof first);
+
+    const change config = {.dtype = KVM_DTYPES,
+                           .config_from = "\"rms_norm_eps\": 1e-06",
+                           .config_to = "\"rms_norm_eps\": 1e-05"};
+    copy_model(&config);
+    check_ok(open_model(DIR, false, &info, other, &err), &err);
+    assert_string_not_equal(first[0], other[0]);
+    assert_string_equal(first[1], other[1]);
+    assert_string_not_equal(first[2], other[2]);
+
+    const change weight = {
+        .tensor = "model.norm.weight", .nan = true, .dtype = KVM_DTYPES};
+    copy_model(&weight);
+    check_ok(open_model(DIR, false, &info, other, &err), &err);
+    assert_string_equal(first[0], other[0]);
+    assert_string_not_equal(first[1], other[1]);
+    assert_string_not_equal(first[2], other[2]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contradictions),
+        cmocka_unit_test(unknown_bias),
+        cmocka_unit_test(places),
+        cmocka_unit_test(fingerprints),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

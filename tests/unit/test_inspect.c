@@ -1,0 +1,97 @@
+/* What `kvmill models inspect` knows of a model. */
+#include <string.h>
+
+#include "models/inspect.h"
+#include "tests/support/check.h"
+
+static const json_t *at(const json_t *v, const char *path)
+{
+    char copy[128];
+    strncpy(copy, path, sizeof copy - 1);
+    copy[sizeof copy - 1] = 0;
+    for (char *key = copy, *next; v && key; key = next) {
+        next = strchr(key, '.');
+        if (next) *next++ = 0;
+        v = json_is_array(v) ? json_array_get(v, (size_t)(*key - '0'))
+                             : json_object_get(v, key);
+    }
+    assert_non_null(v);
+    return v;
+}
+
+static json_t *inspect(kvm_arena *a, const char *path)
+{
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_model *m;
+    json_t *v;
+    const kvm_model_options o = {.no_tokenizer = true};
+    check_ok(kvm_compute_new(&c, a, kvm_backend_find(KVM_STR("ref")), 1, &err), &err);
+    check_ok(kvm_model_open(&m, a, c, kvm_str_of(path), &o, &err), &err);
+    check_ok(kvm_model_inspect(&v, a, m, &err), &err);
+    return v;
+}
+
+static void check_int(const json_t *v, const char *path, json_int_t expected)
+{
+    assert_true(json_is_integer(at(v, path)));
+    assert_int_equal(json_integer_value(at(v, path)), expected);
+}
+
+static void check_text(const json_t *v, const char *path, const char *expected)
+{
+    assert_true(json_is_string(at(v, path)));
+    assert_string_equal(json_string_value(at(v, path)), expected);
+}
+
+static void normed_keys(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 26);
+    const json_t *v = inspect(&a, "tests/golden/models/qwen3");
+    check_text(v, "model.family", "qwen3");
+    check_text(v, "model.weight_dtype", "BF16");
+    assert_int_equal(json_array_size(at(v, "layers")), 2);
+    check_text(v, "layers.1.objects.0.object", "K");
+    check_int(v, "layers.1.objects.0.shape.0", 2);
+    check_text(v, "layers.1.objects.0.shape.1", "T");
+    check_int(v, "layers.1.objects.0.shape.2", 24);
+    check_text(v, "layers.1.objects.0.dtype", "BF16");
+    check_text(v, "layers.1.objects.0.position", "rotary");
+    check_text(v, "layers.1.objects.0.points.1.what", "after the norm per head");
+    check_text(v, "layers.1.objects.1.object", "V");
+    check_text(v, "layers.1.objects.1.position", "none");
+    check_text(v, "layers.1.objects.1.points.2.what", "as 1");
+    check_int(v, "layers.1.objects.1.bytes_per_token", 96);
+    check_int(v, "totals.bytes_per_token", 4 * 96);
+    check_int(v, "totals.bytes_per_prompt", 0);
+    check_int(v, "totals.objects", 4);
+    check_text(v, "position.scaling", "none");
+    kvm_arena_free(&a);
+}
+
+static void scaled_positions(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 26);
+    const json_t *v = inspect(&a, "tests/golden/models/mistral3.gguf");
+    check_text(v, "model.name", "mistral3");
+    check_text(v, "model.weight_dtype", "Q8_0");
+    check_text(v, "layers.0.objects.0.dtype", "F16"); /* of a quantised engine */
+    check_text(v, "position.scaling", "yarn");
+    check_int(v, "position.original_context", 8);
+    assert_true(json_real_value(at(v, "position.query_temperature")) > 0.09);
+    const json_t *w = inspect(&a, "tests/golden/models/qwen2");
+    check_int(w, "layers.0.window", 0);
+    check_int(w, "layers.1.window", 9);
+    kvm_arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(normed_keys),
+        cmocka_unit_test(scaled_positions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
