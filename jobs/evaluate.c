@@ -27,6 +27,7 @@ static const kvm_field params[] = {
     {"tokens", KVM_FIELD_INT, true, "tokens per calibration sequence", NULL, 0},
     {"arms", KVM_FIELD_LIST, false, "arms to score besides native; absent: all", NULL,
      KVM_FIELD_STR},
+    {"as", KVM_FIELD_STR, false, "the suite's name in samples, when not its own", NULL, 0},
     {"attention_items", KVM_FIELD_INT, false, "items whose attention outputs are compared", NULL, 0},
     {0},
 };
@@ -35,6 +36,7 @@ typedef struct evaluation {
     kvm_job *job;
     kvm_model *source, *target;
     kvm_suite *suite;
+    kvm_str name; /* of the suite in samples */
     kvm_encoder *encoder;
     ptrdiff_t *index; /* (n) of the suite's items */
     ptrdiff_t n;
@@ -56,6 +58,7 @@ static kvm_status open_suite(evaluation *e, kvm_err *err)
     if (e->suite->kind == KVM_SUITE_CALIBRATION)
         return kvm_fail(err, KVM_USAGE, "suite %.*s is for calibration, not for scoring",
                         KVM_STR_ARG(e->suite->name));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), e->suite->name, &e->name, err));
     TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &wanted, err));
     TRY(kvm_suite_sample(&e->index, &e->n, j->keep, e->suite, wanted, err));
     e->ids = kvm_new(j->keep, kvm_item_ids, e->n);
@@ -175,7 +178,7 @@ static kvm_status put_scores(evaluation *e, kvm_arm arm, const kvm_item *item,
     }
     json_object_set_new(scores, kvm_arms[arm].key, row);
     for (ptrdiff_t k = 0; k < f->n; k++)
-        TRY(e->job->host->sample(e->job, e->suite->name.at, kvm_arms[arm].key, f->name[k],
+        TRY(e->job->host->sample(e->job, e->name.at, kvm_arms[arm].key, f->name[k],
                                  item->id, f->value[k], err));
     return KVM_OK;
 }
@@ -241,7 +244,7 @@ static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
         json_t *row, *value;
         json_object_foreach(json_object_get(root.v, "scores"), arm, row)
             json_object_foreach(row, metric, value)
-                TRY(e->job->host->sample(e->job, e->suite->name.at, arm, metric, id,
+                TRY(e->job->host->sample(e->job, e->name.at, arm, metric, id,
                                          json_real_value(value), err));
         e->done++;
     }

@@ -251,6 +251,7 @@ static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_str suite)
     TRY(ablated_fit(b, a, &fit_node));
     TRY(evaluate_params(b, suite, false, &p, &name));
     json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
+    json_object_set_new(p, "as", json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
     TRY(add_node(b, KVM_JOB_EVALUATE, kvm_str_fmt(b->keep, "evaluate %s", a->name), p, &node));
     TRY(add_input(b, node, "translator", fit_node, "translator"));
     kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);

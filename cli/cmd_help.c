@@ -1,0 +1,117 @@
+/* cmd_help.c - `kvmill help`: the commands, one command's options, or the keys of a spec. */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "jobs/spec.h"
+
+static const struct {
+    const char *name, *args, *help;
+} rows[] = {
+#define X(id, args, help) {#id, args, help},
+#include "cli/commands.def"
+#undef X
+};
+
+static const struct {
+    const char *name, *help;
+} kinds[] = {
+#define X(id, NAME, name, version, flags, what) {#name, what},
+#include "jobs/kinds.def"
+#undef X
+};
+
+static void print_options(const kvm_option *o)
+{
+    for (; o && o->name; o++) {
+        char head[64];
+        snprintf(head, sizeof head, "--%s%s%s", o->name, o->value ? " " : "",
+                 o->value ? o->value : "");
+        printf("  %-20s %s\n", head, o->help);
+    }
+}
+
+static void print_all(void)
+{
+    printf("kvmill - translators between the KV caches of language models\n\n"
+           "usage: kvmill COMMAND [options] [arguments]\n\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        printf("  %-10s %s\n", rows[i].name, rows[i].help);
+    printf("\none step at a time, on files (PARAMS.yaml --out DIR [INPUT=FILE...]):\n");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        printf("  %-10s %s\n", kinds[i].name, kinds[i].help);
+    printf("\ncommon options:\n");
+    print_options(kvm_common_options);
+    printf("\nexit codes: 0 done, 1 failed work, 2 bad usage or input, 3 gate not met, "
+           "4 environment\n`kvmill help COMMAND` shows its options, `kvmill help spec` the "
+           "keys of a pair spec.\n");
+}
+
+static const char *type_name(kvm_field_type t)
+{
+    switch (t) {
+    case KVM_FIELD_STR: return "string";
+    case KVM_FIELD_INT: return "integer";
+    case KVM_FIELD_NUM: return "number";
+    case KVM_FIELD_BOOL: return "true or false";
+    case KVM_FIELD_LIST: return "list";
+    case KVM_FIELD_OBJECT: return "section";
+    case KVM_FIELD_ANY: return "any";
+    }
+    return "";
+}
+
+static void print_fields(const kvm_field *f, int indent)
+{
+    for (; f->key; f++) {
+        printf("%*s%-*s %-14s %s%s\n", indent, "", 22 - indent, f->key, type_name(f->type),
+               f->required ? "(required) " : "", f->help);
+        if (f->inside) print_fields(f->inside, indent + 2);
+    }
+}
+
+/* a kind's parameters and inputs */
+static void print_kind(kvm_kind_id id)
+{
+    const kvm_job_kind *kind = kvm_job_kind_of(id);
+    printf("usage: kvmill %s PARAMS.yaml --out DIR [INPUT=FILE...]\n\nparameters:\n",
+           kvm_job_kind_name(id));
+    print_fields(kind->params, 2);
+    printf("\ninputs (? optional, * any number):");
+    for (const char *const *in = kind->inputs; *in; in++) printf(" %s", *in);
+    printf("\noutputs:");
+    for (const char *const *out = kind->outputs; *out; out++) printf(" %s", *out);
+    printf("\n\noptions:\n");
+}
+
+static kvm_status print_command(kvm_str name, kvm_err *err)
+{
+    const kvm_command *cmd = kvm_command_find(name);
+    if (!cmd)
+        return kvm_fail(err, KVM_USAGE, "no command \"%.*s\"; `kvmill help` lists them",
+                        KVM_STR_ARG(name));
+    kvm_kind_id id;
+    if (cmd == &kvm_command_step && !kvm_job_kind_find(name, &id)) print_kind(id);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, cmd->name) == 0)
+            printf("usage: kvmill %s [options] %s\n\n%s\n\noptions:\n", rows[i].name,
+                   rows[i].args, rows[i].help);
+    print_options(cmd->options);
+    print_options(kvm_common_options);
+    return KVM_OK;
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
+    if (cli->arg_count == 0) {
+        print_all();
+        return KVM_OK;
+    }
+    if (kvm_str_eq(cli->args[0], KVM_STR("spec"))) {
+        printf("keys of a pair spec (YAML 1.2):\n\n");
+        print_fields(kvm_spec_fields, 2);
+        return KVM_OK;
+    }
+    return print_command(cli->args[0], err);
+}
+
+const kvm_command kvm_command_help = {"help", NULL, run};

@@ -1,0 +1,244 @@
+/* cmd_run.c - `kvmill run`, `submit` and `worker`: a spec becomes runs, runs become results.
+ *
+ * The models are opened for the plan only and closed before the worker starts: jobs run in children of a
+ * process that has one thread. */
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/open.h"
+#include "cli/publish.h"
+#include "reports/page.h"
+#include "reports/table.h"
+#include "scheduler/submit.h"
+#include "workers/machine.h"
+#include "workers/worker.h"
+
+typedef struct planned { /* one direction */
+    kvm_str pair;
+    kvm_submitted submitted;
+} planned;
+
+static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path, planned out[2],
+                              ptrdiff_t *n, kvm_arena *plan, kvm_err *err)
+{
+    kvm_spec spec;
+    kvm_compute *compute;
+    kvm_store *store;
+    kvm_graph graphs[2];
+    TRY(kvm_spec_read(&spec, plan, path, err));
+    TRY(kvm_cli_compute(cli, plan, &compute, err));
+    TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
+    TRY(kvm_spec_graphs(&spec, plan, compute, graphs, n, err));
+    const kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
+                                  .machine = kvm_machine_class(plan, kvm_cli_backend(cli))};
+    for (ptrdiff_t i = 0; i < *n; i++) {
+        out[i].pair = kvm_str_copy(cli->keep, graphs[i].pair);
+        if (!out[i].pair.at) return kvm_nomem(err, cli->keep);
+        TRY(kvm_submit(c, store, &graphs[i], &o, &out[i].submitted, *plan, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status submit(kvm_cli *cli, kvm_catalogue *c, planned out[2], ptrdiff_t *n,
+                         kvm_err *err)
+{
+    kvm_str path;
+    TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
+    kvm_arena plan = {0};
+    TRY(kvm_arena_init(&plan, (size_t)1 << 38, err));
+    const kvm_status s = submit_spec(cli, c, path, out, n, &plan, err);
+    kvm_arena_free(&plan);
+    return s;
+}
+
+/* ---- the worker's voice ---- */
+
+typedef struct voice {
+    bool quiet;
+    kvm_progress *progress;
+    kvm_term term;
+    ptrdiff_t failed;
+} voice;
+
+static void say(void *ctx, const kvm_worker_note *n)
+{
+    static const struct {
+        const char *word;
+        kvm_tone tone;
+    } words[] = {
+        [KVM_WORKER_START] = {"start", KVM_TONE_MUTED},   [KVM_WORKER_SUCCEED] = {"done", KVM_TONE_GOOD},
+        [KVM_WORKER_SKIP] = {"reused", KVM_TONE_MUTED},   [KVM_WORKER_RETRY] = {"retry", KVM_TONE_WARN},
+        [KVM_WORKER_FAIL] = {"FAILED", KVM_TONE_BAD},     [KVM_WORKER_LOST] = {"lost", KVM_TONE_WARN},
+        [KVM_WORKER_RELEASE] = {"given back", KVM_TONE_WARN},
+    };
+    voice *v = ctx;
+    if (n->what == KVM_WORKER_FAIL) v->failed++;
+    if (v->quiet && n->what != KVM_WORKER_FAIL) return;
+    if (n->what == KVM_WORKER_START) return; /* the progress line says so */
+    kvm_text t = {0};
+    kvm_paint(&t, kvm_str_of(words[n->what].word), words[n->what].tone, v->term);
+    fprintf(stderr, "%8.*s  %-40.*s %8.1f s", KVM_STR_ARG(kvm_text_str(&t)),
+            KVM_STR_ARG(n->label), n->seconds);
+    if (n->message[0]) fprintf(stderr, "  %s", n->message);
+    if (n->what == KVM_WORKER_FAIL && n->log.len)
+        fprintf(stderr, "\n          log: %.*s", KVM_STR_ARG(n->log));
+    fputc('\n', stderr);
+    kvm_text_free(&t);
+}
+
+static kvm_status work(kvm_cli *cli, int64_t run, bool stay, kvm_worker_stats *stats,
+                       kvm_err *err)
+{
+    kvm_progress progress;
+    kvm_progress_terminal(&progress, "");
+    voice v = {.quiet = kvm_cli_has(cli, KVM_OPT_QUIET), .term = kvm_term_of(STDERR_FILENO)};
+    kvm_worker_options o = {.home = kvm_cli_store(cli),
+                            .kind_of = kvm_job_kind_of,
+                            .backend = kvm_cli_backend(cli),
+                            .run = run,
+                            .until_idle = run == 0 && !stay,
+                            .signals = true,
+                            .progress = v.quiet ? NULL : &progress,
+                            .note = say,
+                            .note_ctx = &v};
+    TRY(kvm_cli_threads(cli, &o.threads, err));
+    return kvm_worker_run(&o, stats, err);
+}
+
+/* ---- results ---- */
+
+static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, const planned *p,
+                              json_t *out, bool *gates_met, kvm_err *err)
+{
+    kvm_arena *keep = cli->keep;
+    kvm_str html, json, headline, sentence;
+    kvm_jat doc;
+    TRY(kvm_cli_publish_report(cli, c, store, p->pair, p->submitted.run, &html, &json, err));
+    TRY(kvm_json_read(&doc, keep, json, err));
+    TRY(kvm_report_verdict(&headline, &sentence, keep, doc, err));
+    size_t i;
+    json_t *gate;
+    json_array_foreach(json_object_get(doc.v, "gates"), i, gate)
+        if (json_is_true(json_object_get(gate, "required")) &&
+            strcmp(json_string_value(json_object_get(gate, "verdict")), "pass") != 0)
+            *gates_met = false;
+    json_array_append_new(out, json_pack("{s:s%, s:I, s:s%, s:s%, s:s%}", "pair", p->pair.at,
+                                         (size_t)p->pair.len, "run",
+                                         (json_int_t)p->submitted.run, "headline", headline.at,
+                                         (size_t)headline.len, "sentence", sentence.at,
+                                         (size_t)sentence.len, "report", html.at,
+                                         (size_t)html.len));
+    if (kvm_cli_has(cli, KVM_OPT_JSON)) return KVM_OK;
+    kvm_text t = {0};
+    kvm_paint(&t, p->pair, KVM_TONE_STRONG, kvm_term_of(STDOUT_FILENO));
+    printf("\n%.*s: %.*s\n  %.*s\n  report: %.*s\n", KVM_STR_ARG(kvm_text_str(&t)),
+           KVM_STR_ARG(headline), KVM_STR_ARG(sentence), KVM_STR_ARG(html));
+    kvm_text_free(&t);
+    return KVM_OK;
+}
+
+static void announce(const planned *p)
+{
+    switch (p->submitted.outcome) {
+    case KVM_SUBMIT_NEW:
+        fprintf(stderr, "%.*s: run %lld, %td jobs\n", KVM_STR_ARG(p->pair),
+                (long long)p->submitted.run, p->submitted.jobs);
+        return;
+    case KVM_SUBMIT_RESUMED:
+        fprintf(stderr, "%.*s: going on with run %lld\n", KVM_STR_ARG(p->pair),
+                (long long)p->submitted.run);
+        return;
+    case KVM_SUBMIT_DONE:
+        fprintf(stderr,
+                "%.*s: nothing to do, run %lld has done exactly this (--again times anew)\n",
+                KVM_STR_ARG(p->pair), (long long)p->submitted.run);
+        return;
+    }
+}
+
+static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
+{
+    if (p->submitted.outcome == KVM_SUBMIT_DONE) return KVM_OK;
+    kvm_worker_stats stats = {0};
+    TRY(work(cli, p->submitted.run, false, &stats, err));
+    if (stats.drained)
+        return kvm_fail(err, KVM_CANCELLED, "stopped; the same command goes on where it was");
+    if (stats.failed)
+        return kvm_fail(err, KVM_INTERNAL,
+                        "%td job%s of %.*s failed; `kvmill jobs list` and `kvmill jobs logs ID` "
+                        "say why",
+                        stats.failed, stats.failed == 1 ? "" : "s", KVM_STR_ARG(p->pair));
+    return KVM_OK;
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
+    kvm_catalogue *c;
+    kvm_store *store;
+    planned p[2];
+    ptrdiff_t n;
+    bool gates_met = true;
+    TRY(kvm_cli_catalogue(cli, true, &c, err));
+    TRY(submit(cli, c, p, &n, err));
+    kvm_catalogue_close(c); /* not to be inherited by the worker's children */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p[i]);
+        TRY(run_one(cli, &p[i], err));
+    }
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
+    json_t *out = json_array();
+    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = 0; i < n; i++)
+        TRY(show_result(cli, c, store, &p[i], out, &gates_met, err));
+    if (kvm_cli_has(cli, KVM_OPT_JSON)) TRY(kvm_cli_print_json(cli, json_incref(out), err));
+    return gates_met ? KVM_OK
+                     : kvm_fail(err, KVM_GATE, "a required gate was not met; the report says which");
+}
+
+static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
+{
+    kvm_catalogue *c;
+    planned p[2];
+    ptrdiff_t n;
+    TRY(kvm_cli_catalogue(cli, true, &c, err));
+    TRY(submit(cli, c, p, &n, err));
+    json_t *out = json_array();
+    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        announce(&p[i]);
+        json_array_append_new(out, json_pack("{s:s%, s:I, s:I}", "pair", p[i].pair.at,
+                                             (size_t)p[i].pair.len, "run",
+                                             (json_int_t)p[i].submitted.run, "jobs",
+                                             (json_int_t)p[i].submitted.jobs));
+    }
+    return kvm_cli_has(cli, KVM_OPT_JSON) ? kvm_cli_print_json(cli, json_incref(out), err) : KVM_OK;
+}
+
+static kvm_status work_only(kvm_cli *cli, kvm_err *err)
+{
+    kvm_catalogue *c;
+    kvm_worker_stats stats = {0};
+    TRY(kvm_cli_catalogue(cli, true, &c, err));
+    kvm_catalogue_close(c);
+    TRY(work(cli, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        return kvm_cli_print_json(
+            cli, json_pack("{s:I, s:I, s:I, s:I}", "succeeded", (json_int_t)stats.succeeded,
+                           "reused", (json_int_t)stats.skipped, "retried",
+                           (json_int_t)stats.retried, "failed", (json_int_t)stats.failed),
+            err);
+    return stats.failed ? kvm_fail(err, KVM_INTERNAL, "%td jobs failed", stats.failed) : KVM_OK;
+}
+
+static const kvm_option submit_options[] = {
+    {KVM_OPT_AGAIN, "again", NULL, "a new run, timings measured anew"},
+    {0},
+};
+static const kvm_option worker_options[] = {
+    {KVM_OPT_STAY, "stay", NULL, "wait for more work instead of returning"},
+    {0},
+};
+const kvm_command kvm_command_run = {"run", submit_options, run};
+const kvm_command kvm_command_submit = {"submit", submit_options, submit_only};
+const kvm_command kvm_command_worker = {"worker", worker_options, work_only};

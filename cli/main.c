@@ -1,0 +1,211 @@
+/* main.c - find the command, read its options, run it, turn its status into an exit code. */
+#include <getopt.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "jobs/job.h"
+
+enum { MAX_OPTIONS = 32, FIRST_LONG = 1000 };
+static const size_t KEEP_BYTES = (size_t)1 << 40; /* address space; pages cost when touched */
+
+const kvm_option kvm_common_options[] = {
+    {KVM_OPT_JSON, "json", NULL, "print one JSON document instead of text"},
+    {KVM_OPT_QUIET, "quiet", NULL, "no progress"},
+    {KVM_OPT_STORE, "store", "DIR", "catalogue and artefacts (KVMILL_STORE, else ./run)"},
+    {KVM_OPT_THREADS, "threads", "N", "threads of the kernels (KVMILL_THREADS, else all CPUs)"},
+    {KVM_OPT_BACKEND, "backend", "NAME", "cpu or ref (KVMILL_BACKEND, else cpu)"},
+    {0},
+};
+
+#define X(id, args, help) extern const kvm_command kvm_command_##id;
+#include "cli/commands.def"
+#undef X
+
+static const kvm_command *const commands[] = {
+#define X(id, args, help) &kvm_command_##id,
+#include "cli/commands.def"
+#undef X
+};
+
+const kvm_command *kvm_command_find(kvm_str name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (kvm_str_eq(name, kvm_str_of(commands[i]->name))) return commands[i];
+    kvm_kind_id kind;
+    return kvm_job_kind_find(name, &kind) ? NULL : &kvm_command_step;
+}
+
+kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback, int64_t least,
+                       int64_t *out, kvm_err *err)
+{
+    if (!cli->value[id]) {
+        *out = fallback;
+        return KVM_OK;
+    }
+    int64_t v;
+    if (!kvm_str_to_i64(kvm_str_of(cli->value[id]), &v) || v < least)
+        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a whole number of at least %lld",
+                        cli->value[id], (long long)least);
+    *out = v;
+    return KVM_OK;
+}
+
+kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *what, kvm_str *out,
+                       kvm_err *err)
+{
+    if (i >= cli->arg_count) return kvm_fail(err, KVM_USAGE, "%s is missing", what);
+    *out = cli->args[i];
+    return KVM_OK;
+}
+
+kvm_str kvm_cli_store(const kvm_cli *cli)
+{
+    return kvm_str_of(cli->value[KVM_OPT_STORE] ? cli->value[KVM_OPT_STORE] : "run");
+}
+
+kvm_status kvm_cli_print_json(kvm_cli *cli, json_t *v, kvm_err *err)
+{
+    kvm_str text;
+    if (!kvm_json_own(cli->keep, v)) return kvm_nomem(err, cli->keep);
+    TRY(kvm_json_pretty(&text, cli->keep, v, err));
+    if (printf("%.*s\n", KVM_STR_ARG(text)) < 0 || fflush(stdout) != 0)
+        return kvm_fail_errno(err, "stdout");
+    return KVM_OK;
+}
+
+int kvm_cli_exit_code(kvm_status s)
+{
+    switch (s) {
+    case KVM_OK:
+        return KVM_EXIT_DONE;
+    case KVM_USAGE:
+    case KVM_FORMAT:
+    case KVM_SHAPE:
+    case KVM_DTYPE:
+    case KVM_RANGE:
+    case KVM_NOTFOUND:
+    case KVM_UNSUPPORTED:
+    case KVM_MISMATCH:
+    case KVM_NAN:
+        return KVM_EXIT_USAGE;
+    case KVM_GATE:
+        return KVM_EXIT_GATE;
+    case KVM_DATABASE:
+    case KVM_ENVIRONMENT:
+    case KVM_VERSION:
+    case KVM_NOSPACE:
+        return KVM_EXIT_ENVIRONMENT;
+    case KVM_NOMEM:
+    case KVM_IO:
+    case KVM_SINGULAR:
+    case KVM_BUSY:
+    case KVM_CANCELLED:
+    case KVM_LOST:
+    case KVM_EXISTS:
+    case KVM_INTERNAL:
+        return KVM_EXIT_FAILED;
+    }
+    return KVM_EXIT_FAILED;
+}
+
+/* the rows of both tables as getopt_long wants them; val = FIRST_LONG + id */
+static int fill_options(struct option *out, const kvm_option *rows, int n)
+{
+    for (; rows && rows->name && n < MAX_OPTIONS - 1; rows++)
+        out[n++] = (struct option){rows->name, rows->value ? required_argument : no_argument,
+                                   NULL, FIRST_LONG + (int)rows->id};
+    return n;
+}
+
+static kvm_status bad_option(const struct option *known, int n, const char *given,
+                             kvm_err *err)
+{
+    kvm_str names[MAX_OPTIONS];
+    for (int i = 0; i < n; i++) names[i] = kvm_str_of(known[i].name);
+    kvm_str head, value;
+    kvm_str_cut(kvm_str_of(given), '=', &head, &value);
+    while (kvm_str_starts(head, KVM_STR("-"))) head = kvm_str_slice(head, 1, head.len);
+    const ptrdiff_t nearest = kvm_str_nearest(head, names, n);
+    if (nearest >= 0)
+        return kvm_fail(err, KVM_USAGE, "option %s: did you mean --%.*s?", given,
+                        KVM_STR_ARG(names[nearest]));
+    return kvm_fail(err, KVM_USAGE, "option %s is unknown or lacks its value", given);
+}
+
+static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **argv,
+                        kvm_err *err)
+{
+    struct option options[MAX_OPTIONS] = {0};
+    int n = fill_options(options, kvm_common_options, 0);
+    n = fill_options(options, cmd->options, n);
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c < FIRST_LONG) return bad_option(options, n, argv[optind - 1], err);
+        cli->value[c - FIRST_LONG] = optarg ? optarg : "";
+    }
+    cli->arg_count = argc - optind;
+    cli->args = kvm_new(cli->keep, kvm_str, cli->arg_count + 1);
+    if (!cli->args) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = 0; i < cli->arg_count; i++) cli->args[i] = kvm_str_of(argv[optind + i]);
+    return KVM_OK;
+}
+
+static void read_environment(kvm_cli *cli)
+{
+    static const struct {
+        kvm_opt_id id;
+        const char *name;
+    } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"}, {KVM_OPT_THREADS, "KVMILL_THREADS"},
+                {KVM_OPT_BACKEND, "KVMILL_BACKEND"}};
+    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++)
+        if (!cli->value[vars[i].id]) cli->value[vars[i].id] = getenv(vars[i].name);
+}
+
+static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd, kvm_err *err)
+{
+    *cmd = &kvm_command_help;
+    if (*argc < 2) return KVM_OK;
+    kvm_str name = kvm_str_of((*argv)[1]);
+    if (kvm_str_eq(name, KVM_STR("--help")) || kvm_str_eq(name, KVM_STR("-h")))
+        name = KVM_STR("help");
+    *cmd = kvm_command_find(name);
+    if (*cmd) {
+        ++*argv;
+        --*argc;
+        return KVM_OK;
+    }
+    static const kvm_str names[] = {
+#define X(id, args, help) {#id, sizeof #id - 1},
+#include "cli/commands.def"
+#undef X
+    };
+    const ptrdiff_t nearest =
+        kvm_str_nearest(name, names, (ptrdiff_t)(sizeof names / sizeof *names));
+    if (nearest >= 0)
+        return kvm_fail(err, KVM_USAGE, "no command \"%.*s\": did you mean %.*s?",
+                        KVM_STR_ARG(name), KVM_STR_ARG(names[nearest]));
+    return kvm_fail(err, KVM_USAGE, "no command \"%.*s\"; `kvmill help` lists them",
+                    KVM_STR_ARG(name));
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    kvm_err err = {0};
+    kvm_arena keep = {0};
+    kvm_cli cli = {.keep = &keep};
+    const kvm_command *cmd = NULL;
+    kvm_status s = kvm_arena_init(&keep, KEEP_BYTES, &err);
+    if (!s) s = find_command(&argc, &argv, &cmd, &err);
+    if (!s) s = parse(&cli, cmd, argc, argv, &err);
+    if (!s) {
+        read_environment(&cli);
+        cli.name = argv[0];
+        s = cmd->run(&cli, &err);
+    }
+    if (s) fprintf(stderr, "kvmill%s%s: %s\n", cli.name ? " " : "", cli.name ? cli.name : "", err.msg);
+    kvm_arena_free(&keep);
+    return kvm_cli_exit_code(s);
+}

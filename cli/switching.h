@@ -1,0 +1,25 @@
+/* switching.h - two open models and a translator between them, for the commands that talk. */
+#ifndef KVM_CLI_SWITCHING_H
+#define KVM_CLI_SWITCHING_H
+
+#include "cli/open.h"
+#include "translators/apply.h"
+
+typedef struct kvm_switching {
+    kvm_compute *compute;
+    kvm_model *source, *target;
+    kvm_translator translator;
+    kvm_apply *apply;
+    kvm_cache *source_cache, *target_cache;
+    float *logits; /* of the larger vocabulary */
+    ptrdiff_t capacity;
+} kvm_switching;
+
+KVM_MUST kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source, kvm_str target, kvm_str translator,
+                                       ptrdiff_t capacity, kvm_err *err);
+/* the source's whole cache into the emptied target's; seconds it took */
+KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds, kvm_err *err);
+/* seconds that the target takes to read these ids itself, first token included; its cache is emptied before and after */
+KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids, ptrdiff_t n, double *seconds, kvm_err *err);
+
+#endif

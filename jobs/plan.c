@@ -1,0 +1,190 @@
+#include "jobs/plan.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "translators/select.h"
+
+enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
+
+static kvm_status product_rate(double *rate, kvm_compute *c, kvm_arena scratch, kvm_err *err)
+{
+    float *a = kvm_new(&scratch, float, SIDE * SIDE), *b = kvm_new(&scratch, float, SIDE * SIDE);
+    float *out = kvm_new(&scratch, float, SIDE * SIDE);
+    if (!a || !b || !out) return kvm_nomem(err, &scratch);
+    double best = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        const double started = kvm_now();
+        TRY(kvm_op_gemm32(c, kvm_view2(out, KVM_F32, SIDE, SIDE),
+                          kvm_view2(a, KVM_F32, SIDE, SIDE), false,
+                          kvm_view2(b, KVM_F32, SIDE, SIDE), false, 0, err));
+        const double rate_now = 2.0 * SIDE * SIDE * SIDE / (kvm_now() - started);
+        if (rate_now > best) best = rate_now;
+    }
+    *rate = best;
+    return KVM_OK;
+}
+
+static kvm_status memory_rate(double *rate, kvm_arena scratch, kvm_err *err)
+{
+    char *a = kvm_new(&scratch, char, COPY_BYTES), *b = kvm_new(&scratch, char, COPY_BYTES);
+    if (!a || !b) return kvm_nomem(err, &scratch);
+    double best = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        const double started = kvm_now();
+        memcpy(r & 1 ? a : b, r & 1 ? b : a, COPY_BYTES);
+        const double rate_now = 2.0 * COPY_BYTES / (kvm_now() - started);
+        if (rate_now > best) best = rate_now;
+    }
+    *rate = best;
+    return KVM_OK;
+}
+
+kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err)
+{
+    kvm_arena scratch = {0};
+    TRY(kvm_arena_init(&scratch, (size_t)1 << 30, err));
+    kvm_status s = product_rate(&r->flops, c, scratch, err);
+    if (!s) s = memory_rate(&r->bytes, scratch, err);
+    kvm_arena_free(&scratch);
+    return s;
+}
+
+/* entries of one object kind over all layers: the features of a Gram matrix */
+static double features(const kvm_model *m, kvm_object_kind kind)
+{
+    double n = 0;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->kind == kind) n += (double)(o->heads * o->dim);
+    }
+    return n;
+}
+
+/* K content, K rotated and V, each over two splits, fp64 */
+static double moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric)
+{
+    const double k = features(a, KVM_OBJECT_K) * features(b, KVM_OBJECT_K);
+    const double v = features(a, KVM_OBJECT_V) * features(b, KVM_OBJECT_V);
+    return (2 * k + v) * 2 * 8 * (symmetric ? 0.5 : 1);
+}
+
+static json_t *model_plan(const kvm_model *m)
+{
+    const kvm_model_info *i = kvm_model_info_of(m);
+    return json_pack("{s:s%, s:I, s:I, s:I, s:I, s:I, s:f}", "name", i->name.at,
+                     (size_t)i->name.len, "parameters", (json_int_t)i->parameters,
+                     "weight_bytes", (json_int_t)i->weight_bytes, "layers",
+                     (json_int_t)i->layers, "cache_bytes_per_token",
+                     (json_int_t)i->token_bytes, "cache_bytes_per_prompt",
+                     (json_int_t)i->prompt_bytes, "flops_per_token", i->flops_per_token);
+}
+
+/* matrices, and 4 D flops per query head, layer and visible key */
+static double prefill_flops(const kvm_model_info *i, double tokens)
+{
+    return i->flops_per_token * tokens + 4.0 * (double)(i->layers * i->heads * i->head_dim) *
+                                             tokens * tokens / 2;
+}
+
+static json_t *capture_plan(const kvm_model *m, double sequences, double tokens, double stride,
+                            double row_bytes, const kvm_machine_rates *r)
+{
+    const double width = features(m, KVM_OBJECT_K) + features(m, KVM_OBJECT_V);
+    const double flops = sequences * prefill_flops(kvm_model_info_of(m), tokens);
+    const double rows = sequences * tokens / stride;
+    return json_pack("{s:s%, s:f, s:f, s:f, s:f}", "model", kvm_model_info_of(m)->name.at,
+                     (size_t)kvm_model_info_of(m)->name.len, "rows", rows, "bytes",
+                     rows * width * row_bytes, "flops", flops, "seconds", flops / r->flops);
+}
+
+/* parameters of the maps with k source layers: K and V, weights and bias */
+static double translator_parameters(const kvm_model *source, const kvm_model *target, double k)
+{
+    const double layers = (double)kvm_model_info_of(source)->layers;
+    double n = 0;
+    const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
+    for (int i = 0; i < 2; i++)
+        n += features(target, kinds[i]) * (k * features(source, kinds[i]) / layers + 1);
+    return n;
+}
+
+static json_t *translator_plan(const kvm_model *source, const kvm_model *target, double fit_rows)
+{
+    ptrdiff_t ks[KVM_KS];
+    const ptrdiff_t layers = kvm_model_info_of(source)->layers;
+    const ptrdiff_t n = kvm_select_ks(layers, ks);
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double k = (double)ks[i];
+        const double width = k * features(source, KVM_OBJECT_K) / (double)layers;
+        json_array_append_new(
+            list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i], "parameters",
+                            translator_parameters(source, target, k), "bytes_f32",
+                            4 * translator_parameters(source, target, k), "features", width,
+                            "rows_per_feature", fit_rows / width));
+    }
+    return list;
+}
+
+static json_t *ttft_plan(const kvm_model *source, const kvm_model *target,
+                         const kvm_machine_rates *r)
+{
+    static const double lengths[] = {64, 256, 1024, 4096, 16384, 32768};
+    const kvm_model_info *s = kvm_model_info_of(source), *t = kvm_model_info_of(target);
+    const double all = translator_parameters(source, target, (double)s->layers);
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const double n = lengths[i];
+        const double decode = (double)t->weight_bytes / r->bytes;
+        const double moved = n * (double)(s->token_bytes + t->token_bytes);
+        const double cold = prefill_flops(t, n) / r->flops + decode;
+        const double swap = 2 * all * n / r->flops + moved / r->bytes + decode;
+        json_array_append_new(list, json_pack("{s:f, s:f, s:f, s:f}", "tokens", n, "cold_s", cold,
+                                              "switch_s", swap, "speedup", cold / swap));
+    }
+    return list;
+}
+
+static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *key, double fallback,
+                         double *out, kvm_err *err)
+{
+    return kvm_json_f64_or(
+        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, key), fallback, out, err);
+}
+
+static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes, kvm_err *err)
+{
+    kvm_str dtype;
+    TRY(kvm_json_str_or(
+        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, "dtype"), KVM_STR("f32"),
+        &dtype, err));
+    *bytes = kvm_str_eq(dtype, KVM_STR("bf16")) ? 2 : 4;
+    return KVM_OK;
+}
+
+kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
+                         const kvm_machine_rates *r, kvm_arena *keep, kvm_err *err)
+{
+    kvm_model *source, *target;
+    double sequences, tokens, stride, held, bytes;
+    const kvm_model_options o = {.no_tokenizer = true};
+    TRY(kvm_model_open(&source, keep, c, s->source_path, &o, err));
+    TRY(kvm_model_open(&target, keep, c, s->target_path, &o, err));
+    TRY(number(s, keep, "sequences", 300, &sequences, err));
+    TRY(number(s, keep, "tokens", 512, &tokens, err));
+    TRY(number(s, keep, "stride", 1, &stride, err));
+    TRY(number(s, keep, "held_out", 0.2, &held, err));
+    TRY(row_bytes(s, keep, &bytes, err));
+    *out = json_pack(
+        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o}", "machine", "flops",
+        r->flops, "bytes", r->bytes, "models", model_plan(source), model_plan(target), "capture",
+        capture_plan(source, sequences, tokens, stride, bytes, r),
+        capture_plan(target, sequences, tokens, stride, bytes, r), "moments", "gram_source_bytes",
+        moment_bytes(source, source, true), "gram_target_bytes",
+        moment_bytes(target, target, true), "cross_bytes", moment_bytes(source, target, false),
+        "translator",
+        translator_plan(source, target, sequences * tokens / stride * (1 - held)), "ttft",
+        ttft_plan(source, target, r));
+    return *out ? KVM_OK : kvm_nomem(err, keep);
+}
