@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Golden values of reports/: python3 tests/golden/reports/make.py (numpy, scipy; seed below).
+
+stats.json   scores of made-up items and what numpy/scipy say of them: means, ratios, 95 % paired
+             percentile-bootstrap intervals (10,000 resamples of numpy's own generator), quantiles.
+sample.json  a whole report document of made-up numbers, for the page's tests and screenshots. It
+             is no measurement and says so.
+"""
+import json
+import math
+import os
+
+import numpy as np
+import scipy.stats
+
+SEED = 20260131
+HERE = os.path.dirname(os.path.abspath(__file__))
+rng = np.random.default_rng(SEED)
+RATIOS = ("score", "retention", "floor_normalised", "gap_recovered", "versus_native")
+
+
+def interval(stat):
+    stat = stat[np.isfinite(stat)]
+    return np.percentile(stat, 2.5), np.percentile(stat, 97.5)
+
+
+def clear_of_zero(stat):
+    low, high = interval(stat)
+    return low > 0 or high < 0
+
+
+def compare(items, chance=math.nan, weight=None, exp=False, lower=False):
+    """What kvm_compare must find, written the obvious way."""
+    n = len(items["native"])
+    w = np.ones(n) if weight is None else np.asarray(weight)
+    pick = np.vstack([np.arange(n), rng.integers(0, n, (10000, n))])
+    mean = {}
+    for arm, x in items.items():
+        m = (w * x)[pick].sum(1) / w[pick].sum(1)
+        mean[arm] = np.exp(m) if exp else m
+    controls = [c for c in ("raw_source", "wrong_donor", "zero") if c in mean]
+    best = (min if lower else max)(controls, key=lambda c: mean[c][0])
+    out = {}
+    for arm, m in mean.items():
+        stats = {"score": m, "versus_native": m - mean["native"]}
+        with np.errstate(all="ignore"):
+            if not lower and clear_of_zero(mean["native"][1:]):
+                stats["retention"] = m / mean["native"]
+            if not lower and math.isfinite(chance) and clear_of_zero(mean["native"][1:] - chance):
+                stats["floor_normalised"] = (m - chance) / (mean["native"] - chance)
+            if clear_of_zero((mean["native"] - mean["source"])[1:]):
+                stats["gap_recovered"] = (m - mean["source"]) / (mean["native"] - mean["source"])
+        if arm not in controls:
+            stats["versus_control"] = m - mean[best]
+        out[arm] = {}
+        for name, s in stats.items():
+            low, high = interval(s[1:])
+            out[arm][name] = {"value": float(s[0]), "low": float(low), "high": float(high)}
+            if name == "versus_control":
+                out[arm][name]["note"] = "strongest control: " + best.replace("_", " ").replace(
+                    "raw source", "raw source cache").replace("zero", "zero cache")
+    return out
+
+
+def correlated_hits(n, rates, keep=0.8):
+    """0/1 scores per arm; arms agree on most items, as real ones do."""
+    base = rng.random(n)
+    return {arm: (np.where(rng.random(n) < keep, base, rng.random(n)) < p).astype(float)
+            for arm, p in rates.items()}
+
+
+def rounded(x):
+    if isinstance(x, dict):
+        return {k: rounded(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [rounded(v) for v in x]
+    if isinstance(x, (float, np.floating)):
+        return None if not math.isfinite(x) else float(f"{x:.6g}")
+    return x
+
+
+# ---- stats.json ----
+
+hits = correlated_hits(200, dict(native=.72, source=.55, closed_form=.68, mlp=.70, raw_source=.27,
+                                 wrong_donor=.31, zero=.26))
+hits["identity"] = hits["native"].copy()
+f1 = {a: np.clip(rng.normal(m, .3, 90), 0, 1) for a, m in
+      dict(native=.62, source=.60, closed_form=.57, zero=.05).items()}
+tokens = rng.integers(40, 400, 64).astype(float)
+hard = rng.normal(0, .3, 64)
+nll = {a: np.maximum(.1, m + hard + rng.normal(0, .05, 64)) for a, m in
+       dict(native=2.1, source=2.6, closed_form=2.18, wrong_donor=3.0, zero=3.1).items()}
+
+
+def case(name, items, **kw):
+    found = compare(items, **kw)
+    w = kw.get("weight")
+    return {"name": name, "chance": kw.get("chance"), "exp": kw.get("exp", False),
+            "lower": kw.get("lower", False), "weight": None if w is None else w.tolist(),
+            "items": {a: [float(f"{v:.9g}") for v in x] for a, x in items.items()}, "arms": found}
+
+
+# items are written with nine digits: compute from what the test will read
+f1 = {a: np.array([float(f"{v:.9g}") for v in x]) for a, x in f1.items()}
+nll = {a: np.array([float(f"{v:.9g}") for v in x]) for a, x in nll.items()}
+sample = rng.lognormal(0, .4, 23)
+sample = np.array([float(f"{v:.9g}") for v in sample])
+boot = scipy.stats.bootstrap((hits["closed_form"],), np.mean, n_resamples=10000,
+                             method="percentile", random_state=np.random.default_rng(SEED))
+tokens_at = np.array([64., 256., 1024., 4096., 16384.])
+cold = 2e-5 * tokens_at ** 1.1
+swap = 8e-3 + 4e-6 * tokens_at
+log_gap = np.log(cold / swap)
+at = int(np.max(np.where(log_gap <= 0)[0]))
+even = float(np.exp(np.interp(0, log_gap[at:at + 2], np.log(tokens_at[at:at + 2]))))
+json.dump({
+    "seed": SEED, "numpy": np.__version__, "scipy": scipy.__version__,
+    "cases": [case("multiple choice", hits, chance=.25), case("f1, no gap", f1, chance=0.),
+              case("perplexity", nll, weight=tokens, exp=True, lower=True)],
+    "scipy_mean": {"low": boot.confidence_interval.low, "high": boot.confidence_interval.high},
+    "sample": sample.tolist(),
+    "quantiles": {str(q): float(np.quantile(sample, q)) for q in (0, .025, .1, .25, .5, .75, .975, 1)},
+    "break_even": {"tokens": tokens_at.tolist(), "cold": cold.tolist(), "switch": swap.tolist(),
+                   "at": even},
+}, open(os.path.join(HERE, "stats.json"), "w"), separators=(",", ":"))
+
+# ---- sample.json ----
+
+LS, LT = 4, 6
+
+
+def suite(name, title, metric, n, chance, rates, fmt="percent", note=None):
+    items = correlated_hits(n, rates)
+    items["identity"] = items["native"].copy()
+    s = {"name": name, "title": title, "metric": metric, "format": fmt, "better": "high",
+         "chance": chance, "items": n, "arms": compare(items, chance=chance)}
+    if note:
+        s["note"] = note
+    return s
+
+
+def rates(native, source, closed, mlp, floor):
+    return dict(native=native, source=source, closed_form=closed, mlp=mlp, raw_source=floor,
+                wrong_donor=floor + .02, zero=floor - .01)
+
+
+def lm(name, title, fmt, means, n=96, exp=False, spread=.25, note=None):
+    hard = rng.normal(0, spread, n)
+    items = {a: np.maximum(0 if a != "native" or exp else 0, m + (hard if exp else np.abs(hard) * m))
+             for a, m in means.items()}
+    items = {a: x + (rng.normal(0, .02, n) if exp and a != "identity" else 0) for a, x in items.items()}
+    items["identity"] = items["native"].copy()
+    s = {"name": name, "title": title, "metric": "per sequence", "format": fmt, "better": "low",
+         "chance": None, "items": n, "arms": compare(items, exp=exp, lower=True)}
+    for arm in s["arms"].values():
+        for key in ("retention", "floor_normalised"):
+            arm[key] = {"value": None, "note": "lower is better: a share has no meaning"}
+        if name != "perplexity":
+            arm["gap_recovered"] = {"value": None, "note": "measured against the target itself"}
+    if note:
+        s["note"] = note
+    return s
+
+
+def r2_map(peak, sharp, base):
+    rows = []
+    for s in range(LS):
+        rows.append([base + (peak - base) * math.exp(-sharp * (s / (LS - 1) - t / (LT - 1)) ** 2)
+                     * (1 - .1 * abs(t - 2) / 3) + rng.normal(0, .015) for t in range(LT)])
+    return rows
+
+
+def greedy(ceiling, first):
+    out = []
+    for t in range(LT):
+        top = ceiling - .05 * abs(t - 2) / 2 + rng.normal(0, .01)
+        order = sorted(range(LS), key=lambda s: abs(s / (LS - 1) - t / (LT - 1)))
+        out.append({"target": t, "order": order,
+                    "r2": [top - (top - first * top) * math.exp(-1.1 * k) for k in range(LS)]})
+    return out
+
+
+def layer_rows(k, v, cos, ck, cv):
+    rows = []
+    for t in range(LT):
+        dip = .08 * (t == LT - 1) + .03 * (t == 0)
+        e = lambda x, s=.008: x + rng.normal(0, s)
+        rows.append({"layer": t, "k_r2": e(k - dip), "v_r2": e(v - 1.4 * dip), "k_r2_fit": e(k - dip + .02),
+                     "v_r2_fit": e(v - 1.4 * dip + .03), "cosine": e(cos - .5 * dip, .003),
+                     "c_k": e(ck + 2 * dip, .05), "c_v": e(cv + dip, .03)})
+    return rows
+
+
+def spread(v, by=.03):
+    return {"value": v, "low": v * (1 - by), "high": v * (1 + by)}
+
+
+lengths = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
+points = []
+for n in lengths:
+    prefill = 9e-4 + 1.9e-5 * n + 4.4e-10 * n * n
+    stages = {"capture": 2e-5 + 2.2e-8 * n, "transfer": 3e-5 + 4e-8 * n, "translate": 2.9e-3 + 7.4e-7 * n,
+              "inject": 1e-4 + 1.5e-7 * n, "first_decode": 2.1e-3 + 2.4e-8 * n}
+    decode = 2.1e-3 + 2.4e-8 * n
+    swap_s = sum(stages.values())
+    points.append({"tokens": n, "cold": spread(prefill + decode), "switch": spread(swap_s, .05),
+                   "speedup": spread((prefill + decode) / swap_s, .02),
+                   "cold_stages": {"prefill": prefill, "first_decode": decode}, "switch_stages": stages,
+                   "bytes_moved": n * 6 * 2 * 64 * 4, "peak_bytes": 21e6 + n * 5400.,
+                   "translate_tokens_per_s": n / stages["translate"],
+                   "translate_bytes_per_s": n * 6 * 2 * 64 * 4 / stages["translate"]})
+gap = [math.log(p["cold"]["value"] / p["switch"]["value"]) for p in points]
+slow = max(i for i, g in enumerate(gap) if g <= 0)
+sooner_from = math.exp(np.interp(0, gap[slow:slow + 2], np.log(lengths[slow:slow + 2])))
+needle = []
+for n, native, closed, mlp in ((64, 1, .98, .99), (128, 1, .97, .98), (256, .99, .95, .95),
+                               (512, .97, .90, .92), (1024, .93, .81, .85), (2048, .86, .66, .71)):
+    arms = {}
+    for arm, p in (("native", native), ("source", native - .07), ("closed_form", closed), ("mlp", mlp),
+                   ("wrong_donor", .01), ("zero", 0.), ("raw_source", .0)):
+        x = (rng.random(80) < p).astype(float)
+        low, high = interval(rng.choice(x, (4000, 80)).mean(1))
+        arms[arm] = {"value": x.mean(), "low": low, "high": high}
+    needle.append({"tokens": n, "achieved": n - 3, "bos": 1, "arms": arms})
+
+
+def sigma(r2, top, fall):
+    return [top - fall * max(0, math.log10(max(l, 1e-5)) + 2.3) ** 2 - .012 * max(0, -4.5 - math.log10(l))
+            for l in r2]
+
+
+grid = [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
+cols = ["Validation KL, nats", "Perplexity", "Needle 512", "Cloze, 4-way"]
+doc = {
+    "format": "kvmill.report", "version": 1,
+    "sample": "Every number on this page is made up by tests/golden/reports/make.py to show the layout.",
+    "made": "2026-01-31T12:00:00Z",
+    "pair": {"name": "sample-small-large",
+             "source": {"name": "zoo-small", "family": "qwen3", "parameters": 1.12e6, "layers": LS,
+                        "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"},
+             "target": {"name": "zoo-large", "family": "qwen3", "parameters": 2.74e6, "layers": LT,
+                        "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"},
+             "reverse": {"name": "sample-large-small", "href": "sample-large-small.html"}},
+    "translator": {"arm": "closed_form", "shape": "per target layer, k best source layers, all heads from one "
+                   "factorisation", "k": 4, "lambda": 1e-3, "parameters": 6 * 2 * (256 * 64 + 64),
+                   "bytes": 789504, "selected": [[g for g in x["order"]] for x in greedy(.9, .7)]},
+    "calibration": {"text": "State of the Union 1961-1990 and generated dialogues", "sequences": 320,
+                    "sequence_tokens": 512, "stride": 2, "rows": 65536, "held_out_rows": 16384, "features": 256},
+    "gates": [
+        {"name": "rows", "title": "Rows above features", "value": 256., "format": "ratio", "need": "≥ 4×",
+         "verdict": "pass", "where": "65,536 rows, 256 features"},
+        {"name": "held_out_r2", "title": "Held-out R², worst layer", "value": .571, "format": "r2",
+         "need": "≥ 0.30", "verdict": "pass", "where": "layer 5, V"},
+        {"name": "cosine", "title": "Attention-output cosine, worst layer", "value": .911, "format": "r2",
+         "need": "≥ 0.80", "verdict": "pass", "where": "layer 5"},
+        {"name": "weight_norm", "title": "Weight norm, largest", "value": 9.31, "need": "≤ 50",
+         "verdict": "pass", "where": "layer 4, K"},
+        {"name": "c_k", "title": "Error concentration c_K, worst layer", "value": 1.46, "need": "≤ 1.2",
+         "verdict": "fail", "required": False, "where": "layer 5", "note": "the error lies where queries read"},
+        {"name": "floor_retention", "title": "Retention after chance, mean", "value": spread(.936, .02),
+         "format": "percent", "need": "≥ 90 %", "verdict": "pass"},
+        {"name": "control", "title": "Better than every control", "value": .42, "format": "points",
+         "need": "> 0 on every suite", "verdict": "pass", "where": "Cloze, 4-way"},
+        {"name": "faster", "title": "Sooner at 2,048 tokens", "value": spread(9.6), "format": "ratio", "need": "> 1×",
+         "verdict": "pass"}],
+    "linearity": {
+        "maps": [{"object": "k_content", "title": "K content (position stripped)", "r2": r2_map(.78, 5, .22)},
+                 {"object": "k_rotated", "title": "K rotated", "r2": r2_map(.55, 2.5, .2)},
+                 {"object": "v", "title": "V", "r2": r2_map(.52, 6, -.03)}],
+        "greedy": [{"object": "k_content", "title": "K content", "layers": greedy(.88, .82)},
+                   {"object": "v", "title": "V", "layers": greedy(.74, .68)}],
+        "k": {"k": [1, 2, 3, 4], "chosen": 4,
+              "series": [{"title": "K content", "r2": [.712, .812, .851, .869]},
+                         {"title": "V", "r2": [.498, .621, .684, .713]}]},
+        "lambda": {"lambda": grid, "chosen": 1e-3,
+                   "series": [{"title": "K content", "r2": sigma(grid, .869, .012)},
+                              {"title": "V", "r2": sigma(grid, .713, .02)}],
+                   "absolute": {"lambda": .01, "relative": 4.1e-5, "r2": [.861, .702]}}},
+    "layers": [{"arm": "closed_form", "rows": layer_rows(.875, .73, .965, 1.02, .93)},
+               {"arm": "mlp", "rows": layer_rows(.9, .77, .975, .96, .9)}],
+    "suites": [
+        suite("cloze", "Cloze, 4-way", "accuracy by log-likelihood", 400, .25, rates(.715, .565, .69, .70, .27)),
+        suite("dialogue_qa", "Dialogue questions", "gold answer contained", 240, 0., rates(.84, .70, .79, .81, .03),
+              note="Answers are generated greedily, at most 24 tokens."),
+        suite("next_token", "Next-token agreement", "agreement with the target", 320, 0.,
+              rates(.995, .58, .86, .88, .21)),
+        suite("two_way", "Pronouns, 2-way", "accuracy by log-likelihood", 160, .5, rates(.61, .60, .60, .605, .51),
+              note="Source and target score nearly alike here: no gap can be recovered."),
+        lm("validation_kl", "Validation KL", "number",
+           dict(native=0., source=.31, closed_form=.064, mlp=.051, raw_source=2.9, wrong_donor=1.7, zero=1.45)),
+        lm("perplexity", "Perplexity", "number", dict(native=2.10, source=2.52, closed_form=2.16, mlp=2.15,
+                                                    raw_source=4.4, wrong_donor=3.5, zero=3.3), exp=True)],
+    "needle": {"items": 80, "points": needle,
+               "note": "The models read 2,048 tokens at most; longer prefixes are not measured."},
+    "timing": {"machine": "2 cores of a made-up machine", "threads": 2, "rounds": 10, "warmups": 2,
+               "break_even": {"value": sooner_from}, "points": points},
+    "build": {"steps": [{"title": "capture zoo-small", "seconds": 21.4, "reused": True},
+                        {"title": "capture zoo-large", "seconds": 38.9, "reused": True},
+                        {"title": "moments", "seconds": 6.2}, {"title": "fit, sweep of k and λ", "seconds": 2.7},
+                        {"title": "MLP", "seconds": 212.0}],
+              "bytes": 789504,
+              "amortise": [{"tokens": n, "switches": s} for n, s in
+                           ((64, {"value": None, "note": "the switch saves nothing"}), (512, 31201.), (2048, 6912.),
+                            (8192, 1243.))]},
+    "ablations": {"columns": [{"title": c, "format": f} for c, f in zip(cols, ("number", "number", "percent", "percent"))],
+                  "rows": [{"title": "full translator", "cells": [.064, 8.67, .90, .69]},
+                           {"title": "fit and infer rotated", "cells": [.081, 8.81, .83, .68],
+                            "note": "tied to the lengths of the calibration"},
+                           {"title": "strip, but do not rotate again", "cells": [1.92, 25.3, 0., .31]},
+                           {"title": "one source layer (k = 1)", "cells": [.43, 12.4, .22, .47]},
+                           {"title": "no token identity", "cells": [None, None,
+                                                                    {"value": None, "note": "the spec asks for none"}, None]}]},
+    "provenance": [
+        {"title": "Models", "rows": [["zoo-small, weights", "sha256 5d2f…made-up…09ac"],
+                                     ["zoo-large, weights", "sha256 e81b…made-up…7730"],
+                                     ["tokenizer, both", "sha256 0c44…made-up…d1f2"]]},
+        {"title": "Program", "rows": [["kvmill", "0.1.0, commit 0000000"], ["compiler", "gcc 12.2.0 -O3"],
+                                      ["BLAS", "OpenBLAS 0.3.21, SkylakeX kernels"]]},
+        {"title": "Machine", "rows": [["CPU", "a made-up processor, 2 cores, AVX2"], ["memory", "8 GiB"],
+                                      ["threads", "2"]]},
+        {"title": "Run", "rows": [["seed", str(SEED)], ["moments", "sha256 77aa…made-up…1b30"]]}],
+    "spec": "pair: sample-small-large\nsource: tests/zoo/small\ntarget: tests/zoo/large\nfit:\n  k: [1, 2, 3, 4]\n"
+            "  lambda: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]\n",
+    "notes": ["The reversed pair reuses both captures."],
+}
+json.dump(rounded(doc), open(os.path.join(HERE, "sample.json"), "w"), indent=1, ensure_ascii=False)

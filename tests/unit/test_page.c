@@ -1,0 +1,395 @@
+#include "tests/support/check.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "reports/page.h"
+#include "tests/support/markup.h"
+
+#define SAMPLE "tests/golden/reports/sample.json"
+#define DIR "build/tmp/test_page"
+
+typedef struct state {
+    kvm_arena keep, scratch;
+} state;
+
+static int begin(void **at)
+{
+    static state s;
+    kvm_err err = {0};
+    assert_int_equal(kvm_arena_init(&s.keep, (size_t)64 << 20, &err), KVM_OK);
+    assert_int_equal(kvm_arena_init(&s.scratch, (size_t)64 << 20, &err), KVM_OK);
+    *at = &s;
+    return 0;
+}
+
+static int end(void **at)
+{
+    state *s = *at;
+    kvm_arena_free(&s->keep);
+    kvm_arena_free(&s->scratch);
+    return 0;
+}
+
+static kvm_jat sample(state *s)
+{
+    kvm_jat doc;
+    kvm_err err = {0};
+    check_ok(kvm_json_read(&doc, &s->keep, KVM_STR(SAMPLE), &err), &err);
+    return doc;
+}
+
+static kvm_jat parse(state *s, const char *text)
+{
+    kvm_jat doc;
+    kvm_err err = {0};
+    check_ok(kvm_json_parse(&doc, &s->keep, kvm_str_of(text), KVM_STR("doc"), &err),
+             &err);
+    return doc;
+}
+
+/* the page of a document, checked to be well-formed */
+static kvm_str page_of(state *s, kvm_jat doc)
+{
+    kvm_text out = {0};
+    kvm_err err = {0};
+    check_ok(kvm_page_html(&out, doc, s->scratch, &err), &err);
+    const kvm_str html = kvm_str_copy(&s->keep, kvm_text_str(&out));
+    kvm_text_free(&out);
+    assert_non_null(html.at);
+    check_markup(html);
+    return html;
+}
+
+/* no number of the page is nan or inf; "provenance" is fine */
+static void check_no_nan(kvm_str html)
+{
+    static const char *const words[] = {"nan", "inf"};
+    for (size_t w = 0; w < COUNT(words); w++)
+        for (const char *p = html.at; (p = strstr(p, words[w])); p++) {
+            const char before = p[-1], after = p[3];
+            if (!strchr("abcdefghijklmnopqrstuvwxyz", before) &&
+                !strchr("abcdefghijklmnopqrstuvwxyz", after))
+                fail_msg("%s near %.60s", words[w], p - 20);
+        }
+}
+
+#define HEAD "{\"format\":\"kvmill.report\",\"version\":1,"
+#define PAIR                                                                           \
+    "\"pair\":{\"name\":\"a-b\",\"source\":{\"name\":\"A\"},\"target\":{\"name\":"     \
+    "\"B\"}}"
+
+static void sample_has_every_section(void **at)
+{
+    static const char *const parts[] = {"<section id=\"gates\">",
+                                        "<section id=\"suites\">",
+                                        "<section id=\"needle\">",
+                                        "<section id=\"timing\">",
+                                        "<section id=\"build\">",
+                                        "<section id=\"linearity\">",
+                                        "<section id=\"layers\">",
+                                        "<section id=\"ablations\">",
+                                        "<section id=\"provenance\">",
+                                        "Sample, not a measurement.",
+                                        "K content (position stripped)",
+                                        "K rotated",
+                                        "Cloze, 4-way",
+                                        "wrong donor",
+                                        "zero cache",
+                                        "break-even ",
+                                        "absolute 0.0100",
+                                        "chosen k",
+                                        "c_K",
+                                        "href=\"sample-large-small.html\"",
+                                        "prefers-color-scheme:dark",
+                                        "@media print",
+                                        "5d2f…made-up…09ac",
+                                        "The reversed pair reuses both captures."};
+    const kvm_str html = page_of(*at, sample(*at));
+    for (size_t i = 0; i < COUNT(parts); i++) check_contains(html.at, parts[i]);
+    assert_null(strstr(html.at, "class=\"absent\"")); /* everything is measured */
+    check_no_nan(html);
+    assert_null(strstr(html.at, "http://")); /* self-contained */
+    assert_null(strstr(html.at, "https://"));
+    assert_null(strstr(html.at, "<script"));
+}
+
+static void the_verdict_speaks_first(void **at)
+{
+    state *s = *at;
+    kvm_str headline, sentence;
+    kvm_err err = {0};
+    check_ok(kvm_report_verdict(&headline, &sentence, &s->keep, sample(s), &err), &err);
+    check_str(headline, "The translated cache serves.");
+    check_contains(sentence.at, "On 4 suites, zoo-large keeps ");
+    check_contains(sentence.at, " of the gap between the two models");
+    check_contains(sentence.at, "At 32,768 tokens the first token comes ");
+    check_contains(sentence.at, "7 of 8 gates passed: Error concentration c_K, worst "
+                                "layer failed (advice only).");
+    const kvm_str html = page_of(s, sample(s));
+    assert_true(strstr(html.at, "The translated cache serves.") <
+                strstr(html.at, "<section"));
+}
+
+static void empty_document_is_a_whole_page(void **at)
+{
+    const kvm_str html = page_of(
+        *at, parse(*at, HEAD PAIR ",\"absent\":{\"timing\":\"spec has none\"}}"));
+    ptrdiff_t absent = 0;
+    for (const char *p = html.at; (p = strstr(p, "class=\"absent\"")); p++) absent++;
+    assert_int_equal(absent, 9); /* every section says so */
+    check_contains(html.at, "Not measured (spec has none).");
+    check_contains(html.at, "Not measured (the document gives no reason).");
+    check_contains(html.at, "Not decided: not everything was measured.");
+}
+
+/* Drops one member at a time, at every depth down to `depth`: the page stays whole or the
+ * document is refused, nothing else. */
+static void drop_each(state *s, kvm_jat doc, json_t *in, int depth, int *drawn)
+{
+    json_t *names = json_array();
+    const char *key;
+    json_t *value;
+    json_object_foreach(in, key, value) json_array_append_new(names, json_string(key));
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        key = json_string_value(json_array_get(names, i));
+        value = json_incref(json_object_get(in, key));
+        json_object_del(in, key);
+        kvm_text out = {0};
+        kvm_err err = {0};
+        const kvm_status got = kvm_page_html(&out, doc, s->scratch, &err);
+        if (got == KVM_OK) {
+            check_markup(kvm_text_str(&out));
+            ++*drawn;
+        } else {
+            assert_int_equal(got, KVM_FORMAT);
+        }
+        kvm_text_free(&out);
+        json_object_set(in, key, value);
+        json_t *inside = json_is_array(value) ? json_array_get(value, 0) : value;
+        if (depth > 0 && json_is_object(inside))
+            drop_each(s, doc, inside, depth - 1, drawn);
+        json_decref(value);
+    }
+    json_decref(names);
+}
+
+static void any_part_may_be_missing(void **at)
+{
+    const kvm_jat doc = sample(*at);
+    int drawn = 0;
+    drop_each(*at, doc, (json_t *)(uintptr_t)doc.v, 3, &drawn);
+    assert_in_range(drawn, 80, 10000);
+}
+
+static void nulls_are_said_to_be_missing(void **at)
+{
+    const kvm_str html = page_of(
+        *at,
+        parse(*at, HEAD PAIR
+              ",\"suites\":[{\"name\":\"s\",\"arms\":{\"native\":{\"score\":null},"
+              "\"closed_form\":{\"score\":{\"value\":null,\"note\":\"no items\"}}}}],"
+              "\"timing\":{\"points\":[{\"tokens\":64}]},"
+              "\"linearity\":{\"maps\":[{\"title\":\"K\",\"r2\":[[null,0.5],[-9,1]]}]},"
+              "\"layers\":[{\"arm\":\"mlp\",\"rows\":[{}]}]}"));
+    check_contains(html.at, "no items");
+    check_contains(html.at, "not measured");
+    check_no_nan(html);
+}
+
+static void hostile_names_are_text(void **at)
+{
+    const kvm_str html = page_of(
+        *at, parse(*at, HEAD
+                   "\"pair\":{\"name\":\"<script>x</script>\",\"reverse\":{\"name\":"
+                   "\"r\",\"href\":\"javascript:alert(1)\"},\"source\":{\"name\":"
+                   "\"\\\"><img src=x onerror=y>\"},\"target\":{\"name\":"
+                   "\"B&\\u0001\\u202e\"}},\"spec\":\"</pre><script>\",\"notes\":"
+                   "[\"<b>\"],\"provenance\":[{\"title\":\"<i>\",\"rows\":[[\"<u>\","
+                   "\"'\"]]}]}"));
+    assert_null(strstr(html.at, "<script"));
+    assert_null(strstr(html.at, "<img"));
+    assert_null(strstr(html.at, "javascript:"));
+    assert_null(strstr(html.at, "<u>"));
+    check_contains(html.at, "&lt;script&gt;x&lt;/script&gt;");
+}
+
+/* ---- refusals ---- */
+
+static const struct {
+    const char *doc, *says;
+    kvm_status status;
+} bad[] = {
+    {"[]", "expected an object", KVM_FORMAT},
+    {"{\"format\":\"other\",\"version\":1}", "format is \"other\"", KVM_FORMAT},
+    {"{\"format\":\"kvmill.report\",\"version\":2}", "version 2", KVM_VERSION},
+    {HEAD PAIR ",\"suits\":[]}", "nearest: suites", KVM_FORMAT},
+    {HEAD "\"pair\":{\"name\":\"x\"}}", "pair.source", KVM_FORMAT},
+    {HEAD "\"pair\":{\"source\":{\"name\":\"A\"},\"target\":{\"name\":\"B\"}}}",
+     "pair.name", KVM_FORMAT},
+    {HEAD PAIR ",\"timing\":5}", "timing", KVM_FORMAT},
+    {HEAD PAIR ",\"gates\":[{\"verdict\":\"maybe\"}]}", "gates[0].verdict", KVM_FORMAT},
+    {HEAD PAIR ",\"gates\":[{\"verdict\":\"pass\",\"value\":\"x\"}]}", "value",
+     KVM_FORMAT},
+    {HEAD PAIR ",\"suites\":[{\"name\":\"s\",\"arms\":{\"closedform\":{}}}]}",
+     "nearest: closed_form", KVM_FORMAT},
+    {HEAD PAIR ",\"suites\":[{\"name\":\"s\",\"better\":\"up\"}]}", "better",
+     KVM_FORMAT},
+    {HEAD PAIR ",\"suites\":[{\"name\":\"s\",\"format\":\"pct\"}]}", "format",
+     KVM_FORMAT},
+    {HEAD PAIR ",\"linearity\":{\"maps\":[{\"r2\":[[1,2],[1]]}]}}",
+     "1 entries where 2 belong", KVM_FORMAT},
+    {HEAD PAIR ",\"linearity\":{\"k\":{\"k\":[1,2],\"series\":[{\"r2\":[1]}]}}}",
+     "1 entries where 2 belong", KVM_FORMAT},
+    {HEAD PAIR
+     ",\"ablations\":{\"columns\":[{\"title\":\"a\"}],\"rows\":[{\"cells\":[]}"
+     "]}}",
+     "0 entries where 1 belong", KVM_FORMAT},
+    {HEAD PAIR ",\"absent\":{\"tming\":\"x\"}}", "tming", KVM_FORMAT},
+    {HEAD PAIR ",\"provenance\":[{\"rows\":[[\"only one\"]]}]}", "2 belong",
+     KVM_FORMAT},
+};
+
+static void wrong_documents_are_refused_with_the_place(void **at)
+{
+    state *s = *at;
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        kvm_text out = {0};
+        kvm_err err = {0};
+        const kvm_jat doc = parse(s, bad[i].doc);
+        check_status(bad[i].status, kvm_page_html(&out, doc, s->scratch, &err), &err);
+        check_contains(err.msg, bad[i].says);
+        kvm_text_free(&out);
+    }
+}
+
+static void spent_arena_is_an_error(void **at)
+{
+    state *s = *at;
+    const kvm_jat doc = sample(s);
+    for (size_t bytes = 64; bytes < 400000; bytes = bytes * 2 + 40) {
+        kvm_text out = {0};
+        kvm_err err = {0};
+        kvm_arena all = s->scratch;
+        const kvm_arena small = kvm_arena_split(&all, bytes);
+        const kvm_status got = kvm_page_html(&out, doc, small, &err);
+        if (got) assert_int_equal(got, KVM_NOMEM);
+        if (bytes < 4000) assert_int_equal(got, KVM_NOMEM);
+        kvm_text_free(&out);
+    }
+}
+
+/* ---- the verdict's rule ---- */
+
+static void check_headline(state *s, const char *doc, const char *headline)
+{
+    kvm_str got, sentence;
+    kvm_err err = {0};
+    check_ok(kvm_report_verdict(&got, &sentence, &s->keep, parse(s, doc), &err), &err);
+    check_str(got, headline);
+}
+
+#define GATE(verdict, required)                                                        \
+    ",\"gates\":[{\"name\":\"g\",\"verdict\":\"" verdict "\",\"required\":" required   \
+    "}]"
+#define SUITE(floor, native_lead, lead)                                                \
+    ",\"suites\":[{\"name\":\"s\",\"arms\":{\"native\":{\"score\":1,\"versus_"         \
+    "control\":" native_lead                                                           \
+    "},\"closed_form\":{\"score\":1,\"floor_normalised\":" floor                       \
+    ",\"versus_control\":" lead "}}}]"
+#define SURE "{\"value\":0.5,\"low\":0.4,\"high\":0.6}"
+#define UNSURE "{\"value\":0.1,\"low\":-0.1,\"high\":0.3}"
+
+static void the_rule_of_the_verdict(void **at)
+{
+    const char *serves = "The translated cache serves.";
+    const char *in_part = "The translated cache serves in part.";
+    const char *not = "The translated cache does not serve.";
+    const char *open = "Not decided: not everything was measured.";
+    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.9", SURE, SURE) "}",
+                   serves);
+    check_headline(*at, HEAD PAIR GATE("fail", "false") SUITE("0.9", SURE, SURE) "}",
+                   open); /* advice alone decides nothing */
+    check_headline(*at, HEAD PAIR GATE("fail", "true") SUITE("0.99", SURE, SURE) "}",
+                   not );
+    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.89", SURE, SURE) "}",
+                   in_part);
+    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.49", SURE, SURE) "}",
+                   not );
+    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.95", SURE, UNSURE) "}",
+                   in_part);
+    check_headline(*at,
+                   HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}",
+                   serves); /* the suite cannot tell caches apart: says nothing */
+    check_headline(
+        *at, HEAD PAIR GATE("unmeasured", "true") SUITE("0.95", SURE, SURE) "}", open);
+    check_headline(*at, HEAD PAIR SUITE("0.95", SURE, SURE) "}", open);
+    check_headline(*at, HEAD PAIR GATE("pass", "true") "}", open);
+}
+
+/* ---- files ---- */
+
+static void publishes_page_json_and_csv(void **at)
+{
+    static const char *const names[] = {
+        "html",       "json",       "gates.csv",  "quality.csv",   "needle.csv",
+        "timing.csv", "stages.csv", "build.csv",  "amortise.csv",  "linearity.csv",
+        "greedy.csv", "sweeps.csv", "layers.csv", "ablations.csv", "provenance.csv"};
+    state *s = *at;
+    kvm_err err = {0};
+    const kvm_jat doc = sample(s);
+    check_ok(kvm_report_publish(KVM_STR(DIR), doc, s->scratch, &err), &err);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        kvm_str text;
+        const kvm_str path =
+            kvm_str_fmt(&s->keep, DIR "/sample-small-large.%s", names[i]);
+        check_ok(kvm_file_read(&text, &s->keep, path, (size_t)8 << 20, &err), &err);
+        assert_in_range(text.len, 40, 4 << 20);
+    }
+    kvm_jat again;
+    check_ok(
+        kvm_json_read(&again, &s->keep, KVM_STR(DIR "/sample-small-large.json"), &err),
+        &err);
+    kvm_str before, after;
+    check_ok(kvm_json_canonical(&before, &s->keep, doc.v, &err), &err);
+    check_ok(kvm_json_canonical(&after, &s->keep, again.v, &err), &err);
+    assert_true(kvm_str_eq(before, after));
+}
+
+static void names_that_leave_the_folder_are_refused(void **at)
+{
+    state *s = *at;
+    static const char *const names[] = {"../x", "a/b", ".x", "a\\\\b"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        kvm_err err = {0};
+        const kvm_str doc = kvm_str_fmt(
+            &s->keep,
+            HEAD "\"pair\":{\"name\":\"%s\",\"source\":{\"name\":\"A\"},\"target\":{"
+                 "\"name\":\"B\"}}}",
+            names[i]);
+        check_status(
+            KVM_FORMAT,
+            kvm_report_publish(KVM_STR(DIR), parse(s, doc.at), s->scratch, &err), &err);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(sample_has_every_section, begin, end),
+        cmocka_unit_test_setup_teardown(the_verdict_speaks_first, begin, end),
+        cmocka_unit_test_setup_teardown(empty_document_is_a_whole_page, begin, end),
+        cmocka_unit_test_setup_teardown(any_part_may_be_missing, begin, end),
+        cmocka_unit_test_setup_teardown(nulls_are_said_to_be_missing, begin, end),
+        cmocka_unit_test_setup_teardown(hostile_names_are_text, begin, end),
+        cmocka_unit_test_setup_teardown(wrong_documents_are_refused_with_the_place,
+                                        begin, end),
+        cmocka_unit_test_setup_teardown(spent_arena_is_an_error, begin, end),
+        cmocka_unit_test_setup_teardown(the_rule_of_the_verdict, begin, end),
+        cmocka_unit_test_setup_teardown(publishes_page_json_and_csv, begin, end),
+        cmocka_unit_test_setup_teardown(names_that_leave_the_folder_are_refused, begin,
+                                        end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
