@@ -8,7 +8,7 @@
 #include "schema/catalogue_internal.h"
 #include "schema/migrations.h"
 
-enum { SCRATCH_BYTES = 1 << 30 }; /* reserved, not used: the rows of one call */
+enum { SCRATCH_BYTES = 256 << 20 }; /* reserved, not used: the rows of one call */
 
 int kvm_catalogue_newest(void)
 {

@@ -214,6 +214,13 @@ typedef enum kvm_run_state {
     KVM_RUN_FAILED,    /* nothing can go on, and a job failed or is parked */
     KVM_RUN_CANCELLED  /* nothing can go on, and a job was cancelled */
 } kvm_run_state;
+KVM_MUST kvm_status kvm_run_state_of(kvm_catalogue *c, int64_t run,
+                                     kvm_run_state *state, kvm_err *err);
+KVM_MUST kvm_status kvm_job_state_of(kvm_catalogue *c, int64_t job,
+                                     kvm_job_state *state, kvm_err *err);
+/* kvm_runs_open - whether any run is */
+KVM_MUST kvm_status kvm_runs_open(kvm_catalogue *c, bool *open, kvm_err *err);
+
 typedef struct kvm_run_info {
     int64_t run;
     kvm_run_state state;

@@ -114,6 +114,38 @@ kvm_status kvm_run_look(kvm_catalogue *c, int64_t run, kvm_run_info *info,
     return KVM_OK;
 }
 
+kvm_status kvm_run_state_of(kvm_catalogue *c, int64_t run, kvm_run_state *state,
+                            kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_RUN_READ, KVM_ARGS(kvm_cell_i(run)), &rows,
+                     &scratch, err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_NOTFOUND, "there is no run %lld", (long long)run);
+    return state_of(kvm_rows_str(&rows, 0, 0), state, err);
+}
+
+kvm_status kvm_job_state_of(kvm_catalogue *c, int64_t job, kvm_job_state *state,
+                            kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_JOB_STATE, KVM_ARGS(kvm_cell_i(job)), &rows,
+                     &scratch, err));
+    if (rows.count == 1 && kvm_state_find(kvm_rows_str(&rows, 0, 0), state))
+        return KVM_OK;
+    return kvm_fail(err, KVM_NOTFOUND, "there is no job %lld", (long long)job);
+}
+
+kvm_status kvm_runs_open(kvm_catalogue *c, bool *open, kvm_err *err)
+{
+    int64_t one = 0;
+    TRY(kvm_db_one(c->db, KVM_SQL_RUNS_OPEN, KVM_NO_ARGS, &one, err));
+    *open = one != 0;
+    return KVM_OK;
+}
+
 kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
                         kvm_run_state *state, kvm_err *err)
 {

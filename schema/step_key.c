@@ -25,12 +25,14 @@ static json_t *without_places(const json_t *params)
     const char *name;
     json_t *value;
     void *next;
-    json_object_foreach_safe(out, next, name, value)
-        if (kvm_str_ends(kvm_str_of(name), KVM_STR("_path"))) json_object_del(out, name);
+    json_object_foreach_safe(
+        out, next, name, value) if (kvm_str_ends(kvm_str_of(name), KVM_STR("_path")))
+        json_object_del(out, name);
     return out;
 }
 
-static bool fill(json_t *all, json_t *inputs, const kvm_step_facts *step, kvm_arena *scratch)
+static bool fill(json_t *all, json_t *inputs, const kvm_step_facts *step,
+                 kvm_arena *scratch)
 {
     for (ptrdiff_t i = 0; i < step->input_count; i++) {
         const kvm_str sha = step->input_shas[i];

@@ -18,7 +18,7 @@ typedef struct kvm_step_facts {
 } kvm_step_facts;
 
 /* kvm_step_key - hex of {identity, inputs: {name: sha}, kind, machine?, params, version} */
-KVM_MUST kvm_status kvm_step_key(char key[65], const kvm_step_facts *step, kvm_arena scratch,
-                                 kvm_err *err);
+KVM_MUST kvm_status kvm_step_key(char key[65], const kvm_step_facts *step,
+                                 kvm_arena scratch, kvm_err *err);
 
 #endif

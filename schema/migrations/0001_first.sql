@@ -56,6 +56,7 @@ CREATE TABLE run (
 );
 CREATE INDEX run_key ON run(key);
 CREATE INDEX run_spec ON run(spec_id);
+CREATE INDEX run_open ON run(id) WHERE state = 'open';
 
 CREATE TABLE worker (
     id          {id},

@@ -1,0 +1,357 @@
+/* child.c - the job's process, from both sides of the fork.
+ *
+ * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It holds a lock on the
+ * job's folder: a child of an earlier attempt that is still about (its worker was stopped, say) has lost
+ * the job, since ours was claimed after it; it is killed before anything in the folder is touched. */
+#define _DEFAULT_SOURCE /* WCOREDUMP, strsignal */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/yaml.h"
+#include "schema/fault.h"
+#include "workers/worker_internal.h"
+
+static const double CANCEL_S =
+    4; /* a job that does not stop by itself so long is killed */
+static const double MARGIN =
+    1.0 / 6; /* of the lease: the child ends so long before it */
+
+/* ---- the child ---- */
+
+static void child_show(kvm_progress *p, double done, double total, const char *unit,
+                       double eta_s)
+{
+    kvm_shared *s = p->ctx;
+    uint64_t text[2] = {0};
+    (void)eta_s;
+    snprintf((char *)text, sizeof text, "%s", unit);
+    atomic_store(&s->done, kvm_bits(done));
+    atomic_store(&s->total, kvm_bits(total));
+    atomic_store(&s->unit[0], text[0]);
+    atomic_store(&s->unit[1], text[1]);
+    atomic_fetch_add(&s->updates, 1);
+}
+
+static bool child_cancelled(kvm_progress *p)
+{
+    const kvm_shared *s = p->ctx;
+    return atomic_load(&s->cancel);
+}
+
+static kvm_status take_folder(const kvm_work *k, kvm_err *err)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/lock", KVM_STR_ARG(k->folder));
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return kvm_fail_errno(err, "%s: cannot open", path);
+    for (int tries = 0; tries < 100; tries++) {
+        struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        if (fcntl(fd, F_SETLK, &l) == 0)
+            return KVM_OK; /* kept until the process ends */
+        l = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        if (fcntl(fd, F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 1) {
+            kill(-l.l_pid, SIGKILL);
+            kill(l.l_pid, SIGKILL);
+        }
+        kvm_sleep(0.02);
+    }
+    close(fd);
+    return kvm_fail(err, KVM_BUSY, "%s: an earlier attempt still holds it", path);
+}
+
+/* "name?" and "name*" of a kind's table match what they should */
+static bool input_matches(const char *row, kvm_str name)
+{
+    const size_t n = strcspn(row, "?*");
+    if (row[n] == '*')
+        return kvm_str_starts(name, (kvm_str){row, (ptrdiff_t)n}) &&
+               name.len > (ptrdiff_t)n && name.at[n] == '.';
+    return kvm_str_eq(name, (kvm_str){row, (ptrdiff_t)n});
+}
+
+static kvm_status check_inputs(const kvm_job_kind *kind, const kvm_claim *c,
+                               kvm_err *err)
+{
+    for (const char *const *row = kind->inputs; row && *row; row++) {
+        bool there = strpbrk(*row, "?*") != NULL;
+        for (ptrdiff_t i = 0; i < c->input_count && !there; i++)
+            there = input_matches(*row, c->inputs[i].name);
+        if (!there)
+            return kvm_fail(err, KVM_NOTFOUND,
+                            "%.*s: the step before it has left no %s",
+                            KVM_STR_ARG(c->label), *row);
+    }
+    return KVM_OK;
+}
+
+/* Verified paths of the inputs. Hashing is the child's work, so that the lease is renewed meanwhile. */
+static kvm_status open_inputs(kvm_worker *w, const kvm_claim *c, kvm_recorder *r,
+                              kvm_job *j, kvm_err *err)
+{
+    kvm_job_input *in = kvm_new(j->keep, kvm_job_input, c->input_count + 1);
+    if (!in) return kvm_nomem(err, j->keep);
+    for (ptrdiff_t i = 0; i < c->input_count; i++) {
+        in[i].name = c->inputs[i].name.at;
+        in[i].sha = c->inputs[i].sha.at;
+        kvm_status s = kvm_store_get(w->store, &in[i].path, j->keep, in[i].sha,
+                                     c->inputs[i].bytes, err);
+        if (s) return kvm_err_prefix(err, s, "input %s", in[i].name);
+        TRY(kvm_recorder_verified(r, c->inputs[i].sha, err));
+    }
+    j->inputs = in;
+    j->input_count = c->input_count;
+    return KVM_OK;
+}
+
+/* Whether an equal job's results can be had. */
+static bool can_reuse(kvm_worker *w, const kvm_claim *c, kvm_arena *keep)
+{
+    if (!c->equal) return false;
+    for (ptrdiff_t i = 0; i < c->output_count; i++) {
+        kvm_err why = {0};
+        kvm_str path;
+        if (kvm_store_get(w->store, &path, keep, c->outputs[i].sha.at,
+                          c->outputs[i].bytes, &why)) {
+            kvm_log(KVM_LOG_WARN, "job.redo", "job=%lld of=%lld why=\"%s\"",
+                    (long long)c->fence.job, (long long)c->equal, why.msg);
+            return false;
+        }
+    }
+    return true;
+}
+
+static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena *keep,
+                          kvm_err *err)
+{
+    const kvm_claim *c = &k->claim;
+    const kvm_job_kind *kind = w->o.kind_of((kvm_kind_id)c->kind);
+    if (!kind)
+        return kvm_fail(err, KVM_VERSION,
+                        "job %lld is of kind %d, which this program does not know",
+                        (long long)c->fence.job, c->kind);
+    if (kvm_job_kind_version(kind->id) != c->version)
+        return kvm_fail(err, KVM_VERSION,
+                        "%.*s was submitted for version %d of its code, this program "
+                        "has %d: submit it again",
+                        KVM_STR_ARG(c->label), c->version,
+                        kvm_job_kind_version(kind->id));
+    kvm_progress progress = {
+        .show = child_show, .cancelled = child_cancelled, .ctx = w->shared};
+    kvm_progress_begin(&progress, c->label.at);
+    kvm_job j = {.host = &kvm_host_recorder,
+                 .host_ctx = r,
+                 .dir = k->dir,
+                 .keep = keep,
+                 .progress = &progress,
+                 .backend = w->o.backend,
+                 .threads = w->o.threads};
+    TRY(kvm_json_parse(&j.params, keep, c->params, c->label, err));
+    if (kind->params) TRY(kvm_schema_check(j.params, kind->params, *keep, err));
+    TRY(check_inputs(kind, c, err));
+    TRY(open_inputs(w, c, r, &j, err));
+    return kind->run(&j, err);
+}
+
+static kvm_status child_body(kvm_worker *w, kvm_work *k, kvm_err *err)
+{
+    kvm_arena keep;
+    kvm_recorder *r;
+    kvm_err why = {0};
+    TRY(kvm_arena_init(&keep, w->o.job_bytes, err));
+    TRY(take_folder(k, err));
+    TRY(kvm_recorder_open(&r, &keep, k->records_path, err));
+    kvm_fault(KVM_FAULT_CHILD_START);
+    if (can_reuse(w, &k->claim, &keep)) {
+        TRY(kvm_recorder_reuse(r, err));
+        return kvm_recorder_end(r, KVM_OK, &why, err);
+    }
+    const kvm_status s = run_job(w, k, r, &keep, &why);
+    if (s)
+        kvm_log(KVM_LOG_ERROR, "job.failed", "status=%s error=\"%s\" at=%s:%d",
+                kvm_status_name(s), why.msg, why.file ? why.file : "?", why.line);
+    TRY(kvm_recorder_end(r, s, &why, err));
+    kvm_arena_free(&keep);
+    return KVM_OK;
+}
+
+static void redirect(const kvm_worker *w, const kvm_work *k)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/%.*s", KVM_STR_ARG(w->o.home),
+             KVM_STR_ARG(k->log));
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log < 0) log = null; /* a full disk: the job says so itself */
+    dup2(null, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    kvm_log_set(KVM_LOG_INFO, NULL, NULL);
+}
+
+_Noreturn static void child_main(kvm_worker *w, kvm_work *k, pid_t parent)
+{
+    kvm_err err = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    redirect(w, k);
+    kvm_log(KVM_LOG_INFO, "job.begin", "job=%lld token=%lld attempt=%d label=\"%.*s\"",
+            (long long)k->claim.fence.job, (long long)k->claim.fence.token,
+            k->claim.attempt, KVM_STR_ARG(k->claim.label));
+    const kvm_status s = child_body(w, k, &err);
+    if (s)
+        kvm_log(KVM_LOG_ERROR, "job.trouble", "status=%s error=\"%s\"",
+                kvm_status_name(s), err.msg);
+    fflush(NULL);
+    _exit(s ? 1 : 0); /* without a verdict in the records it counts as a crash */
+}
+
+/* ---- the worker ---- */
+
+/* Why and since when the child is being stopped. */
+typedef struct watch {
+    kvm_worker *w;
+    kvm_work *k;
+    pid_t pid;
+    double asked; /* the job was told to stop; 0: not yet */
+    double drain; /* the first signal; 0: none */
+    bool killed;
+    kvm_child_end end;
+    unsigned long shown;
+} watch;
+
+static void show_progress(watch *t)
+{
+    const kvm_shared *s = t->w->shared;
+    const unsigned long updates = atomic_load(&s->updates);
+    if (updates == t->shown || !t->w->o.progress) return;
+    t->shown = updates;
+    uint64_t text[3] = {atomic_load(&s->unit[0]), atomic_load(&s->unit[1]), 0};
+    kvm_progress_at(t->w->o.progress, kvm_unbits(atomic_load(&s->done)),
+                    kvm_unbits(atomic_load(&s->total)), (const char *)text);
+}
+
+static void ask(watch *t, double now)
+{
+    if (t->asked > 0) return;
+    t->asked = now;
+    atomic_store(&t->w->shared->cancel, true);
+}
+
+static void end_child(watch *t)
+{
+    if (!t->killed) kill(-t->pid, SIGKILL);
+    kill(t->pid, SIGKILL);
+    t->killed = true;
+}
+
+/* Looks at everything that may end the child. */
+static void look(watch *t)
+{
+    const double now = kvm_now();
+    const kvm_beat *b = &t->k->beat;
+    const int drains = kvm_worker__drains();
+    if (atomic_load(&b->lost) || kvm_beat__left(b) < t->w->o.lease_s * MARGIN) {
+        t->end = KVM_CHILD_FENCED;
+        end_child(t);
+        return;
+    }
+    if (drains > 0 && t->drain <= 0) t->drain = now;
+    if (drains > 0 && (drains > 1 || now - t->drain > t->w->o.grace_s)) {
+        t->end = KVM_CHILD_DRAINED;
+        ask(t, now);
+        if (drains > 1) end_child(t);
+    }
+    if (atomic_load(&b->cancelling)) ask(t, now);
+    const double budget = t->k->claim.timeout_s;
+    if (budget > 0 && now - t->k->started > budget && t->asked <= 0) {
+        t->end = KVM_CHILD_TIMEOUT;
+        ask(t, now);
+    }
+    if (t->asked > 0 && now - t->asked > CANCEL_S) end_child(t);
+}
+
+/* Polls: the read end of a pipe that only the child holds open wakes us when it ends. */
+static int watch_child(watch *t, int life)
+{
+    int status = 0;
+    for (;;) {
+        struct pollfd p = {.fd = life, .events = POLLIN};
+        const pid_t got = waitpid(t->pid, &status, WNOHANG);
+        if (got == t->pid) break;
+        if (got < 0 && errno != EINTR) break;
+        look(t);
+        show_progress(t);
+        const int ready = poll(&p, 1, 50);
+        if (ready > 0)
+            kvm_sleep(0.0005); /* closed, not yet waitable; or held by nobody */
+    }
+    kill(-t->pid, SIGKILL); /* what the child has left behind */
+    return status;
+}
+
+static void describe(int status, char how[128])
+{
+    if (WIFSIGNALED(status))
+        snprintf(how, 128, "the job's process was ended by signal %d (%s%s)",
+                 WTERMSIG(status), strsignal(WTERMSIG(status)),
+                 WTERMSIG(status) == SIGKILL ? "; out of memory, perhaps" : "");
+    else
+        snprintf(how, 128, "the job's process exited with %d and left no verdict",
+                 WEXITSTATUS(status));
+}
+
+static void reset_shared(kvm_shared *s)
+{
+    atomic_store(&s->cancel, false);
+    atomic_store(&s->done, 0);
+    atomic_store(&s->total, 0);
+    atomic_store(&s->updates, 0);
+}
+
+kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char how[128],
+                          kvm_err *err)
+{
+    int life[2];
+    const pid_t parent = getpid();
+    reset_shared(w->shared);
+    if (pipe(life)) return kvm_fail_errno(err, "cannot make a pipe");
+    fcntl(life[0], F_SETFD, FD_CLOEXEC);
+    fcntl(life[1], F_SETFD, FD_CLOEXEC);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(life[0]);
+        child_main(w, k, parent);
+    }
+    close(life[1]);
+    if (pid < 0) {
+        close(life[0]);
+        return kvm_fail(err, KVM_NOMEM, "cannot fork: %s", strerror(errno));
+    }
+    setpgid(pid, pid);
+    watch t = {.w = w, .k = k, .pid = pid, .end = KVM_CHILD_EXITED};
+    kvm_status s = kvm_beat__start(&k->beat, w->beat_catalogue, k->claim.fence,
+                                   w->o.lease_s, k->started, err);
+    if (s) {
+        end_child(&t);
+        waitpid(pid, NULL, 0);
+    } else {
+        describe(watch_child(&t, life[0]), how);
+        *end = t.end;
+    }
+    close(life[0]);
+    return s;
+}

@@ -1,0 +1,150 @@
+/* commit.c - from a finished child to a committed result.
+ *
+ * First every output is made durable and hashed where it lies (slow; the heartbeat goes on), then all are
+ * renamed into the store (fast), then one transaction names them and makes the job succeeded. A worker
+ * that dies in between leaves files nobody names, or nothing. */
+#define _DEFAULT_SOURCE /* lstat */
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "schema/fault.h"
+#include "workers/worker_internal.h"
+
+void kvm_tree__remove(kvm_str path)
+{
+    char name[PATH_MAX];
+    struct stat st;
+    if (snprintf(name, sizeof name, "%.*s", KVM_STR_ARG(path)) >= (int)sizeof name)
+        return;
+    if (lstat(name, &st)) return;
+    if (!S_ISDIR(st.st_mode)) {
+        unlink(name);
+        return;
+    }
+    DIR *d = opendir(name);
+    const struct dirent *e;
+    while (d && (e = readdir(d))) {
+        char inner[PATH_MAX];
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        if (snprintf(inner, sizeof inner, "%s/%s", name, e->d_name) < (int)sizeof inner)
+            kvm_tree__remove(kvm_str_of(inner));
+    }
+    if (d) closedir(d);
+    rmdir(name);
+}
+
+/* An output must be a file below the job's own folder: it is about to be moved away. */
+static kvm_status check_path(const kvm_work *k, const kvm_recorded_output *o,
+                             kvm_err *err)
+{
+    const kvm_str in = kvm_str_slice(o->path, k->dir.len, o->path.len);
+    if (kvm_str_starts(o->path, k->dir) && in.len > 1 && in.at[0] == '/' &&
+        kvm_str_find(in, KVM_STR("/../")) < 0)
+        return KVM_OK;
+    return kvm_fail(err, KVM_INTERNAL, "output %.*s: %.*s is not in the job's folder",
+                    KVM_STR_ARG(o->name), KVM_STR_ARG(o->path));
+}
+
+static kvm_status hash_outputs(kvm_worker *w, kvm_work *k, kvm_err *err)
+{
+    const kvm_records *r = &k->records;
+    kvm_result_artefact *all =
+        kvm_new(&w->mem, kvm_result_artefact, r->output_count + 1);
+    if (!all) return kvm_nomem(err, &w->mem);
+    for (ptrdiff_t i = 0; i < r->output_count; i++) {
+        const kvm_recorded_output *o = &r->outputs[i];
+        char sha[65];
+        for (ptrdiff_t n = 0; n < i; n++)
+            if (kvm_str_eq(o->name, r->outputs[n].name))
+                return kvm_fail(err, KVM_INTERNAL, "output %.*s was declared twice",
+                                KVM_STR_ARG(o->name));
+        TRY(check_path(k, o, err));
+        TRY(kvm_store_hash(w->store, o->path, sha, &all[i].bytes, err));
+        all[i].name = o->name;
+        all[i].sha = kvm_str_copy(&w->mem, kvm_str_of(sha));
+        if (!all[i].sha.at) return kvm_nomem(err, &w->mem);
+    }
+    k->records.result.artefacts = all;
+    k->records.result.artefact_count = r->output_count;
+    return KVM_OK;
+}
+
+/* A timing's key holds the machine it was measured on. */
+static kvm_status timed_key(kvm_worker *w, kvm_work *k, kvm_err *err)
+{
+    const kvm_claim *c = &k->claim;
+    char key[65];
+    kvm_jat params, identity;
+    kvm_job_input *in = kvm_new(&w->mem, kvm_job_input, c->input_count + 1);
+    if (!in) return kvm_nomem(err, &w->mem);
+    for (ptrdiff_t i = 0; i < c->input_count; i++)
+        in[i] =
+            (kvm_job_input){.name = c->inputs[i].name.at, .sha = c->inputs[i].sha.at};
+    TRY(kvm_json_parse(&params, &w->mem, c->params, c->label, err));
+    TRY(kvm_json_parse(&identity, &w->mem, c->identity, c->label, err));
+    TRY(kvm_job_key(key, (kvm_kind_id)c->kind, params.v, identity.v, in, c->input_count,
+                    w->o.machine, w->mem, err));
+    k->records.result.key = kvm_str_copy(&w->mem, kvm_str_of(key));
+    return k->records.result.key.at ? KVM_OK : kvm_nomem(err, &w->mem);
+}
+
+/* The write lock is held while the objects are looked at, so a sweep cannot come in between. */
+static kvm_status name_them(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
+{
+    const kvm_result *r = &k->records.result;
+    (void)arg;
+    TRY(kvm_catalogue_begin(w->catalogue, err));
+    kvm_status s = KVM_OK;
+    for (ptrdiff_t i = 0; i < r->artefact_count && !s; i++)
+        if (!kvm_store_has(w->store, r->artefacts[i].sha.at, r->artefacts[i].bytes))
+            s = kvm_fail(err, KVM_NOTFOUND, "output %.*s has gone from the store",
+                         KVM_STR_ARG(r->artefacts[i].name));
+    if (!s) s = kvm_job_succeed(w->catalogue, k->claim.fence, r, err);
+    if (!s) return kvm_catalogue_commit(w->catalogue, err);
+    kvm_catalogue_rollback(w->catalogue);
+    return s;
+}
+
+kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
+                              kvm_status (*fn)(kvm_worker *w, kvm_work *k,
+                                               const void *arg, kvm_err *err),
+                              const void *arg, kvm_err *err)
+{
+    for (;;) {
+        kvm_err mine = {0};
+        const kvm_status s = fn(w, k, arg, &mine);
+        const bool again = kvm_status_action(s) == KVM_RETRY &&
+                           kvm_beat__left(&k->beat) > w->o.lease_s / 6 &&
+                           kvm_worker__drains() < 2;
+        if (!again) {
+            if (err && s && !err->code) *err = mine;
+            return s;
+        }
+        kvm_log(KVM_LOG_WARN, "commit.again", "job=%lld error=\"%s\"",
+                (long long)k->claim.fence.job, mine.msg);
+        kvm_sleep(0.2);
+    }
+}
+
+kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err)
+{
+    TRY(hash_outputs(w, k, err));
+    if (k->claim.timed) TRY(timed_key(w, k, err));
+    kvm_fault(KVM_FAULT_BEFORE_PUBLISH);
+    for (ptrdiff_t i = 0; i < k->records.output_count; i++)
+        TRY(kvm_store_put(w->store, k->records.outputs[i].path,
+                          k->records.result.artefacts[i].sha.at,
+                          k->records.result.artefacts[i].bytes, err));
+    kvm_fault(KVM_FAULT_AFTER_PUBLISH);
+    if (atomic_load(&k->beat.lost) || kvm_beat__left(&k->beat) <= 0)
+        return kvm_fail(err, KVM_LOST,
+                        "job %lld: the lease ended while it was published",
+                        (long long)k->claim.fence.job);
+    return kvm_commit__insist(w, k, name_them, NULL, err);
+}
