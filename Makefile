@@ -87,6 +87,7 @@ BENCH_SRC := $(call chosen,$(BENCH_SRC))
 endif
 
 LIB     := $(B)/libkvmill.a
+SUPPORT := $(B)/libsupport.a
 BIN     := $(if $(filter cli/main.c,$(CLI_SRC)),$(B)/kvmill)
 obj      = $(1:%.c=$(B)/%.o)
 LIB_OBJ := $(call obj,$(LIB_SRC)) $(B)/build_info.o
@@ -111,11 +112,13 @@ $(B)/%.o: %.c $(B)/flags
 $(B)/build_info.o: $(B)/build_info.c $(B)/flags
 	$(Q)$(COMPILE) -o $@ $<
 $(LIB): $(LIB_OBJ)
+$(SUPPORT): $(call obj,$(HELP_SRC))
+$(LIB) $(SUPPORT):
 	@rm -f $@
 	$(Q)ar rcD $@ $^ && ranlib -D $@
 $(B)/kvmill: $(call obj,$(CLI_SRC)) $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(TESTS): $(B)/%: $(B)/%.o $(call obj,$(HELP_SRC)) $(LIB)
+$(TESTS): $(B)/%: $(B)/%.o $(SUPPORT) $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 $(BENCHES): $(B)/%: $(B)/%.o $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -184,10 +187,11 @@ real: $(BIN)
 deps:
 	@scripts/deps
 
-## layers: no include points down the list of floors
+## layers: no include points down the list of floors, no banned call
 .PHONY: layers lint format-check
 layers:
 	@tests/layers.sh
+	@scripts/banned
 ## lint: clang-format and clang-tidy over every file
 lint: format-check build/pkg.mk
 	@scripts/lint '$(CPPFLAGS) -std=c11' $(ALL_SRC)

@@ -22,7 +22,7 @@ static kvm_status crypto_failed(kvm_err *err)
 static void to_hex(const unsigned char digest[SHA_BYTES], char hex[65])
 {
     static const char digits[] = "0123456789abcdef";
-    for (int i = 0; i < SHA_BYTES; i++) {
+    for (size_t i = 0; i < SHA_BYTES; i++) {
         hex[2 * i] = digits[digest[i] >> 4];
         hex[2 * i + 1] = digits[digest[i] & 15];
     }

@@ -183,9 +183,11 @@ kvm_jat kvm_json_item(kvm_jat arr, kvm_arena *keep, ptrdiff_t i)
 /* jansson iterates over objects that it may change; this one it does not. */
 static json_t *unconst(const json_t *v)
 {
-    json_t *out;
-    memcpy(&out, &v, sizeof out);
-    return out;
+    union {
+        const json_t *in;
+        json_t *out;
+    } same = {.in = v};
+    return same.out;
 }
 
 bool kvm_json_next(kvm_jat obj, void **iter, kvm_str *key, const json_t **value)

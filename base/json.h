@@ -56,7 +56,7 @@ KVM_MUST kvm_status kvm_json_object(kvm_jat at, kvm_err *err);
 
 /* kvm_json_fail - kvm_fail with the place of a value in front: "FILE:LINE: PATH: ..." */
 #define kvm_json_fail(err, code, at, ...)                                              \
-    kvm_json_fail_at(err, code, at, __FILE__, __LINE__, __VA_ARGS__)
+    kvm_given(kvm_json_fail_at(err, code, at, __FILE__, __LINE__, __VA_ARGS__), code)
 kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const char *file,
                             int line, const char *fmt, ...) KVM_PRINTF(6, 7);
 

@@ -37,15 +37,28 @@ typedef struct kvm_err {
     } while (0)
 
 /* kvm_fail - fill err (when it is not NULL and still KVM_OK) and give the code back:
- *   return kvm_fail(err, KVM_FORMAT, "%s: header says %lld bytes", path, n); */
-#define kvm_fail(err, code, ...) kvm_fail_at(err, code, __FILE__, __LINE__, __VA_ARGS__)
+ *   return kvm_fail(err, KVM_FORMAT, "%s: header says %lld bytes", path, n);
+ * The code passes through kvm_given, so that compilers and analyzers see that a failure
+ * is one, and do not warn of outputs that only success sets. */
+#define kvm_fail(err, code, ...)                                                       \
+    kvm_given(kvm_fail_at(err, code, __FILE__, __LINE__, __VA_ARGS__), code)
+static inline kvm_status kvm_given(kvm_status filled, kvm_status code)
+{
+    (void)filled;
+    return code;
+}
 kvm_status kvm_fail_at(kvm_err *err, kvm_status code, const char *file, int line,
                        const char *fmt, ...) KVM_PRINTF(5, 6);
 
 /* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC, EDQUOT ->
  * NOSPACE; ENOENT, ENOTDIR -> NOTFOUND; EEXIST -> EXISTS; ENOMEM -> NOMEM; else IO. The
  * message ends in strerror's text; errno is left as it was. */
-#define kvm_fail_errno(err, ...) kvm_fail_errno_at(err, __FILE__, __LINE__, __VA_ARGS__)
+#define kvm_fail_errno(err, ...)                                                       \
+    kvm_failed(kvm_fail_errno_at(err, __FILE__, __LINE__, __VA_ARGS__))
+static inline kvm_status kvm_failed(kvm_status s)
+{
+    return s ? s : KVM_INTERNAL;
+}
 kvm_status kvm_fail_errno_at(kvm_err *err, const char *file, int line, const char *fmt,
                              ...) KVM_PRINTF(4, 5);
 

@@ -172,11 +172,11 @@ static int edit_distance(kvm_str a, kvm_str b)
 ptrdiff_t kvm_str_nearest(kvm_str s, const kvm_str *candidates, ptrdiff_t n)
 {
     ptrdiff_t best = -1;
-    int best_distance = 0;
+    ptrdiff_t best_distance = 0;
     if (s.len > NEAREST_MAX) return -1;
     for (ptrdiff_t i = 0; i < n; i++) {
         if (candidates[i].len > NEAREST_MAX) continue;
-        const int d = edit_distance(s, candidates[i]);
+        const ptrdiff_t d = edit_distance(s, candidates[i]);
         if (2 * d < s.len && (best < 0 || d < best_distance)) {
             best = i;
             best_distance = d;

@@ -114,7 +114,7 @@ static bool based_integer(kvm_str s, int64_t *out, bool *fits)
     int64_t value = 0;
     *fits = true;
     for (ptrdiff_t i = 2; i < s.len; i++) {
-        const int c = s.at[i];
+        const char c = s.at[i];
         const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
         if (__builtin_mul_overflow(value, hex ? 16 : 8, &value) ||
             __builtin_add_overflow(value, digit, &value))

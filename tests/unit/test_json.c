@@ -48,8 +48,8 @@ static void malformed_documents_are_refused(void **state)
         {"{\"a\": \"x\x01\"}", "control character"},
         {"{\"a\": \"\\u0000\"}", "\\u0000 is not allowed"},
         {"{\"a\\u0000\": 1}", "NUL byte"},
-        {"{\"a\": \"\xff\"}", "UTF-8"},
-        {"{\"a\": \"\xed\xa0\x80\"}", "UTF-8"},
+        {"{\"a\": \"\xff\"}", "unable to decode byte 0x"},
+        {"{\"a\": \"\xed\xa0\x80\"}", "unable to decode byte 0x"},
         {"{\"a\": \"\\ud800\"}", "t.json:1:"},
         {"{} {}", "end of file expected"},
         {"{\"a\": tru}", "invalid token"},
@@ -76,8 +76,9 @@ static void depth_is_limited_to_64(void **state)
         memset(text + depth, ']', (size_t)depth);
         kvm_jat root;
         kvm_err err = {0};
-        const kvm_status s = kvm_json_parse(&root, &keep, (kvm_str){text, 2 * depth},
-                                            KVM_STR("deep.json"), &err);
+        const kvm_status s =
+            kvm_json_parse(&root, &keep, (kvm_str){text, 2 * (ptrdiff_t)depth},
+                           KVM_STR("deep.json"), &err);
         check_status(depth <= 64 ? KVM_OK : KVM_FORMAT, s, &err);
         if (s) check_contains(err.msg, "deep.json:1: nested deeper than 64");
     }
@@ -222,11 +223,13 @@ static void members_come_in_the_order_of_the_file(void **state)
 {
     (void)state;
     const kvm_jat root = parse_text("{\"z\": 1, \"a\": 2, \"m\": null}");
-    char keys[8] = "";
+    kvm_text keys = {0};
     kvm_str key;
     const json_t *value;
-    for (void *it = NULL; kvm_json_next(root, &it, &key, &value);) strcat(keys, key.at);
-    assert_string_equal(keys, "zam");
+    for (void *it = NULL; kvm_json_next(root, &it, &key, &value);)
+        kvm_text_add(&keys, key);
+    check_str(kvm_text_str(&keys), "zam");
+    kvm_text_free(&keys);
     void *it = NULL;
     assert_false(kvm_json_next((kvm_jat){0}, &it, &key, &value));
     assert_false(kvm_json_next(parse_text("[1]"), &it, &key, &value));

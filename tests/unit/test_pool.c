@@ -101,7 +101,7 @@ static void results_are_the_same_bits_for_any_number_of_threads(void **state)
 {
     (void)state;
     kvm_arena keep = check_arena(4 << 20);
-    float *x = kvm_new_raw(&keep, float, 200 * 1000);
+    float *x = kvm_new_raw(&keep, float, (ptrdiff_t)200 * 1000);
     kvm_rng r = kvm_rng_seed(1, 0);
     for (int i = 0; i < 200 * 1000; i++) x[i] = (float)kvm_rng_normal(&r);
     static sums first, again;

@@ -22,143 +22,144 @@ static kvm_jat parse(const char *text)
     return root;
 }
 
+static const char *const scalars[][2] = {
+    /* numbers */
+    {"a: 1e-3", "{\"a\":0.001}"},
+    {"a: 1E3", "{\"a\":1000}"},
+    {"a: 1.5", "{\"a\":1.5}"},
+    {"a: -7", "{\"a\":-7}"},
+    {"a: +7", "{\"a\":7}"},
+    {"a: .5", "{\"a\":0.5}"},
+    {"a: 0", "{\"a\":0}"},
+    {"a: 0.25", "{\"a\":0.25}"},
+    {"a: -0.5", "{\"a\":-0.5}"},
+    {"a: 0x1F", "{\"a\":31}"},
+    {"a: 0o17", "{\"a\":15}"},
+    {"a: 9223372036854775807", "{\"a\":9223372036854775807}"},
+    /* 1.1's truth values, sexagesimals, underscores, dates: texts in 1.2 */
+    {"a: no", "{\"a\":\"no\"}"},
+    {"a: Yes", "{\"a\":\"Yes\"}"},
+    {"a: off", "{\"a\":\"off\"}"},
+    {"a: y", "{\"a\":\"y\"}"},
+    {"a: 12:30:45", "{\"a\":\"12:30:45\"}"},
+    {"a: 1_000", "{\"a\":\"1_000\"}"},
+    {"a: 2026-01-31", "{\"a\":\"2026-01-31\"}"},
+    {"a: 1.2.3", "{\"a\":\"1.2.3\"}"},
+    {"a: 0xZ", "{\"a\":\"0xZ\"}"},
+    {"a: 0o9", "{\"a\":\"0o9\"}"},
+    {"a: e3", "{\"a\":\"e3\"}"},
+    {"a: '-'", "{\"a\":\"-\"}"},
+    {"a: .", "{\"a\":\".\"}"},
+    /* the core schema's words */
+    {"a: true", "{\"a\":true}"},
+    {"a: False", "{\"a\":false}"},
+    {"a: TRUE", "{\"a\":true}"},
+    {"a: tRue", "{\"a\":\"tRue\"}"},
+    {"a: null", "{\"a\":null}"},
+    {"a: ~", "{\"a\":null}"},
+    {"a:", "{\"a\":null}"},
+    /* quotes make texts */
+    {"a: '1e-3'", "{\"a\":\"1e-3\"}"},
+    {"a: \"true\"", "{\"a\":\"true\"}"},
+    {"a: '010'", "{\"a\":\"010\"}"},
+    {"a: ''", "{\"a\":\"\"}"},
+    {"a: |\n  12\n", "{\"a\":\"12\\n\"}"},
+    {"a: >\n  one\n  two\n", "{\"a\":\"one two\\n\"}"},
+    /* keys are texts, whatever they look like */
+    {"1: a\ntrue: b\nnull: c\n010: d\nno: e",
+     "{\"010\":\"d\",\"1\":\"a\",\"no\":\"e\",\"null\":\"c\",\"true\":\"b\"}"},
+    {"'<<': a", "{\"<<\":\"a\"}"},
+    /* structure */
+    {"a: {b: [1, 2, {c: d}], e: []}\nf:\n- 1\n- x: y\n",
+     "{\"a\":{\"b\":[1,2,{\"c\":\"d\"}],\"e\":[]},\"f\":[1,{\"x\":\"y\"}]}"},
+    {"{\"json\": [1, 2.5, null, true, \"s\"]}", "{\"json\":[1,2.5,null,true,\"s\"]}"},
+    {"---\na: 1\n...\n", "{\"a\":1}"},
+    {"%YAML 1.2\n---\na: 1\n", "{\"a\":1}"},
+    {"\xef\xbb\xbf"
+     "a: 1",
+     "{\"a\":1}"},
+    {"a: 1\r\nb: 2\r\n", "{\"a\":1,\"b\":2}"},
+    {"a: \xc3\xa9 # comment", "{\"a\":\"\xc3\xa9\"}"},
+    {"just text", "\"just text\""},
+    {"- 1\n- 2\n", "[1,2]"},
+    /* anchors */
+    {"a: &x {k: 1}\nb: *x\nc: [*x, *x]\n",
+     "{\"a\":{\"k\":1},\"b\":{\"k\":1},\"c\":[{\"k\":1},{\"k\":1}]}"},
+    {"a: &n 5\nb: *n\n", "{\"a\":5,\"b\":5}"},
+};
+
 static void scalars_mean_what_a_person_means(void **state)
 {
     (void)state;
-    static const char *const rows[][2] = {
-        /* numbers */
-        {"a: 1e-3", "{\"a\":0.001}"},
-        {"a: 1E3", "{\"a\":1000}"},
-        {"a: 1.5", "{\"a\":1.5}"},
-        {"a: -7", "{\"a\":-7}"},
-        {"a: +7", "{\"a\":7}"},
-        {"a: .5", "{\"a\":0.5}"},
-        {"a: 0", "{\"a\":0}"},
-        {"a: 0.25", "{\"a\":0.25}"},
-        {"a: -0.5", "{\"a\":-0.5}"},
-        {"a: 0x1F", "{\"a\":31}"},
-        {"a: 0o17", "{\"a\":15}"},
-        {"a: 9223372036854775807", "{\"a\":9223372036854775807}"},
-        /* 1.1's truth values, sexagesimals, underscores, dates: texts in 1.2 */
-        {"a: no", "{\"a\":\"no\"}"},
-        {"a: Yes", "{\"a\":\"Yes\"}"},
-        {"a: off", "{\"a\":\"off\"}"},
-        {"a: y", "{\"a\":\"y\"}"},
-        {"a: 12:30:45", "{\"a\":\"12:30:45\"}"},
-        {"a: 1_000", "{\"a\":\"1_000\"}"},
-        {"a: 2026-01-31", "{\"a\":\"2026-01-31\"}"},
-        {"a: 1.2.3", "{\"a\":\"1.2.3\"}"},
-        {"a: 0xZ", "{\"a\":\"0xZ\"}"},
-        {"a: 0o9", "{\"a\":\"0o9\"}"},
-        {"a: e3", "{\"a\":\"e3\"}"},
-        {"a: '-'", "{\"a\":\"-\"}"},
-        {"a: .", "{\"a\":\".\"}"},
-        /* the core schema's words */
-        {"a: true", "{\"a\":true}"},
-        {"a: False", "{\"a\":false}"},
-        {"a: TRUE", "{\"a\":true}"},
-        {"a: tRue", "{\"a\":\"tRue\"}"},
-        {"a: null", "{\"a\":null}"},
-        {"a: ~", "{\"a\":null}"},
-        {"a:", "{\"a\":null}"},
-        /* quotes make texts */
-        {"a: '1e-3'", "{\"a\":\"1e-3\"}"},
-        {"a: \"true\"", "{\"a\":\"true\"}"},
-        {"a: '010'", "{\"a\":\"010\"}"},
-        {"a: ''", "{\"a\":\"\"}"},
-        {"a: |\n  12\n", "{\"a\":\"12\\n\"}"},
-        {"a: >\n  one\n  two\n", "{\"a\":\"one two\\n\"}"},
-        /* keys are texts, whatever they look like */
-        {"1: a\ntrue: b\nnull: c\n010: d\nno: e",
-         "{\"010\":\"d\",\"1\":\"a\",\"no\":\"e\",\"null\":\"c\",\"true\":\"b\"}"},
-        {"'<<': a", "{\"<<\":\"a\"}"},
-        /* structure */
-        {"a: {b: [1, 2, {c: d}], e: []}\nf:\n- 1\n- x: y\n",
-         "{\"a\":{\"b\":[1,2,{\"c\":\"d\"}],\"e\":[]},\"f\":[1,{\"x\":\"y\"}]}"},
-        {"{\"json\": [1, 2.5, null, true, \"s\"]}",
-         "{\"json\":[1,2.5,null,true,\"s\"]}"},
-        {"---\na: 1\n...\n", "{\"a\":1}"},
-        {"%YAML 1.2\n---\na: 1\n", "{\"a\":1}"},
-        {"\xef\xbb\xbf"
-         "a: 1",
-         "{\"a\":1}"},
-        {"a: 1\r\nb: 2\r\n", "{\"a\":1,\"b\":2}"},
-        {"a: \xc3\xa9 # comment", "{\"a\":\"\xc3\xa9\"}"},
-        {"just text", "\"just text\""},
-        {"- 1\n- 2\n", "[1,2]"},
-        /* anchors */
-        {"a: &x {k: 1}\nb: *x\nc: [*x, *x]\n",
-         "{\"a\":{\"k\":1},\"b\":{\"k\":1},\"c\":[{\"k\":1},{\"k\":1}]}"},
-        {"a: &n 5\nb: *n\n", "{\"a\":5,\"b\":5}"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(scalars); i++) {
         kvm_err err = {0};
         kvm_str text;
-        check_ok(kvm_json_canonical(&text, &keep, parse(rows[i][0]).v, &err), &err);
-        check_str(text, rows[i][1]);
+        check_ok(kvm_json_canonical(&text, &keep, parse(scalars[i][0]).v, &err), &err);
+        check_str(text, scalars[i][1]);
     }
 }
+
+static const struct {
+    const char *text, *message;
+} traps[] = {
+    {"", "t.yaml: is empty"},
+    {"# only a comment\n", "t.yaml: is empty"},
+    {"a: 1\nb: 010\n", "t.yaml:2: 010: octal or ten?"},
+    {"b: -007", "t.yaml:1: -007: octal or ten?"},
+    {"b: 00", "octal or ten?"},
+    {"b: 01.5", "octal or ten?"},
+    {"a: 1\nb: 2\na: 3\n",
+     "t.yaml:3: the key \"a\" stands here for the second time (first on line 1)"},
+    {"x: {a: 1, 'a': 2}", "second time"},
+    {"1: a\n'1': b\n", "t.yaml:2: the key \"1\" stands here for the second time"},
+    {"a:\n\t- 1\n", "t.yaml:2: a tab cannot indent YAML"},
+    {"a:\n  b: 1\n\tc: 2\n", "t.yaml:3: a tab cannot indent YAML"},
+    {"a: 1\n---\nb: 2\n", "t.yaml:2: a second document"},
+    {"a: 1\n...\nb: 2\n", "t.yaml:3:1: did not find expected <document start>"},
+    {"a: .inf\n", "t.yaml:1: .inf: numbers here are finite"},
+    {"a: -.Inf\n", "numbers here are finite"},
+    {"a: .nan\n", "numbers here are finite"},
+    {"a: 1e999\n", "t.yaml:1: 1e999 is out of range"},
+    {"a: 9223372036854775808", "does not fit 64 bits"},
+    {"a: 0xFFFFFFFFFFFFFFFFF", "does not fit 64 bits"},
+    {"a: !!str 5", "t.yaml:1: tags (tag:yaml.org,2002:str) are not read here"},
+    {"a: !!python/object:os.system x", "tags"},
+    {"a: !local {}", "tags (!local)"},
+    {"a: ! x", "tags (!)"},
+    {"!!int 1: a", "a key must be a plain text"},
+    {"? [1, 2]\n: a\n", "a key must be a plain text"},
+    {"&k a: 1\n", "a key must be a plain text"},
+    {"&x a: 1\n*x : 2\n", "a key must be a plain text"},
+    {"base: &b {k: 1}\nuse:\n  <<: *b\n", "t.yaml:3: merge keys (<<)"},
+    {"a: *nowhere", "t.yaml:1: there is no anchor &nowhere above"},
+    {"a: &x [1, *x]", "*x stands inside its own anchor"},
+    {"a: &x {b: {c: *x}}", "*x stands inside its own anchor"},
+    {"a: &x 1\nb: &x 2\n", "t.yaml:2: the anchor &x is set twice"},
+    {"%YAML 1.1\n---\na: no\n", "%YAML 1.1; YAML 1.2 is read here"},
+    {"a: [1, 2\nb: 3\n", "t.yaml:2:"},
+    {"a: b: c", "t.yaml:1:"},
+    {"a: 'open\n", "t.yaml:"},
+    {"a: \"\\0\"", "a text holds a zero byte"},
+    {"\"a\\0b\": 1", "a key holds a zero byte"},
+    {"a: \xff\n", "t.yaml:"},
+    {"a: \x01\n", "t.yaml:"},
+    {"\xff\xfe"
+     "a",
+     "t.yaml:"}, /* UTF-16 */
+    {"a: @x", "t.yaml:1:"},
+    {"a: `x`", "t.yaml:1:"},
+};
 
 static void traps_are_refused_with_their_line(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *message;
-    } rows[] = {
-        {"", "t.yaml: is empty"},
-        {"# only a comment\n", "t.yaml: is empty"},
-        {"a: 1\nb: 010\n", "t.yaml:2: 010: octal or ten?"},
-        {"b: -007", "t.yaml:1: -007: octal or ten?"},
-        {"b: 00", "octal or ten?"},
-        {"b: 01.5", "octal or ten?"},
-        {"a: 1\nb: 2\na: 3\n",
-         "t.yaml:3: the key \"a\" stands here for the second time (first on line 1)"},
-        {"x: {a: 1, 'a': 2}", "second time"},
-        {"1: a\n'1': b\n", "t.yaml:2: the key \"1\" stands here for the second time"},
-        {"a:\n\t- 1\n", "t.yaml:2: a tab cannot indent YAML"},
-        {"a:\n  b: 1\n\tc: 2\n", "t.yaml:3: a tab cannot indent YAML"},
-        {"a: 1\n---\nb: 2\n", "t.yaml:2: a second document"},
-        {"a: 1\n...\nb: 2\n", "t.yaml:3:1: did not find expected <document start>"},
-        {"a: .inf\n", "t.yaml:1: .inf: numbers here are finite"},
-        {"a: -.Inf\n", "numbers here are finite"},
-        {"a: .nan\n", "numbers here are finite"},
-        {"a: 1e999\n", "t.yaml:1: 1e999 is out of range"},
-        {"a: 9223372036854775808", "does not fit 64 bits"},
-        {"a: 0xFFFFFFFFFFFFFFFFF", "does not fit 64 bits"},
-        {"a: !!str 5", "t.yaml:1: tags (tag:yaml.org,2002:str) are not read here"},
-        {"a: !!python/object:os.system x", "tags"},
-        {"a: !local {}", "tags (!local)"},
-        {"a: ! x", "tags (!)"},
-        {"!!int 1: a", "a key must be a plain text"},
-        {"? [1, 2]\n: a\n", "a key must be a plain text"},
-        {"&k a: 1\n", "a key must be a plain text"},
-        {"&x a: 1\n*x : 2\n", "a key must be a plain text"},
-        {"base: &b {k: 1}\nuse:\n  <<: *b\n", "t.yaml:3: merge keys (<<)"},
-        {"a: *nowhere", "t.yaml:1: there is no anchor &nowhere above"},
-        {"a: &x [1, *x]", "*x stands inside its own anchor"},
-        {"a: &x {b: {c: *x}}", "*x stands inside its own anchor"},
-        {"a: &x 1\nb: &x 2\n", "t.yaml:2: the anchor &x is set twice"},
-        {"%YAML 1.1\n---\na: no\n", "%YAML 1.1; YAML 1.2 is read here"},
-        {"a: [1, 2\nb: 3\n", "t.yaml:2:"},
-        {"a: b: c", "t.yaml:1:"},
-        {"a: 'open\n", "t.yaml:"},
-        {"a: \"\\0\"", "a text holds a zero byte"},
-        {"\"a\\0b\": 1", "a key holds a zero byte"},
-        {"a: \xff\n", "t.yaml:"},
-        {"a: \x01\n", "t.yaml:"},
-        {"\xff\xfe"
-         "a",
-         "t.yaml:"}, /* UTF-16 */
-        {"a: @x", "t.yaml:1:"},
-        {"a: `x`", "t.yaml:1:"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(traps); i++) {
         kvm_jat root = {.line = 77};
         kvm_err err = {0};
-        const kvm_status s = read_yaml(&root, kvm_str_of(rows[i].text), &err);
-        if (s != KVM_FORMAT) print_error("text: %s\n", rows[i].text);
+        const kvm_status s = read_yaml(&root, kvm_str_of(traps[i].text), &err);
+        if (s != KVM_FORMAT) print_error("text: %s\n", traps[i].text);
         check_status(KVM_FORMAT, s, &err);
-        check_contains(err.msg, rows[i].message);
+        check_contains(err.msg, traps[i].message);
         assert_int_equal(root.line, 77);
     }
 }
@@ -173,7 +174,8 @@ static void depth_is_limited_to_64(void **state)
         kvm_jat root;
         kvm_err err = {0};
         check_status(depth <= 64 ? KVM_OK : KVM_FORMAT,
-                     read_yaml(&root, (kvm_str){text, 2 * depth}, &err), &err);
+                     read_yaml(&root, (kvm_str){text, 2 * (ptrdiff_t)depth}, &err),
+                     &err);
     }
     /* an alias brings the depth of its anchor along */
     kvm_text t = {0};
@@ -192,7 +194,7 @@ static void aliases_that_multiply_are_refused(void **state)
     (void)state;
     kvm_text t = {0};
     kvm_text_add(&t, KVM_STR("a: &a [x, x, x, x, x, x, x, x, x, x]\n"));
-    for (char c = 'b'; c <= 'j'; c++) {
+    for (int c = 'b'; c <= 'j'; c++) {
         kvm_text_addf(&t, "%c: &%c [", c, c);
         for (int i = 0; i < 10; i++) kvm_text_addf(&t, "%s*%c", i ? ", " : "", c - 1);
         kvm_text_add(&t, KVM_STR("]\n"));
