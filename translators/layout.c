@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "translators/translator_internal.h"
 
 static bool uniform(const kvm_side_info *s)
@@ -39,6 +40,30 @@ kvm_status kvm_layout__check(const kvm_translator *t, const char *layout, kvm_er
                             layout, kvm_object_name(s->object), s->layer);
     }
     return KVM_OK;
+}
+
+json_t *kvm_layout__str_json(kvm_str s)
+{
+    return json_stringn(s.at ? s.at : "", (size_t)s.len);
+}
+
+kvm_status kvm_layout__copy_str(kvm_jat obj, kvm_arena *keep, const char *key,
+                                kvm_str *out, kvm_err *err)
+{
+    kvm_str s;
+    TRY(kvm_json_str_or(kvm_json_get(obj, keep, key), KVM_STR(""), &s, err));
+    *out = kvm_str_copy(keep, s);
+    return out->at ? KVM_OK : kvm_nomem(err, keep);
+}
+
+kvm_status kvm_layout__publish(json_t *root, kvm_str path, kvm_arena scratch,
+                               kvm_err *err)
+{
+    kvm_str text = {0};
+    if (!root) return kvm_fail(err, KVM_NOMEM, "%s: no memory for it", path.at);
+    const kvm_status s = kvm_json_pretty(&text, &scratch, root, err);
+    json_decref(root);
+    return s ? s : kvm_file_publish(path, text, scratch, err);
 }
 
 json_t *kvm_layout__selected_json(const kvm_translator *t)

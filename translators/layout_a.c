@@ -22,16 +22,12 @@ static const char *storage_name(kvm_dtype d)
     return d == KVM_BF16 ? "bfloat16" : "float32";
 }
 
-static json_t *str_json(kvm_str s)
-{
-    return json_stringn(s.at ? s.at : "", (size_t)s.len);
-}
-
 static json_t *signature(const kvm_side_info *s)
 {
     return json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:s}", "model_id",
-                     str_json(s->name), "revision", str_json(s->fingerprint),
-                     "tokenizer_hash", str_json(s->tokenizer), "num_layers",
+                     kvm_layout__str_json(s->name), "revision",
+                     kvm_layout__str_json(s->fingerprint), "tokenizer_hash",
+                     kvm_layout__str_json(s->tokenizer), "num_layers",
                      (json_int_t)s->layers, "num_kv_heads", (json_int_t)s->k[0].heads,
                      "head_dim", (json_int_t)s->k[0].dim, "attention_kind",
                      "full_attention", "architecture", "");
@@ -66,31 +62,21 @@ kvm_status kvm_layout_a_write(const kvm_translator *t, kvm_dtype dtype, kvm_str 
         return kvm_fail(err, KVM_UNSUPPORTED,
                         "layout A cannot say content-norerotate; write layout B");
     TRY(kvm_dir_make(dir, err));
-    char sha[65];
-    json_t *meta = kvm_json_own(
-        &scratch, json_pack("{s:s, s:s, s:s}", "format", "kvbridge", "schema", "1",
-                            "storage_dtype", storage_name(dtype)));
     const kvm_str weights = kvm_path_join(&scratch, dir, KVM_STR("mapper.safetensors"));
     const kvm_str path = kvm_path_join(&scratch, dir, KVM_STR("manifest.json"));
-    if (!meta || !weights.at || !path.at) return kvm_nomem(err, &scratch);
-    TRY(kvm_layout__write(t, &names, dtype, meta, weights, scratch, sha, err));
-    kvm_str text;
-    json_t *root = kvm_json_own(&scratch, manifest(t, dtype, sha));
-    if (!root) return kvm_fail(err, KVM_NOMEM, "%s: no memory for it", path.at);
-    TRY(kvm_json_pretty(&text, &scratch, root, err));
-    return kvm_file_publish(path, text, scratch, err);
+    if (!weights.at || !path.at) return kvm_nomem(err, &scratch);
+    char sha[65];
+    json_t *meta = json_pack("{s:s, s:s, s:s}", "format", "kvbridge", "schema", "1",
+                             "storage_dtype", storage_name(dtype));
+    if (!meta) return kvm_fail(err, KVM_NOMEM, "%s: no memory for it", weights.at);
+    const kvm_status s =
+        kvm_layout__write(t, &names, dtype, meta, weights, scratch, sha, err);
+    json_decref(meta);
+    TRY(s);
+    return kvm_layout__publish(manifest(t, dtype, sha), path, scratch, err);
 }
 
 /* ---- reading ---- */
-
-static kvm_status copy_str(kvm_jat obj, kvm_arena *keep, const char *key, kvm_str *out,
-                           kvm_err *err)
-{
-    kvm_str s;
-    TRY(kvm_json_str_or(kvm_json_get(obj, keep, key), KVM_STR(""), &s, err));
-    *out = kvm_str_copy(keep, s);
-    return out->at ? KVM_OK : kvm_nomem(err, keep);
-}
 
 /* 64 hex digits: a fingerprint of ours; any other revision says nothing that we can check */
 static bool is_fingerprint(kvm_str s)
@@ -104,9 +90,9 @@ static kvm_status read_side(kvm_jat root, kvm_arena *keep, const char *key,
     const kvm_jat at = kvm_json_get(root, keep, key);
     int64_t layers, heads, dim;
     TRY(kvm_json_object(at, err));
-    TRY(copy_str(at, keep, "model_id", &s->name, err));
-    TRY(copy_str(at, keep, "revision", &s->fingerprint, err));
-    TRY(copy_str(at, keep, "tokenizer_hash", &s->tokenizer, err));
+    TRY(kvm_layout__copy_str(at, keep, "model_id", &s->name, err));
+    TRY(kvm_layout__copy_str(at, keep, "revision", &s->fingerprint, err));
+    TRY(kvm_layout__copy_str(at, keep, "tokenizer_hash", &s->tokenizer, err));
     if (!is_fingerprint(s->fingerprint)) s->fingerprint = KVM_STR("");
     TRY(kvm_json_i64(kvm_json_get(at, keep, "num_layers"), &layers, err));
     TRY(kvm_json_i64(kvm_json_get(at, keep, "num_kv_heads"), &heads, err));

@@ -16,28 +16,24 @@ static const kvm_layout_names names = {
     .bias = {"K.b", "V.b"},
 };
 
-static json_t *str_json(kvm_str s)
-{
-    return json_stringn(s.at ? s.at : "", (size_t)s.len);
-}
-
 static json_t *model_json(const kvm_side_info *s)
 {
-    return json_pack("{s:o, s:I, s:I, s:I, s:f, s:f}", "name", str_json(s->name),
-                     "n_layers", (json_int_t)s->layers, "n_kv",
-                     (json_int_t)s->k[0].heads, "head_dim", (json_int_t)s->k[0].dim,
-                     "rope_theta", s->theta, "attention_scaling",
-                     (double)s->rope.factor);
+    return json_pack("{s:o, s:I, s:I, s:I, s:f, s:f}", "name",
+                     kvm_layout__str_json(s->name), "n_layers", (json_int_t)s->layers,
+                     "n_kv", (json_int_t)s->k[0].heads, "head_dim",
+                     (json_int_t)s->k[0].dim, "rope_theta", s->theta,
+                     "attention_scaling", (double)s->rope.factor);
 }
 
 static json_t *mapper_json(const kvm_translator *t)
 {
     const double lambda = fabs(t->steps[0].lambda);
-    json_t *meta = json_pack("{s:o, s:o, s:o, s:o}", "source_fingerprint",
-                             str_json(t->source.fingerprint), "target_fingerprint",
-                             str_json(t->target.fingerprint), "source_tokenizer",
-                             str_json(t->source.tokenizer), "target_tokenizer",
-                             str_json(t->target.tokenizer));
+    json_t *meta =
+        json_pack("{s:o, s:o, s:o, s:o}", "source_fingerprint",
+                  kvm_layout__str_json(t->source.fingerprint), "target_fingerprint",
+                  kvm_layout__str_json(t->target.fingerprint), "source_tokenizer",
+                  kvm_layout__str_json(t->source.tokenizer), "target_tokenizer",
+                  kvm_layout__str_json(t->target.tokenizer));
     json_t *r2 = json_pack("{s:o, s:o}", "K", kvm_layout__r2_json(t, KVM_OBJECT_K), "V",
                            kvm_layout__r2_json(t, KVM_OBJECT_V));
     return json_pack("{s:s, s:o, s:o, s:I, s:f, s:s, s:o, s:o, s:I, s:o}", "format",
@@ -58,23 +54,10 @@ kvm_status kvm_layout_b_write(const kvm_translator *t, kvm_dtype dtype, kvm_str 
     const kvm_str path = kvm_path_join(&scratch, dir, KVM_STR("mapper.json"));
     if (!weights.at || !path.at) return kvm_nomem(err, &scratch);
     TRY(kvm_layout__write(t, &names, dtype, NULL, weights, scratch, NULL, err));
-    kvm_str text;
-    json_t *root = kvm_json_own(&scratch, mapper_json(t));
-    if (!root) return kvm_fail(err, KVM_NOMEM, "%s: no memory for it", path.at);
-    TRY(kvm_json_pretty(&text, &scratch, root, err));
-    return kvm_file_publish(path, text, scratch, err);
+    return kvm_layout__publish(mapper_json(t), path, scratch, err);
 }
 
 /* ---- reading ---- */
-
-static kvm_status copy_str(kvm_jat obj, kvm_arena *keep, const char *key, kvm_str *out,
-                           kvm_err *err)
-{
-    kvm_str s;
-    TRY(kvm_json_str_or(kvm_json_get(obj, keep, key), KVM_STR(""), &s, err));
-    *out = kvm_str_copy(keep, s);
-    return out->at ? KVM_OK : kvm_nomem(err, keep);
-}
 
 static kvm_status read_side(kvm_jat root, kvm_arena *keep, const char *key,
                             kvm_side_info *s, kvm_err *err)
@@ -83,7 +66,7 @@ static kvm_status read_side(kvm_jat root, kvm_arena *keep, const char *key,
     int64_t layers, heads, dim;
     double factor;
     TRY(kvm_json_object(at, err));
-    TRY(copy_str(at, keep, "name", &s->name, err));
+    TRY(kvm_layout__copy_str(at, keep, "name", &s->name, err));
     TRY(kvm_json_i64(kvm_json_get(at, keep, "n_layers"), &layers, err));
     TRY(kvm_json_i64(kvm_json_get(at, keep, "n_kv"), &heads, err));
     TRY(kvm_json_i64(kvm_json_get(at, keep, "head_dim"), &dim, err));
@@ -112,10 +95,14 @@ static kvm_status read_head(kvm_translator *t, kvm_jat root, kvm_arena *keep,
     TRY(read_side(root, keep, "source", &t->source, err));
     TRY(read_side(root, keep, "target", &t->target, err));
     const kvm_jat meta = kvm_json_get(root, keep, "meta");
-    TRY(copy_str(meta, keep, "source_fingerprint", &t->source.fingerprint, err));
-    TRY(copy_str(meta, keep, "target_fingerprint", &t->target.fingerprint, err));
-    TRY(copy_str(meta, keep, "source_tokenizer", &t->source.tokenizer, err));
-    return copy_str(meta, keep, "target_tokenizer", &t->target.tokenizer, err);
+    TRY(kvm_layout__copy_str(meta, keep, "source_fingerprint", &t->source.fingerprint,
+                             err));
+    TRY(kvm_layout__copy_str(meta, keep, "target_fingerprint", &t->target.fingerprint,
+                             err));
+    TRY(kvm_layout__copy_str(meta, keep, "source_tokenizer", &t->source.tokenizer,
+                             err));
+    return kvm_layout__copy_str(meta, keep, "target_tokenizer", &t->target.tokenizer,
+                                err);
 }
 
 kvm_status kvm_layout_b_read(kvm_translator *out, kvm_arena *keep, kvm_str dir,

@@ -50,6 +50,13 @@ KVM_MUST kvm_status kvm_layout__selected(kvm_jat list, const kvm_translator *t,
 KVM_MUST kvm_status kvm_layout__side(kvm_side_info *side, kvm_arena *keep,
                                      int64_t layers, int64_t heads, int64_t dim,
                                      const char *file, kvm_err *err);
+json_t *kvm_layout__str_json(kvm_str s);
+/* the string member, copied; "" when absent */
+KVM_MUST kvm_status kvm_layout__copy_str(kvm_jat obj, kvm_arena *keep, const char *key,
+                                         kvm_str *out, kvm_err *err);
+/* pretty-print and publish; takes root, which may be NULL (no memory) */
+KVM_MUST kvm_status kvm_layout__publish(json_t *root, kvm_str path, kvm_arena scratch,
+                                        kvm_err *err);
 json_t *kvm_layout__selected_json(const kvm_translator *t);
 json_t *kvm_layout__r2_json(const kvm_translator *t, kvm_object_kind object);
 
