@@ -2,19 +2,6 @@
 
 #include "models/model_internal.h"
 
-static const struct kind_row {
-    const char *shape, *what;
-    bool per_prompt;
-} kind_rows[KVM_OBJECT_KINDS] = {
-#define TOKEN false
-#define PROMPT true
-#define X(id, kind, text, growth, shape, what) [id] = {shape, what, growth},
-#include "models/objects.def"
-#undef X
-#undef PROMPT
-#undef TOKEN
-};
-
 static const char *const scalings[] = {[KVM_ROPE_DEFAULT] = "none",
                                        [KVM_ROPE_LINEAR] = "linear",
                                        [KVM_ROPE_LLAMA3] = "llama3",
@@ -71,7 +58,7 @@ static json_t *describe_points(const kvm_object *o)
 
 static json_t *describe_object(const kvm_object *o)
 {
-    const struct kind_row *k = &kind_rows[o->kind];
+    const kvm_object_row *k = &kvm_object_rows[o->kind];
     const json_int_t bytes = o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
     json_t *shape =
         k->per_prompt

@@ -2,13 +2,10 @@
 
 #include "models/model_internal.h"
 
-static const struct object_row {
-    const char *name;
-    bool per_prompt;
-} object_rows[KVM_OBJECT_KINDS] = {
+const kvm_object_row kvm_object_rows[KVM_OBJECT_KINDS] = {
 #define TOKEN false
 #define PROMPT true
-#define X(id, kind, text, growth, shape, what) [id] = {text, growth},
+#define X(id, kind, text, growth, shape, what) [id] = {text, shape, what, growth},
 #include "models/objects.def"
 #undef X
 #undef PROMPT
@@ -17,13 +14,13 @@ static const struct object_row {
 
 const char *kvm_object_name(kvm_object_kind k)
 {
-    return object_rows[k].name;
+    return kvm_object_rows[k].name;
 }
 
 kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k)
 {
     for (int i = 0; i < KVM_OBJECT_KINDS; i++) {
-        if (!kvm_str_eq(name, kvm_str_of(object_rows[i].name))) continue;
+        if (!kvm_str_eq(name, kvm_str_of(kvm_object_rows[i].name))) continue;
         *k = (kvm_object_kind)i;
         return KVM_OK;
     }
@@ -91,7 +88,7 @@ static kvm_status list_objects(kvm_model *m, kvm_arena *keep, kvm_err *err)
         kvm_object *o = &m->objects[i];
         o->dtype = cache_dtype(info->weight_dtype);
         const ptrdiff_t bytes = o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
-        if (object_rows[o->kind].per_prompt)
+        if (kvm_object_rows[o->kind].per_prompt)
             info->prompt_bytes += bytes;
         else
             info->token_bytes += bytes;

@@ -25,6 +25,13 @@ struct kvm_model {
     char config_hash[65], weights_hash[65], fingerprint[65];
 };
 
+/* what objects.def says of each kind */
+typedef struct kvm_object_row {
+    const char *name, *shape, *what;
+    bool per_prompt;
+} kvm_object_row;
+extern const kvm_object_row kvm_object_rows[KVM_OBJECT_KINDS];
+
 /* Rows on their way through a norm or a rotary, a piece at a time. */
 enum { KVM_STAGE_ROWS = 512 };
 
