@@ -188,10 +188,38 @@ static const char *without_minus(const char *text, bool *negative)
     return text[0] == '-' ? text + 1 : text;
 }
 
-static kvm_str number(kvm_arena *a, double v, kvm_format format, bool unit_shown)
+/* "1.00e-06" as "1.00e-6" */
+static void tidy_exponent(char *text)
+{
+    char *from = strchr(text, 'e');
+    if (!from || !strchr("+-", from[1]) || !from[1]) return;
+    char *to = ++from;
+    if (*from == '-') to++;
+    from++;
+    while (*from == '0' && from[1] >= '0' && from[1] <= '9') from++;
+    memmove(to, from, strlen(from) + 1);
+}
+
+/* "1.50 s" as "1.5 s", "1.00 s" as "1 s" */
+static void drop_zeros(char *text)
+{
+    char *point = strchr(text, '.');
+    if (!point) return;
+    char *end = point + 1;
+    while (*end >= '0' && *end <= '9') end++;
+    char *keep = end;
+    while (keep[-1] == '0') keep--;
+    if (keep - 1 == point) keep--;
+    memmove(keep, end, strlen(end) + 1);
+}
+
+static kvm_str number(kvm_arena *a, double v, kvm_format format, bool unit_shown,
+                      bool short_form)
 {
     if (!isfinite(v)) return KVM_STR(DASH);
-    const piece p = piece_of(v, format, unit_shown);
+    piece p = piece_of(v, format, unit_shown);
+    tidy_exponent(p.at);
+    if (short_form) drop_zeros(p.at);
     bool negative;
     const char *digits = without_minus(p.at, &negative);
     return kvm_str_fmt(a, "%s%s", negative ? MINUS : "", digits);
@@ -199,14 +227,19 @@ static kvm_str number(kvm_arena *a, double v, kvm_format format, bool unit_shown
 
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format)
 {
-    return number(a, v, format, true);
+    return number(a, v, format, true, false);
+}
+
+kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format)
+{
+    return number(a, v, format, true, true);
 }
 
 kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format)
 {
     if (!kvm_est_has_interval(e)) return KVM_STR("");
-    const kvm_str low = number(a, e.low, format, false);
-    const kvm_str high = number(a, e.high, format, false);
+    const kvm_str low = number(a, e.low, format, false, false);
+    const kvm_str high = number(a, e.high, format, false, false);
     if (!low.at || !high.at) return (kvm_str){NULL, 0};
     return kvm_str_fmt(a, "[%.*s, %.*s]", KVM_STR_ARG(low), KVM_STR_ARG(high));
 }

@@ -32,6 +32,9 @@ bool kvm_format_find(kvm_str key, kvm_format *out);
  * spent. */
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format);
 
+/* kvm_tick - the same for an axis or a label: "50 %" and "1 s" for 50.0 % and 1.00 s */
+kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format);
+
 /* kvm_interval_text - "[95.0, 99.1]", or empty when e has none */
 kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format);
 

@@ -35,13 +35,19 @@ static void map_figure(kvm_page *p, const kvm_r2_map *m)
     kvm_page__figure_end(p);
 }
 
-/* R² curves share an axis from 0 to 1; a value below is drawn at the edge. */
-static kvm_axis r2_axis(void)
+/* An axis that ends at 1 and starts below the data, at 0 the lowest: what lies below is
+ * drawn at the edge, for one bad layer must not flatten all others. */
+static kvm_axis unit_axis(kvm_str title, const kvm_series *series, ptrdiff_t n)
 {
-    return (kvm_axis){.title = KVM_STR("held-out R²"),
+    double least = 1;
+    for (ptrdiff_t s = 0; s < n; s++)
+        for (ptrdiff_t i = 0; i < series[s].n; i++)
+            if (series[s].y[i] < least) least = series[s].y[i];
+    const double lo = floor((least - 0.02) * 5) / 5;
+    return (kvm_axis){.title = title,
                       .format = KVM_FORMAT_NUMBER,
                       .fixed = true,
-                      .lo = 0,
+                      .lo = lo > 0 ? lo : 0,
                       .hi = 1};
 }
 
@@ -67,8 +73,10 @@ static kvm_status greedy_figure(kvm_page *p, const kvm_greedy *g)
         .title = g->title,
         .desc = KVM_STR("Held-out R² of each target layer as source layers are added, "
                         "the best first."),
-        .x = {.title = KVM_STR("source layers used, k"), .format = KVM_FORMAT_COUNT},
-        .y = r2_axis(),
+        .x = {.title = KVM_STR("source layers used, k"),
+              .format = KVM_FORMAT_COUNT,
+              .whole = true},
+        .y = unit_axis(KVM_STR("held-out R²"), series, g->count),
         .series = series,
         .series_count = g->count};
     kvm_page__figure(p, g->title,
@@ -111,8 +119,8 @@ static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_word
     const kvm_mark marks[] = {
         {s->chosen, w->chosen, false},
         {s->absolute_at,
-         kvm_str_fmt(p->mem, "absolute %.*s",
-                     KVM_STR_ARG(kvm_number(p->mem, s->absolute, KVM_FORMAT_NUMBER))),
+         kvm_str_fmt(p->mem, "absolute λ %.*s",
+                     KVM_STR_ARG(kvm_tick(p->mem, s->absolute, KVM_FORMAT_NUMBER))),
          false}};
     const bool chosen = isfinite(s->chosen);
     const kvm_line_chart chart = {.title = w->heading,
@@ -120,8 +128,8 @@ static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_word
                                   .x = {.title = w->axis,
                                         .format = KVM_FORMAT_NUMBER,
                                         .log = w->log,
-                                        .doubling = false},
-                                  .y = r2_axis(),
+                                        .whole = true},
+                                  .y = unit_axis(KVM_STR("held-out R²"), series, n),
                                   .series = series,
                                   .series_count = n,
                                   .marks = chosen ? marks : marks + 1,
@@ -145,9 +153,9 @@ static void calibration(kvm_page *p)
     kvm_page__number(p, p->d->calibration.sequences, KVM_FORMAT_COUNT);
     kvm_page__html(p, " sequences × ");
     kvm_page__number(p, p->d->calibration.sequence_tokens, KVM_FORMAT_COUNT);
-    kvm_page__html(p, " tokens, every ");
+    kvm_page__html(p, " tokens, stride ");
     kvm_page__number(p, p->d->calibration.stride, KVM_FORMAT_COUNT);
-    kvm_page__html(p, "th; ");
+    kvm_page__html(p, "; ");
     kvm_page__number(p, p->d->calibration.rows, KVM_FORMAT_COUNT);
     kvm_page__html(p, " rows to fit ");
     kvm_page__number(p, p->d->calibration.features, KVM_FORMAT_COUNT);
@@ -262,14 +270,15 @@ static kvm_status layer_figure(kvm_page *p, const layer_chart *c)
             line.colour += (int)s; /* a neighbour in the palette */
             TRY(add_line(p, &series[n++], &p->d->layers[s], &line, sets > 1));
         }
-    kvm_line_chart chart = {
-        .title = c->heading,
-        .desc = c->note,
-        .x = {.title = KVM_STR("target layer"), .format = KVM_FORMAT_COUNT},
-        .y = {.title = c->axis, .format = c->format},
-        .series = series,
-        .series_count = n};
-    if (c->share) chart.y.fixed = true, chart.y.hi = 1;
+    kvm_line_chart chart = {.title = c->heading,
+                            .desc = c->note,
+                            .x = {.title = KVM_STR("target layer"),
+                                  .format = KVM_FORMAT_COUNT,
+                                  .whole = true},
+                            .y = {.title = c->axis, .format = c->format},
+                            .series = series,
+                            .series_count = n};
+    if (c->share) chart.y = unit_axis(c->axis, series, n);
     kvm_page__figure(p, c->heading, c->note);
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);

@@ -91,10 +91,20 @@ void kvm_page__figure_end(kvm_page *p)
 
 /* ---- tables ---- */
 
+/* A column of words that says nothing in any row, such as notes where there are none. */
+static bool idle_column(const kvm_table *t, ptrdiff_t column)
+{
+    if (!column || t->columns[column].kind != KVM_COL_TEXT) return false;
+    for (ptrdiff_t i = column; i < t->cell_count; i += t->column_count)
+        if (!kvm_str_eq(t->cells[i].text, KVM_STR("–"))) return false;
+    return true;
+}
+
 static void head(kvm_page *p, const kvm_table *t)
 {
     kvm_page__html(p, "<thead><tr>");
     for (ptrdiff_t c = 0; c < t->column_count; c++) {
+        if (idle_column(t, c)) continue;
         kvm_text_addf(p->out, "<th scope=\"col\"%s>",
                       t->columns[c].kind == KVM_COL_TEXT ? "" : " class=\"n\"");
         kvm_page__text(p, t->columns[c].title);
@@ -156,6 +166,7 @@ static void row(kvm_page *p, const kvm_table *t, const kvm_table_notes *notes,
         const kvm_cell *cell = &t->cells[r * t->column_count + c];
         const bool text = t->columns[c].kind == KVM_COL_TEXT;
         if (c == 0 && span == 0) continue; /* shared with the row above */
+        if (idle_column(t, c)) continue;
         if (c == 0 && text && span > 1)
             kvm_text_addf(p->out, "<th scope=\"rowgroup\" rowspan=\"%td\">", span);
         else if (c == 0 && text)
@@ -192,7 +203,9 @@ kvm_status kvm_page__table(kvm_page *p, const kvm_table *t, bool grouped)
     if (t->failed) return kvm_nomem(p->err, p->mem);
     kvm_table_notes notes;
     TRY(kvm_table_footnotes(&notes, p->mem, t, p->err));
-    kvm_page__html(p, "<div class=\"scroll\"><table>\n");
+    /* in a wide table the intervals stand below their values */
+    kvm_text_addf(p->out, "<div class=\"scroll\"><table%s>\n",
+                  t->column_count > 7 ? " class=\"tall\"" : "");
     head(p, t);
     for (ptrdiff_t r = 0; r < kvm_table_rows(t);) {
         const ptrdiff_t n = grouped ? group_length(t, r) : 1;

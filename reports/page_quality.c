@@ -21,6 +21,20 @@ static kvm_str suite_note(kvm_page *p, const kvm_suite *s)
                        s->lower_better ? ", lower is better" : "");
 }
 
+/* Where the axis of a suite of losses ends: controls can be worse by orders of magnitude
+ * and must not squeeze what is compared. NaN: no need to cut. */
+static double worth_showing(const kvm_suite *s)
+{
+    double most = 0, worst = 0;
+    for (int a = 0; a < KVM_ARM_COUNT; a++) {
+        const double v = s->arms[a].present ? s->arms[a].score.value : 0;
+        if (!isfinite(v)) continue;
+        if (kvm_arms[a].group != KVM_CONTROL) most = fmax(most, v);
+        worst = fmax(worst, v);
+    }
+    return most > 0 && worst > 2 * most ? 1.5 * most : (double)NAN;
+}
+
 /* One suite: a bar for every cache the target could continue on. */
 static void suite_figure(kvm_page *p, const kvm_suite *s)
 {
@@ -37,12 +51,13 @@ static void suite_figure(kvm_page *p, const kvm_suite *s)
     const kvm_mark chance = {s->chance, KVM_STR("chance"), false};
     const bool marked = isfinite(s->chance) && s->chance != 0;
     const bool share = s->format == KVM_FORMAT_PERCENT;
+    const double cut = s->lower_better ? worth_showing(s) : (double)NAN;
     const kvm_bar_chart chart = {
         .title = s->title,
         .desc = KVM_STR("Score of the target on each cache, with 95 % intervals."),
         .format = s->format,
-        .lo = share ? 0 : (double)NAN,
-        .hi = share ? 1 : (double)NAN,
+        .lo = 0,
+        .hi = share ? 1 : cut,
         .bars = bars,
         .bar_count = n,
         .marks = &chance,
@@ -103,7 +118,7 @@ kvm_status kvm_page__quality(kvm_page *p)
                    "<p class=\"foot\"><b>Retention</b> = score ÷ target’s own score. "
                    "<b>After chance</b> = (score − chance) ÷ (own − chance). <b>Gap "
                    "recovered</b> = (score − source alone) ÷ (own − source alone). "
-                   "<b>Less strongest control</b> = score − the best of raw source, "
+                   "<b>Versus control</b> = score − the best of raw source, "
                    "wrong donor and zero.</p>\n");
     const kvm_table full = kvm_report_table_quality(p->mem, p->d);
     TRY(kvm_page__folded(p, &full, KVM_STR("All caches, all figures")));
@@ -164,10 +179,15 @@ kvm_status kvm_page__needle(kvm_page *p)
                                                         KVM_FORMAT_COUNT))));
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
+    const kvm_table recall = kvm_report_table_recall(p->mem, p->d);
+    kvm_page__html(p, "<div class=\"beside\">");
+    TRY(kvm_page__table(p, &recall, false));
+    kvm_page__html(p, "</div>\n");
     kvm_page__grid_end(p);
     if (p->d->needle.note.len) kvm_page__lede(p, p->d->needle.note);
     const kvm_table t = kvm_report_table_needle(p->mem, p->d);
-    TRY(kvm_page__folded(p, &t, KVM_STR("Recall, achieved lengths and BOS counts")));
+    TRY(kvm_page__folded(
+        p, &t, KVM_STR("Recall with intervals, achieved lengths and BOS counts")));
     kvm_page__section_end(p);
     return KVM_OK;
 }

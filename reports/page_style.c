@@ -48,6 +48,7 @@ const char *const kvm_page_css[] = {
     "font-variant-numeric:tabular-nums}",
     ".tiles dd small{display:block;font-size:.78rem;font-weight:400;color:var(--soft)}",
     ".tiles dd.none{font-size:1rem;font-weight:400;color:var(--soft)}",
+    "ul.lede{margin:1.2rem 0 0;padding-left:1.1rem}",
     "nav{margin-top:1.3rem;font-size:.88rem;display:flex;flex-wrap:wrap;"
     "gap:.25rem 1.1rem}",
     ".lede{max-width:48rem;margin:.2rem 0 .8rem;color:var(--soft);font-size:.94rem}",
@@ -55,6 +56,7 @@ const char *const kvm_page_css[] = {
     ".grid{display:grid;gap:1.8rem 2.2rem;margin:1.2rem 0;align-items:start}",
     ".g2{grid-template-columns:repeat(auto-fit,minmax(min(100%,23rem),1fr))}",
     ".g3{grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr))}",
+    ".beside{min-width:0;align-self:center}",
     "figure{margin:0;min-width:0;max-width:34rem}",
     "figcaption{margin-bottom:.55rem;line-height:1.35}",
     "figcaption b{font-weight:600;font-size:.95rem}",
@@ -62,10 +64,10 @@ const char *const kvm_page_css[] = {
     ".scroll{overflow-x:auto;overflow-y:hidden;max-width:100%}",
     ".key{display:flex;flex-wrap:wrap;gap:.25rem 1.3rem;margin:.6rem 0 0;"
     "font-size:.85rem}",
-    ".key div{display:flex;gap:.4rem;align-items:baseline}",
+    ".key dt,.key dd{display:inline}",
     ".key dt{font-weight:600}.key dt::before{content:\"\";display:inline-block;"
     "width:.7em;height:.7em;margin-right:.4em;border-radius:2px;background:var(--c)}",
-    ".key dd{margin:0;color:var(--soft)}",
+    ".key dd{margin:0 0 0 .4em;color:var(--soft)}",
     "table{border-collapse:collapse;width:100%;font-size:.88rem;"
     "font-variant-numeric:tabular-nums}",
     "th,td{padding:.36rem .9rem .36rem 0;text-align:left;vertical-align:baseline}",
@@ -76,6 +78,8 @@ const char *const kvm_page_css[] = {
     "tbody th{font-weight:600}",
     ".n{text-align:right;white-space:nowrap}",
     "thead .n{white-space:normal}",
+    ".tall small{display:block;line-height:1.2}",
+    "tbody th{min-width:7rem}",
     "small{color:var(--soft);font-size:.85em}",
     "sup{font-size:.7em;color:var(--soft);line-height:0}",
     ".good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}"
@@ -97,7 +101,8 @@ const char *const kvm_page_css[] = {
     "@media (max-width:30rem){main,header,footer{padding-left:1rem;padding-right:1rem}"
     ".verdict{padding:1rem;margin-left:-1rem;margin-right:-1rem;border-radius:0}"
     ".tiles{grid-template-columns:1fr 1fr}section{margin-top:2.2rem}}",
-    "@media print{@page{margin:16mm 14mm}body{font-size:10pt}"
+    "@media print{@page{margin:16mm 14mm}:root{--paper:#fff}body{font-size:10pt}"
+    ".tiles{grid-template-columns:repeat(6,1fr)}.columns{break-inside:avoid}"
     "main,header,footer{max-width:none;padding:0}nav,summary{display:none}"
     "section{break-before:auto;margin-top:1.6rem}h2,h3,figcaption{break-after:avoid}"
     "figure,tr,.verdict,.tiles{break-inside:avoid}.scroll{overflow:visible}"

@@ -147,7 +147,10 @@ static void conditions(kvm_page *p)
     kvm_page__number(p, p->d->timing.warmups, KVM_FORMAT_COUNT);
     kvm_page__html(p, " warm-ups, ");
     kvm_page__number(p, p->d->timing.threads, KVM_FORMAT_COUNT);
-    kvm_page__html(p, " thread(s), ");
+    if (p->d->timing.threads == 1)
+        kvm_page__html(p, " thread, ");
+    else
+        kvm_page__html(p, " threads, ");
     kvm_page__text(p, p->d->timing.machine.len ? p->d->timing.machine
                                                : KVM_STR("machine not stated"));
     kvm_page__html(p, ".</p>\n");
@@ -178,6 +181,7 @@ static void translator_facts(kvm_page *p)
     const kvm_document *d = p->d;
     kvm_page__html(p, "<p class=\"lede\">");
     if (d->translator.shape.len) {
+        kvm_page__html(p, "Maps: ");
         kvm_page__text(p, d->translator.shape);
         kvm_page__html(p, "; ");
     }

@@ -25,8 +25,8 @@ static void words(kvm_table *t, kvm_str s)
 kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
 {
     static const kvm_column columns[] = {
-        HEAD("gate", "Gate", TEXT),         HEAD("value", "Measured", EST),
-        HEAD("need", "Needs", TEXT),        HEAD("verdict", "Verdict", TEXT),
+        HEAD("gate", "Gate", TEXT),         HEAD("verdict", "Verdict", TEXT),
+        HEAD("value", "Measured", EST),     HEAD("need", "Needs", TEXT),
         HEAD("required", "Required", TEXT), HEAD("where", "Where, why", TEXT)};
     static const char *const verdict[] = {"✓ passed", "✗ failed", "– not measured"};
     static const kvm_tone tone[] = {KVM_TONE_GOOD, KVM_TONE_BAD, KVM_TONE_WARN};
@@ -34,9 +34,9 @@ kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
     for (ptrdiff_t i = 0; i < d->gate_count; i++) {
         const kvm_gate *g = &d->gates[i];
         words(&t, g->title);
+        kvm_table_text(&t, kvm_str_of(verdict[g->verdict]), tone[g->verdict]);
         kvm_table_est(&t, g->value, g->format);
         words(&t, g->need.len ? g->need : KVM_STR("not stated"));
-        kvm_table_text(&t, kvm_str_of(verdict[g->verdict]), tone[g->verdict]);
         text(&t, g->required ? "yes" : "advice");
         const kvm_str where =
             g->where.len && g->note.len
@@ -79,8 +79,8 @@ kvm_table kvm_report_table_quality(kvm_arena *keep, const kvm_document *d)
                                          HEAD("retention", "Retention", EST),
                                          HEAD("floor_normalised", "After chance", EST),
                                          HEAD("gap_recovered", "Gap recovered", EST),
-                                         HEAD("versus_native", "Less native", EST),
-                                         HEAD("versus_control", "Less control", EST)};
+                                         HEAD("versus_native", "Versus native", EST),
+                                         HEAD("versus_control", "Versus control", EST)};
     kvm_table t = kvm_table_new(keep, "quality", KVM_STR("Quality"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->suite_count; i++)
         for (int a = 0; a < KVM_ARM_COUNT; a++) {
@@ -112,16 +112,15 @@ static kvm_est point_only(const kvm_suite_arm *arm)
 
 kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d)
 {
-    static const kvm_column columns[] = {
-        HEAD("suite", "Suite", TEXT),
-        HEAD("translator", "Translator", TEXT),
-        HEAD("score", "Score", EST),
-        HEAD("native", "Target, own", NUMBER),
-        HEAD("source", "Source alone", NUMBER),
-        HEAD("retention", "Retention", EST),
-        HEAD("floor_normalised", "After chance", EST),
-        HEAD("gap_recovered", "Gap recovered", EST),
-        HEAD("versus_control", "Less strongest control", EST)};
+    static const kvm_column columns[] = {HEAD("suite", "Suite", TEXT),
+                                         HEAD("translator", "Translator", TEXT),
+                                         HEAD("score", "Score", EST),
+                                         HEAD("native", "Target, own", NUMBER),
+                                         HEAD("source", "Source alone", NUMBER),
+                                         HEAD("retention", "Retention", EST),
+                                         HEAD("floor_normalised", "After chance", EST),
+                                         HEAD("gap_recovered", "Gap recovered", EST),
+                                         HEAD("versus_control", "Versus control", EST)};
     kvm_table t =
         kvm_table_new(keep, "translators", KVM_STR("Translators"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->suite_count; i++)
@@ -161,6 +160,37 @@ kvm_table kvm_report_table_needle(kvm_arena *keep, const kvm_document *d)
             text(&t, kvm_arms[a].label);
             kvm_table_est(&t, p->arms[a], KVM_FORMAT_PERCENT);
         }
+    return t;
+}
+
+kvm_table kvm_report_table_recall(kvm_arena *keep, const kvm_document *d)
+{
+    kvm_table failed = {.name = "recall", .failed = true};
+    kvm_column *columns = kvm_new(keep, kvm_column, KVM_ARM_COUNT + 2);
+    int arms[KVM_ARM_COUNT], n = 0;
+    if (!columns) return failed;
+    columns[0] = (kvm_column)HEAD("tokens", "Length (tokens)", NUMBER);
+    columns[1] = (kvm_column)HEAD("achieved", "Achieved", NUMBER);
+    for (int a = 0; a < KVM_ARM_COUNT; a++) {
+        bool any = false;
+        for (ptrdiff_t i = 0; i < d->needle.count; i++)
+            any |= d->needle.points[i].present[a];
+        if (!any) continue;
+        columns[2 + n] = (kvm_column){kvm_arms[a].key, kvm_str_of(kvm_arms[a].label),
+                                      KVM_COL_NUMBER};
+        arms[n++] = a;
+    }
+    kvm_table t = kvm_table_new(keep, "recall", KVM_STR("Recall"), columns, 2 + n);
+    for (ptrdiff_t i = 0; i < d->needle.count; i++) {
+        const kvm_needle_point *p = &d->needle.points[i];
+        kvm_table_num(&t, p->tokens, KVM_FORMAT_COUNT);
+        kvm_table_num(&t, p->achieved, KVM_FORMAT_COUNT);
+        for (int a = 0; a < n; a++) {
+            const kvm_est e = p->arms[arms[a]];
+            kvm_table_est(&t, (kvm_est){e.value, (double)NAN, (double)NAN, e.note},
+                          KVM_FORMAT_PERCENT);
+        }
+    }
     return t;
 }
 

@@ -30,6 +30,9 @@ KVM_REPORT_TABLES(X)
 /* the translators alone, beside the target's and the source's own score */
 kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d);
 
+/* needle recall with a column for every cache, values only */
+kvm_table kvm_report_table_recall(kvm_arena *keep, const kvm_document *d);
+
 typedef struct kvm_report_table {
     const char *name;
     kvm_table (*make)(kvm_arena *keep, const kvm_document *d);

@@ -11,6 +11,8 @@
 
 enum { NUMBER_BYTES = 256 };
 
+static const double GLYPH = 6.2; /* mean width of 11 px text in wide sans faces */
+
 /* ---- text ---- */
 
 static bool xml_holds(utf8proc_int32_t c)
@@ -58,7 +60,7 @@ void kvm_xml_text(kvm_text *out, kvm_str s)
 
 double kvm_svg__width(kvm_str s)
 {
-    return 5.9 * kvm_text_width(s);
+    return GLYPH * kvm_text_width(s);
 }
 
 void kvm_svg__text(kvm_text *out, double x, double y, const char *cls, char anchor,
@@ -81,6 +83,15 @@ void kvm_svg__number(kvm_text *out, double x, double y, const char *cls, char an
     if (text.at) kvm_svg__text(out, x, y, cls, anchor, text);
 }
 
+void kvm_svg__tick(kvm_text *out, double x, double y, const char *cls, char anchor,
+                   double v, kvm_format format)
+{
+    char room[NUMBER_BYTES];
+    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
+    const kvm_str text = kvm_tick(&a, v, format);
+    if (text.at) kvm_svg__text(out, x, y, cls, anchor, text);
+}
+
 void kvm_svg__fitted(kvm_text *out, double x, double y, const char *cls, char anchor,
                      kvm_str s, double width)
 {
@@ -90,7 +101,7 @@ void kvm_svg__fitted(kvm_text *out, double x, double y, const char *cls, char an
     }
     char room[NUMBER_BYTES];
     kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-    const kvm_str head = kvm_text_head(s, (int)(width / 5.9) - 1);
+    const kvm_str head = kvm_text_head(s, (int)(width / GLYPH) - 1);
     const kvm_str cut = kvm_str_fmt(&a, "%.*s" ELLIPSIS, KVM_STR_ARG(head));
     kvm_svg__text(out, x, y, cls, anchor, cut.at ? cut : head);
 }
@@ -252,9 +263,10 @@ double kvm_svg__at(const kvm_scale *s, double v)
     return s->from + t * (s->to - s->from);
 }
 
-static int linear_ticks(double *tick, const kvm_scale *s, int most)
+static int linear_ticks(double *tick, const kvm_scale *s, bool whole, int most)
 {
-    const double step = nice_step((s->hi - s->lo) / most);
+    double step = nice_step((s->hi - s->lo) / most);
+    if (whole && step < 1) step = 1;
     int n = 0;
     for (double k = ceil(s->lo / step - 1e-9); n < KVM_SVG_TICKS; k++) {
         const double v = k * step;
@@ -276,11 +288,11 @@ static int power_ticks(double *tick, const kvm_scale *s, double base, int most)
     return n;
 }
 
-int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, bool doubling,
+int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, const kvm_axis *axis,
                    int most)
 {
-    if (!s->log) return linear_ticks(tick, s, most);
-    if (doubling && s->hi / s->lo >= 2) return power_ticks(tick, s, 2, most);
+    if (!s->log) return linear_ticks(tick, s, axis->whole, most);
+    if (axis->doubling && s->hi / s->lo >= 2) return power_ticks(tick, s, 2, most);
     const double decades = log10(s->hi / s->lo);
     if (decades >= 2) return power_ticks(tick, s, 10, most);
     static const double lead[] = {1, 2, 5};
@@ -290,5 +302,5 @@ int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, bool doubling
             const double v = lead[i] * pow(10, k);
             if (v >= s->lo && v <= s->hi) tick[n++] = v;
         }
-    return n >= 2 ? n : linear_ticks(tick, s, most);
+    return n >= 2 ? n : linear_ticks(tick, s, false, most);
 }

@@ -27,6 +27,7 @@ typedef struct kvm_axis {
     kvm_format format; /* of the tick labels */
     bool log;          /* values <= 0 are left out */
     bool doubling;     /* of a log axis: ticks at powers of two */
+    bool whole;        /* of a linear axis: ticks at whole numbers */
     bool fixed; /* range is lo ... hi; values beyond are drawn at the edge, marked */
     double lo, hi;
 } kvm_axis;
@@ -68,7 +69,7 @@ typedef struct kvm_bar {
 typedef struct kvm_bar_chart {
     kvm_str title, desc;
     kvm_format format;
-    double lo, hi; /* NaN: from the data, zero included */
+    double lo, hi; /* NaN: from the data, zero included; longer bars are cut */
     const kvm_bar *bars;
     ptrdiff_t bar_count;
     const kvm_mark *marks; /* values on the axis */

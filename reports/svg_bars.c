@@ -14,7 +14,7 @@ static double name_width(const kvm_bar_chart *c)
     double widest = 40;
     for (ptrdiff_t i = 0; i < c->bar_count; i++)
         widest = fmax(widest, kvm_svg__width(c->bars[i].name));
-    return fmin(widest, 120);
+    return fmin(widest, 126);
 }
 
 static bar_frame bar_layout(const kvm_bar_chart *c)
@@ -42,12 +42,13 @@ static bar_frame bar_layout(const kvm_bar_chart *c)
 
 static void bar_axis(kvm_text *out, const kvm_bar_chart *c, const bar_frame *f)
 {
+    static const kvm_axis plain;
     double tick[KVM_SVG_TICKS];
-    const int n = kvm_svg__ticks(tick, &f->x, false, 4);
+    const int n = kvm_svg__ticks(tick, &f->x, &plain, 4);
     for (int i = 0; i < n; i++) {
         const double x = kvm_svg__at(&f->x, tick[i]);
         kvm_svg__line(out, "grid", x, f->top, x, f->bottom);
-        kvm_svg__number(out, x, f->bottom + 14, "t num", 'm', tick[i], c->format);
+        kvm_svg__tick(out, x, f->bottom + 14, "t num", 'm', tick[i], c->format);
     }
 }
 
@@ -73,6 +74,13 @@ static void whisker(kvm_text *out, const bar_frame *f, kvm_est e, double middle)
                   low, middle, high, low, middle - 3, high, middle - 3);
 }
 
+/* Two slanted cuts near the end of a bar that goes on beyond the axis. */
+static void clipped(kvm_text *out, const bar_frame *f, double middle)
+{
+    kvm_text_addf(out, "<path class=\"cut\" d=\"M%.1f %.1fl6 -16M%.1f %.1fl6 -16\"/>",
+                  f->right - 20, middle + 8, f->right - 14, middle + 8);
+}
+
 static void one_bar(kvm_text *out, const kvm_bar_chart *c, const bar_frame *f,
                     const kvm_bar *bar, double y)
 {
@@ -92,7 +100,10 @@ static void one_bar(kvm_text *out, const kvm_bar_chart *c, const bar_frame *f,
                       "height=\"%d\" rx=\"1.5\"/>",
                       fmin(zero, end), middle - BAR / 2.0, fmax(fabs(end - zero), 1.0),
                       BAR);
-        whisker(out, f, bar->value, middle);
+        if (bar->value.value > f->x.hi)
+            clipped(out, f, middle);
+        else
+            whisker(out, f, bar->value, middle);
         kvm_svg__number(out, KVM_SVG_WIDTH - 2, middle + 4, "t num value", 'e',
                         bar->value.value, c->format);
     }
@@ -179,7 +190,7 @@ void kvm_svg_stack(kvm_text *out, const kvm_stack_chart *c)
     for (int i = 0; i <= 4; i++) {
         const double x = left + (right - left) * i / 4;
         kvm_svg__line(out, "axis", x, bottom, x, bottom + 3);
-        kvm_svg__number(out, x, bottom + 15, "t num", 'm', i / 4.0, KVM_FORMAT_PERCENT);
+        kvm_svg__tick(out, x, bottom + 15, "t num", 'm', i / 4.0, KVM_FORMAT_PERCENT);
     }
     kvm_svg__close(out);
 }

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-enum { LEFT = 26, TOP = 34, CELL_MOST = 46, CELL_LEAST = 6, LABELLED = 27 };
+enum { LEFT = 26, TOP = 34, CELL_MOST = 62, CELL_LEAST = 6, LABELLED = 27 };
 
 /* The class of a cell: its step of the ramp, "hu" below the ramp, "hn" not measured. */
 static const char *heat_class(char room[8], double v, double lo, double hi)
@@ -47,8 +47,10 @@ static void cell(kvm_text *out, const kvm_heat_map *h, ptrdiff_t row, ptrdiff_t 
     if (size < LABELLED || !isfinite(v)) return;
     const bool dark = h->hi > h->lo && (v - h->lo) / (h->hi - h->lo) > 0.55;
     cell_label(room, v);
-    kvm_svg__text(out, x + size / 2, y + size / 2 + 4, dark ? "t cell on" : "t cell",
-                  'm', kvm_str_of(room));
+    const bool big = size >= 40;
+    cls =
+        dark ? (big ? "t cell on big" : "t cell on") : (big ? "t cell big" : "t cell");
+    kvm_svg__text(out, x + size / 2, y + size / 2 + 4, cls, 'm', kvm_str_of(room));
 }
 
 /* Layer numbers along both edges, as many as there is room for. */
@@ -89,13 +91,14 @@ static void ramp(kvm_text *out, const kvm_heat_map *h, double y)
         snprintf(room, sizeof room, "h%d", i);
         swatch(out, room, x, y, 11);
     }
-    kvm_svg__number(out, LEFT, y + 22, "t num", 's', h->lo, KVM_FORMAT_NUMBER);
-    kvm_svg__number(out, x, y + 22, "t num", 'e', h->hi, KVM_FORMAT_NUMBER);
+    kvm_svg__tick(out, LEFT, y + 22, "t num", 's', h->lo, KVM_FORMAT_NUMBER);
+    kvm_svg__tick(out, x, y + 22, "t num", 'e', h->hi, KVM_FORMAT_NUMBER);
     x += 18;
     if (below) {
         swatch(out, "hu", x, y, 11);
         kvm_svg__text(out, x + 16, y + 9, "t", 's', KVM_STR("below"));
-        x += 60;
+        kvm_svg__tick(out, x + 52, y + 9, "t", 's', h->lo, KVM_FORMAT_NUMBER);
+        x += 84;
     }
     if (missing) {
         swatch(out, "hn", x + 0.5, y, 10);

@@ -23,7 +23,7 @@ kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from
 /* kvm_svg__at - where v is drawn, at the edge when beyond it; NaN when it cannot be */
 double kvm_svg__at(const kvm_scale *s, double v);
 /* kvm_svg__ticks - ascending, at most `most`; gives their number */
-int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, bool doubling,
+int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, const kvm_axis *axis,
                    int most);
 /* kvm_svg__extend - lo and hi grow to hold v when it is finite (and > 0 when log) */
 void kvm_svg__extend(double *lo, double *hi, double v, bool log);
@@ -36,6 +36,8 @@ void kvm_svg__text(kvm_text *out, double x, double y, const char *cls, char anch
                    kvm_str s);
 void kvm_svg__number(kvm_text *out, double x, double y, const char *cls, char anchor,
                      double v, kvm_format format);
+void kvm_svg__tick(kvm_text *out, double x, double y, const char *cls, char anchor,
+                   double v, kvm_format format);
 void kvm_svg__line(kvm_text *out, const char *cls, double x1, double y1, double x2,
                    double y2);
 /* <title>name: 97.6 % [95.0, 99.1]</title> */

@@ -1,12 +1,14 @@
 #include "reports/svg_internal.h"
 
-enum { PLOT_HEIGHT = 210, MOST_LEGEND = 24 };
+enum { PLOT_HEIGHT = 210, MOST_LEGEND = 24, MARK_ROW = 14 };
 
 /* Where the plot stands in the figure. */
 typedef struct frame {
     kvm_scale x, y;
     double left, right, top, bottom;
-    double legend_y, height;
+    double height;
+    double title_y; /* of the y axis */
+    double marks_y; /* of the first label of a vertical mark */
 } frame;
 
 static void extent(const kvm_line_chart *c, double *xlo, double *xhi, double *ylo,
@@ -45,11 +47,11 @@ static double legend(kvm_text *out, const kvm_line_chart *c, double y, bool draw
 static double label_width(const kvm_scale *s, const kvm_axis *axis)
 {
     double tick[KVM_SVG_TICKS], widest = 0;
-    const int n = kvm_svg__ticks(tick, s, axis->doubling, 6);
+    const int n = kvm_svg__ticks(tick, s, axis, 6);
     for (int i = 0; i < n; i++) {
         char room[128];
         kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-        widest = fmax(widest, kvm_svg__width(kvm_number(&a, tick[i], axis->format)));
+        widest = fmax(widest, kvm_svg__width(kvm_tick(&a, tick[i], axis->format)));
     }
     return widest;
 }
@@ -59,8 +61,11 @@ static frame layout(const kvm_line_chart *c)
     frame f = {0};
     double xlo, xhi, ylo, yhi;
     extent(c, &xlo, &xhi, &ylo, &yhi);
-    f.legend_y = 0;
     f.top = legend(NULL, c, 0, false) + (c->y.title.len ? 24 : 8);
+    f.title_y = f.top - 9;
+    f.marks_y = f.top + 3;
+    for (ptrdiff_t m = 0; m < c->mark_count; m++)
+        if (!c->marks[m].horizontal) f.top += MARK_ROW;
     f.bottom = f.top + (c->height ? c->height : PLOT_HEIGHT);
     f.height = f.bottom + (c->x.title.len ? 36 : 20);
     f.y = kvm_svg__scale(&c->y, ylo, yhi, f.bottom, f.top);
@@ -73,21 +78,21 @@ static frame layout(const kvm_line_chart *c)
 static void axes(kvm_text *out, const kvm_line_chart *c, const frame *f)
 {
     double tick[KVM_SVG_TICKS];
-    int n = kvm_svg__ticks(tick, &f->y, c->y.doubling, 6);
+    int n = kvm_svg__ticks(tick, &f->y, &c->y, 6);
     for (int i = 0; i < n; i++) {
         const double y = kvm_svg__at(&f->y, tick[i]);
         kvm_svg__line(out, "grid", f->left, y, f->right, y);
-        kvm_svg__number(out, f->left - 6, y + 4, "t num", 'e', tick[i], c->y.format);
+        kvm_svg__tick(out, f->left - 6, y + 4, "t num", 'e', tick[i], c->y.format);
     }
-    n = kvm_svg__ticks(tick, &f->x, c->x.doubling, 7);
+    n = kvm_svg__ticks(tick, &f->x, &c->x, 7);
     for (int i = 0; i < n; i++) {
         const double x = kvm_svg__at(&f->x, tick[i]);
         kvm_svg__line(out, "axis", x, f->bottom, x, f->bottom + 4);
-        kvm_svg__number(out, x, f->bottom + 16, "t num", 'm', tick[i], c->x.format);
+        kvm_svg__tick(out, x, f->bottom + 16, "t num", 'm', tick[i], c->x.format);
     }
     kvm_svg__line(out, "axis", f->left, f->bottom, f->right, f->bottom);
     if (c->y.title.len)
-        kvm_svg__fitted(out, 2, f->top - 9, "t label", 's', c->y.title, f->right);
+        kvm_svg__fitted(out, 2, f->title_y, "t label", 's', c->y.title, f->right);
     if (c->x.title.len)
         kvm_svg__text(out, (f->left + f->right) / 2, f->bottom + 32, "t label", 'm',
                       c->x.title);
@@ -95,7 +100,7 @@ static void axes(kvm_text *out, const kvm_line_chart *c, const frame *f)
 
 static void marks(kvm_text *out, const kvm_line_chart *c, const frame *f)
 {
-    double label_y = f->top + 10;
+    double label_y = f->marks_y;
     for (ptrdiff_t m = 0; m < c->mark_count; m++) {
         const kvm_mark *mark = &c->marks[m];
         const double at = kvm_svg__at(mark->horizontal ? &f->y : &f->x, mark->at);
@@ -105,11 +110,11 @@ static void marks(kvm_text *out, const kvm_line_chart *c, const frame *f)
             kvm_svg__text(out, f->right, at - 4, "t halo", 'e', mark->label);
             continue;
         }
-        kvm_svg__line(out, "mark", at, f->top, at, f->bottom);
-        const bool left_of = at + kvm_svg__width(mark->label) + 6 > f->right;
-        kvm_svg__text(out, left_of ? at - 5 : at + 5, label_y, "t halo",
+        kvm_svg__line(out, "mark", at, label_y - 8, at, f->bottom);
+        const bool left_of = at + kvm_svg__width(mark->label) + 4 > KVM_SVG_WIDTH;
+        kvm_svg__text(out, left_of ? at - 4 : at + 4, label_y, "t halo",
                       left_of ? 'e' : 's', mark->label);
-        label_y += 14;
+        label_y += MARK_ROW;
     }
 }
 
@@ -183,7 +188,7 @@ void kvm_svg_lines(kvm_text *out, const kvm_line_chart *c)
 {
     const frame f = layout(c);
     kvm_svg__open(out, c->title, c->desc, KVM_SVG_WIDTH, f.height);
-    legend(out, c, f.legend_y, true);
+    legend(out, c, 0, true);
     axes(out, c, &f);
     marks(out, c, &f);
     bool any = false;

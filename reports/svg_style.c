@@ -21,7 +21,7 @@ const char *const kvm_svg_css[] = {
     ".fig .num,.fig .cell{font-variant-numeric:tabular-nums}",
     ".fig .num,.fig .label,.fig .muted{fill:var(--soft)}",
     ".fig .value{fill:var(--ink)}",
-    ".fig .cell{font-size:10px}.fig .on{fill:var(--on)}",
+    ".fig .cell{font-size:10px}.fig .big{font-size:12px}.fig .on{fill:var(--on)}",
     ".fig .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4px;"
     "stroke-linejoin:round}",
     ".fig .grid{stroke:var(--line);stroke-width:.8}",
@@ -34,6 +34,7 @@ const char *const kvm_svg_css[] = {
     ".fig .off{fill:var(--c)}", ".fig .band{fill:var(--c);opacity:.16}",
     ".fig .bar{fill:var(--c)}.fig .part{stroke:var(--paper);stroke-width:.8}",
     ".fig .whisker{fill:none;stroke:var(--ink);stroke-width:1.2;opacity:.75}",
+    ".fig .cut{fill:none;stroke:var(--paper);stroke-width:2.5}",
     ".fig .hu{fill:var(--under)}",
     ".fig .hn{fill:none;stroke:var(--line);stroke-dasharray:2 2}",
     ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}"

@@ -98,7 +98,7 @@ static void sample_has_every_section(void **at)
                                         "wrong donor",
                                         "zero cache",
                                         "break-even ",
-                                        "absolute 0.0100",
+                                        "absolute λ 0.01",
                                         "chosen k",
                                         "c_K",
                                         "href=\"sample-large-small.html\"",
