@@ -108,6 +108,37 @@ static void long_messages_are_cut_and_control_bytes_replaced(void **state)
     assert_string_equal(forged.msg, "a?b?[31m?c");
 }
 
+/* Messages go into JSON, which takes only UTF-8. */
+static void broken_characters_are_replaced(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",
+         "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xff", "?"},
+        {"\xc3", "?"},
+        {"a\xe2\x82", "a??"},
+        {"\xc0\xaf", "??"},           /* overlong */
+        {"\xed\xa0\x80", "???"},      /* a surrogate */
+        {"\xf4\x90\x80\x80", "????"}, /* beyond Unicode */
+        {"\xf0\x8f\x80\x80", "????"},
+        {"\xe0\x9f\xbf", "???"},
+        {"\x80x", "?x"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_err err = {0};
+        check_status(KVM_FORMAT, kvm_fail(&err, KVM_FORMAT, "%s", rows[i][0]), &err);
+        assert_string_equal(err.msg, rows[i][1]);
+    }
+    /* a character that the end of the buffer cuts */
+    char text[KVM_ERR_BYTES + 2];
+    memset(text, 'a', sizeof text);
+    memcpy(text + KVM_ERR_BYTES - 2, "\xc3\xa9", 3);
+    kvm_err err = {0};
+    check_status(KVM_FORMAT, kvm_fail(&err, KVM_FORMAT, "%s", text), &err);
+    assert_string_equal(err.msg + KVM_ERR_BYTES - 3, "a?");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +148,7 @@ int main(void)
         cmocka_unit_test(a_null_err_still_gives_the_code),
         cmocka_unit_test(errno_is_translated_once),
         cmocka_unit_test(a_prefix_stands_in_front),
+        cmocka_unit_test(broken_characters_are_replaced),
         cmocka_unit_test(long_messages_are_cut_and_control_bytes_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
