@@ -1,0 +1,495 @@
+/* Training of one step. The checkpoint (safetensors, metadata format
+ * kvmill.mlp_checkpoint.v1, config = SHA-256 of what the run follows from, epochs, steps,
+ * loss) holds p, m, v of all groups side by side; it is replaced whole after each epoch. */
+#include "translators/mlp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "translators/meta.h"
+#include "translators/mlp_internal.h"
+#include "translators/ridge_internal.h"
+
+#define FORMAT "kvmill.mlp_checkpoint.v1"
+enum { EPOCH_STREAM = 1 << 20 }; /* streams below seed the weights, by group */
+
+typedef struct trainer {
+    kvm_compute *c;
+    const kvm_rows *source, *target;
+    kvm_space space;
+    const int32_t *layers;
+    ptrdiff_t count, target_layer;
+    kvm_mlp_options o;                       /* defaults filled in */
+    ptrdiff_t inputs, outputs, groups, size; /* size: parameters of one group */
+    kvm_net net;
+    ptrdiff_t *index[KVM_SPLITS], rows[KVM_SPLITS];
+    double *mean_x, *mean_y;  /* of the fit rows */
+    float *scale_x, *scale_y; /* 1/deviation; 0 for a constant entry */
+    float *p, *m, *v, *grad;  /* (groups * size) each, grad (size) */
+    float *x, *y;             /* (batch, inputs), (batch, outputs), normalised */
+    ptrdiff_t *order, *pick;  /* (fit rows) permutation of the epoch, and its rows */
+    kvm_net_room room;
+    ptrdiff_t epoch, steps; /* done */
+    double loss;
+    char config[65];
+} trainer;
+
+/* ---- rows ---- */
+
+/* rows index[0..n) of source and target as they are */
+static kvm_status read_rows(trainer *t, const ptrdiff_t *index, ptrdiff_t n,
+                            kvm_err *err)
+{
+    ptrdiff_t at = 0;
+    for (ptrdiff_t i = 0; i < t->count; i++) {
+        const kvm_row_shape s = kvm_rows_shape(t->source, t->space, t->layers[i]);
+        TRY(kvm_rows_read(t->c, t->source, t->space, t->layers[i], 1, 0, index, n,
+                          t->x + at, t->inputs, err));
+        at += s.heads * s.dim;
+    }
+    return kvm_rows_read(t->c, t->target, t->space, t->target_layer, 1, 0, index, n,
+                         t->y, t->outputs, err);
+}
+
+enum { ROWS_PER_PART = 64 };
+
+typedef struct scale_job {
+    float *x;
+    const double *mean;
+    const float *scale;
+    ptrdiff_t n, width;
+} scale_job;
+
+static void scale_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    const scale_job *j = ctx;
+    const ptrdiff_t from = part * ROWS_PER_PART;
+    const ptrdiff_t end = from + ROWS_PER_PART < j->n ? from + ROWS_PER_PART : j->n;
+    for (ptrdiff_t r = from; r < end; r++)
+        for (ptrdiff_t i = 0; i < j->width; i++) {
+            float *x = j->x + r * j->width + i;
+            *x = (*x - (float)j->mean[i]) * j->scale[i];
+        }
+}
+
+static kvm_status read_normalised(trainer *t, const ptrdiff_t *index, ptrdiff_t n,
+                                  kvm_err *err)
+{
+    TRY(read_rows(t, index, n, err));
+    scale_job x = {t->x, t->mean_x, t->scale_x, n, t->inputs};
+    scale_job y = {t->y, t->mean_y, t->scale_y, n, t->outputs};
+    const ptrdiff_t parts = (n + ROWS_PER_PART - 1) / ROWS_PER_PART;
+    kvm_pool_run(kvm_compute_pool(t->c), parts, scale_part, &x);
+    kvm_pool_run(kvm_compute_pool(t->c), parts, scale_part, &y);
+    return KVM_OK;
+}
+
+static void add_moments(const float *x, ptrdiff_t n, ptrdiff_t width, double *sum,
+                        double *square)
+{
+    for (ptrdiff_t r = 0; r < n; r++)
+        for (ptrdiff_t i = 0; i < width; i++) {
+            const double v = (double)x[r * width + i];
+            sum[i] += v;
+            square[i] += v * v;
+        }
+}
+
+static kvm_status finish_scale(double *mean, const double *square, float *scale,
+                               ptrdiff_t width, ptrdiff_t n, const char *what,
+                               kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < width; i++) {
+        mean[i] /= (double)n;
+        const double variance = square[i] / (double)n - mean[i] * mean[i];
+        if (!isfinite(variance))
+            return kvm_fail(err, KVM_NAN, "%s entry %td is not finite", what, i);
+        /* a constant in f32 leaves rounding of its square, not a variance */
+        const bool constant = variance <= 1e-12 * mean[i] * mean[i];
+        scale[i] = constant ? 0 : (float)(1 / sqrt(variance));
+    }
+    return KVM_OK;
+}
+
+static kvm_status measure(trainer *t, kvm_arena scratch, kvm_err *err)
+{
+    double *xx = kvm_new(&scratch, double, t->inputs);
+    double *yy = kvm_new(&scratch, double, t->outputs);
+    if (!xx || !yy) return kvm_nomem(err, &scratch);
+    const ptrdiff_t rows = t->rows[KVM_FIT];
+    for (ptrdiff_t from = 0; from < rows; from += t->o.batch) {
+        const ptrdiff_t n = rows - from < t->o.batch ? rows - from : t->o.batch;
+        TRY(read_rows(t, t->index[KVM_FIT] + from, n, err));
+        add_moments(t->x, n, t->inputs, t->mean_x, xx);
+        add_moments(t->y, n, t->outputs, t->mean_y, yy);
+    }
+    TRY(finish_scale(t->mean_x, xx, t->scale_x, t->inputs, rows, "source", err));
+    return finish_scale(t->mean_y, yy, t->scale_y, t->outputs, rows, "target", err);
+}
+
+/* ---- beginning ---- */
+
+static kvm_mlp_options defaults(const kvm_mlp_options *o)
+{
+    kvm_mlp_options d = *o;
+    if (d.hidden == 0) d.hidden = 1024;
+    if (d.epochs == 0) d.epochs = 20;
+    if (d.batch == 0) d.batch = 4096;
+    if (d.rate == 0) d.rate = 1e-3;
+    if (d.fraction == 0) d.fraction = 0.2;
+    return d;
+}
+
+static kvm_status check(trainer *t, kvm_err *err)
+{
+    enum { MOST_BATCH = 16384, MOST_HIDDEN = 1 << 16 };
+    const kvm_mlp_options *o = &t->o;
+    TRY(kvm_rows_same(t->source, t->target, err));
+    const ptrdiff_t sources = kvm_rows_info_of(t->source)->layers;
+    const ptrdiff_t targets = kvm_rows_info_of(t->target)->layers;
+    if (o->hidden < 1 || o->hidden > MOST_HIDDEN || o->epochs < 1 || o->batch < 1 ||
+        o->batch > MOST_BATCH || !(o->rate > 0) || !isfinite(o->rate))
+        return kvm_fail(
+            err, KVM_USAGE,
+            "an MLP of width %td (1 to %d), %td epochs, batches of %td (1 to "
+            "%d), rate %g",
+            o->hidden, MOST_HIDDEN, o->epochs, o->batch, MOST_BATCH, o->rate);
+    if (t->target_layer < 0 || t->target_layer >= targets || t->count < 1 ||
+        t->count > sources)
+        return kvm_fail(err, KVM_RANGE,
+                        "target layer %td of %td from %td of %td layers",
+                        t->target_layer, targets, t->count, sources);
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        if (t->layers[i] < 0 || t->layers[i] >= sources)
+            return kvm_fail(err, KVM_RANGE, "there is no source layer %d",
+                            (int)t->layers[i]);
+    return KVM_OK;
+}
+
+static kvm_status plan(trainer *t, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < t->count; i++) {
+        const kvm_row_shape s = kvm_rows_shape(t->source, t->space, t->layers[i]);
+        t->inputs += s.heads * s.dim;
+    }
+    const kvm_row_shape out = kvm_rows_shape(t->target, t->space, t->target_layer);
+    t->outputs = out.heads * out.dim;
+    t->groups = t->o.per_head ? out.heads : 1;
+    t->net = (kvm_net){t->inputs, t->o.hidden, t->outputs / t->groups};
+    t->size = kvm_net__size(&t->net);
+    const kvm_rows_info *s = kvm_rows_info_of(t->source),
+                        *d = kvm_rows_info_of(t->target);
+    kvm_text text = {0};
+    kvm_text_addf(&text, "%.*s %.*s %.*s %s %td %td %td %.17g %d %llu %llu %.17g %td:",
+                  KVM_STR_ARG(s->model), KVM_STR_ARG(d->model), KVM_STR_ARG(s->text),
+                  kvm_space_name(t->space), t->target_layer, t->o.hidden, t->o.batch,
+                  t->o.rate, t->o.per_head, (unsigned long long)t->o.seed,
+                  (unsigned long long)t->o.split_seed, t->o.fraction,
+                  kvm_rows_count(t->source));
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        kvm_text_addf(&text, " %d", (int)t->layers[i]);
+    const kvm_status r = text.failed ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
+                                     : kvm_sha_of(kvm_text_str(&text), t->config, err);
+    kvm_text_free(&text);
+    return r;
+}
+
+static kvm_status allocate(trainer *t, kvm_arena *a, kvm_err *err)
+{
+    for (int s = 0; s < KVM_SPLITS; s++)
+        TRY(kvm_rows_split(t->source, t->o.split_seed, t->o.fraction, (kvm_split)s, a,
+                           &t->index[s], &t->rows[s], err));
+    const ptrdiff_t b = t->o.batch, w = t->o.hidden;
+    t->mean_x = kvm_new(a, double, t->inputs);
+    t->mean_y = kvm_new(a, double, t->outputs);
+    t->scale_x = kvm_new(a, float, t->inputs);
+    t->scale_y = kvm_new(a, float, t->outputs);
+    t->p = kvm_new(a, float, t->groups * t->size);
+    t->m = kvm_new(a, float, t->groups * t->size);
+    t->v = kvm_new(a, float, t->groups * t->size);
+    t->grad = kvm_new_raw(a, float, t->size);
+    t->x = kvm_new_raw(a, float, b * t->inputs);
+    t->y = kvm_new_raw(a, float, b * t->outputs);
+    t->order = kvm_new(a, ptrdiff_t, t->rows[KVM_FIT]);
+    t->pick = kvm_new(a, ptrdiff_t, b);
+    t->room = (kvm_net_room){{kvm_new_raw(a, float, b *w), kvm_new_raw(a, float, b *w)},
+                             kvm_new_raw(a, float, b *w),
+                             kvm_new_raw(a, float, b * t->outputs)};
+    const void *const all[] = {t->mean_x,
+                               t->mean_y,
+                               t->scale_x,
+                               t->scale_y,
+                               t->p,
+                               t->m,
+                               t->v,
+                               t->grad,
+                               t->x,
+                               t->y,
+                               t->order,
+                               t->pick,
+                               t->room.y,
+                               t->room.back,
+                               t->room.hidden[0],
+                               t->room.hidden[1]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!all[i]) return kvm_nomem(err, a);
+    return KVM_OK;
+}
+
+size_t kvm_mlp_bytes(ptrdiff_t inputs, ptrdiff_t outputs, ptrdiff_t groups,
+                     ptrdiff_t rows, const kvm_mlp_options *options)
+{
+    const kvm_mlp_options o = defaults(options);
+    const kvm_net net = {inputs, o.hidden, outputs / groups};
+    const size_t size = (size_t)kvm_net__size(&net), g = (size_t)groups;
+    const size_t b = (size_t)o.batch, i = (size_t)inputs, out = (size_t)outputs;
+    return 4 * (size * (3 * g + 1) + b * (i + 2 * out + 3 * (size_t)o.hidden)) +
+           8 * (5 * (size_t)rows + b) + 24 * (i + 4 * out) + ((size_t)1 << 20);
+}
+
+/* ---- checkpoints ---- */
+
+static kvm_status load_checkpoint(trainer *t, kvm_err *err)
+{
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, (size_t)1 << 30, err));
+    kvm_st *st;
+    kvm_str config;
+    int64_t epochs = 0, steps = 0;
+    float *const to[] = {t->p, t->m, t->v};
+    static const char *const names[] = {"p", "m", "v"};
+    const ptrdiff_t dim[] = {t->groups, t->size};
+    kvm_status s = kvm_st_open(&st, &own, t->o.checkpoint, err);
+    if (!s) s = kvm_meta_format(st, FORMAT, err);
+    if (!s) s = kvm_meta_str(st, "config", &config, err);
+    if (!s && !kvm_str_eq(config, kvm_str_of(t->config)))
+        s = kvm_fail(err, KVM_MISMATCH,
+                     "%.*s: a checkpoint of another run (its rows, layers or options "
+                     "differ); remove it to begin anew",
+                     KVM_STR_ARG(t->o.checkpoint));
+    if (!s) s = kvm_meta_i64(st, "epochs", 0, INT32_MAX, &epochs, err);
+    if (!s) s = kvm_meta_i64(st, "steps", 0, INT64_MAX, &steps, err);
+    if (!s) s = kvm_meta_f64(st, "loss", &t->loss, err);
+    for (int i = 0; !s && i < 3; i++) {
+        const kvm_st_tensor *tensor;
+        s = kvm_st_need(st, kvm_str_of(names[i]), KVM_F32, 2, dim, &tensor, err);
+        if (!s) memcpy(to[i], tensor->t.data, tensor->bytes);
+    }
+    kvm_arena_free(&own);
+    if (s) return s;
+    t->epoch = (ptrdiff_t)epochs;
+    t->steps = (ptrdiff_t)steps;
+    return KVM_OK;
+}
+
+static kvm_status save_checkpoint(const trainer *t, kvm_err *err)
+{
+    if (t->o.checkpoint.len == 0) return KVM_OK;
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, (size_t)16 << 20, err));
+    const float *const from[] = {t->p, t->m, t->v};
+    const kvm_st_spec spec[] = {{KVM_STR("p"), KVM_F32, 2, {t->groups, t->size}},
+                                {KVM_STR("m"), KVM_F32, 2, {t->groups, t->size}},
+                                {KVM_STR("v"), KVM_F32, 2, {t->groups, t->size}}};
+    json_t *meta = kvm_json_own(&own, json_object());
+    kvm_status s = meta ? KVM_OK : kvm_nomem(err, &own);
+    if (!s) s = kvm_meta_put(meta, "format", KVM_STR(FORMAT), err);
+    if (!s) s = kvm_meta_put(meta, "config", kvm_str_of(t->config), err);
+    if (!s) s = kvm_meta_putf(meta, err, "epochs", "%td", t->epoch);
+    if (!s) s = kvm_meta_putf(meta, err, "steps", "%td", t->steps);
+    if (!s) s = kvm_meta_putf(meta, err, "loss", "%.17g", t->loss);
+    kvm_st_writer *w;
+    if (!s) s = kvm_st_begin(&w, &own, t->o.checkpoint, spec, 3, meta, err);
+    for (int i = 0; !s && i < 3; i++)
+        s = kvm_st_append(w, from[i], sizeof(float) * (size_t)(t->groups * t->size),
+                          err);
+    if (!s) s = kvm_st_publish(w, NULL, err);
+    kvm_arena_free(&own);
+    return s;
+}
+
+/* ---- training ---- */
+
+static kvm_status train_batch(trainer *t, ptrdiff_t n, double *loss, kvm_err *err)
+{
+    TRY(read_normalised(t, t->pick, n, err));
+    t->steps++;
+    for (ptrdiff_t g = 0; g < t->groups; g++) {
+        const ptrdiff_t at = g * t->size;
+        double l;
+        TRY(kvm_net__forward(t->c, &t->net, t->p + at, t->x, n, &t->room, err));
+        TRY(kvm_net__backward(t->c, &t->net, t->p + at, t->x, t->y + g * t->net.outputs,
+                              t->outputs, n, &t->room, t->grad, &l, err));
+        kvm_net__adam(t->c, t->p + at, t->m + at, t->v + at, t->grad, t->size,
+                      t->o.rate, t->steps);
+        *loss += l / (double)t->groups;
+    }
+    if (!isfinite(*loss))
+        return kvm_fail(err, KVM_NAN,
+                        "%s of target layer %td: the loss is %g after %td steps; lower "
+                        "the rate",
+                        kvm_space_name(t->space), t->target_layer, *loss, t->steps);
+    return KVM_OK;
+}
+
+static kvm_status train_epoch(trainer *t, kvm_err *err)
+{
+    const ptrdiff_t rows = t->rows[KVM_FIT];
+    const ptrdiff_t batches = (rows + t->o.batch - 1) / t->o.batch;
+    kvm_rng rng = kvm_rng_seed(t->o.seed, (uint64_t)(EPOCH_STREAM + t->epoch));
+    for (ptrdiff_t i = 0; i < rows; i++) t->order[i] = i;
+    kvm_rng_shuffle(&rng, t->order, rows);
+    double sum = 0;
+    for (ptrdiff_t b = 0; b < batches; b++) {
+        const ptrdiff_t from = b * t->o.batch;
+        const ptrdiff_t n = rows - from < t->o.batch ? rows - from : t->o.batch;
+        for (ptrdiff_t i = 0; i < n; i++)
+            t->pick[i] = t->index[KVM_FIT][t->order[from + i]];
+        double loss = 0;
+        TRY(train_batch(t, n, &loss, err));
+        sum += loss;
+        kvm_progress_at(t->o.progress, (double)(t->epoch * batches + b + 1),
+                        (double)(t->o.epochs * batches), "batches");
+        if (kvm_progress_cancelled(t->o.progress))
+            return kvm_fail(err, KVM_CANCELLED, "cancelled in epoch %td", t->epoch + 1);
+    }
+    t->loss = sum / (double)batches;
+    t->epoch++;
+    return save_checkpoint(t, err);
+}
+
+/* ---- the finished step ---- */
+
+/* R2 of a split, mean over heads, in normalised entries turned back by their variance */
+static kvm_status score(trainer *t, kvm_split split, double *r2, kvm_arena scratch,
+                        kvm_err *err)
+{
+    double *error = kvm_new(&scratch, double, t->outputs);
+    double *total = kvm_new(&scratch, double, t->outputs);
+    double *sum = kvm_new(&scratch, double, t->outputs);
+    if (!error || !total || !sum) return kvm_nomem(err, &scratch);
+    const ptrdiff_t rows = t->rows[split], width = t->net.outputs;
+    for (ptrdiff_t from = 0; from < rows; from += t->o.batch) {
+        const ptrdiff_t n = rows - from < t->o.batch ? rows - from : t->o.batch;
+        TRY(read_normalised(t, t->index[split] + from, n, err));
+        add_moments(t->y, n, t->outputs, sum, total);
+        for (ptrdiff_t g = 0; g < t->groups; g++) {
+            TRY(kvm_net__forward(t->c, &t->net, t->p + g * t->size, t->x, n, &t->room,
+                                 err));
+            for (ptrdiff_t r = 0; r < n; r++)
+                for (ptrdiff_t i = 0; i < width; i++) {
+                    const double d = (double)t->room.y[r * width + i] -
+                                     (double)t->y[r * t->outputs + g * width + i];
+                    error[g * width + i] += d * d;
+                }
+        }
+    }
+    for (ptrdiff_t i = 0; i < t->outputs; i++) {
+        const double s = t->scale_y[i] > 0 ? 1 / (double)t->scale_y[i] : 0;
+        total[i] = (total[i] - sum[i] * sum[i] / (double)rows) * s * s;
+        error[i] *= s * s;
+    }
+    double worst;
+    kvm_ridge__r2(error, total, t->outputs,
+                  kvm_rows_shape(t->target, t->space, t->target_layer).dim, r2, &worst);
+    return KVM_OK;
+}
+
+/* part `layer` of all groups, the normalisation folded into the first and the last */
+static kvm_status fold_layer(const trainer *t, int layer, kvm_step *s, kvm_arena *keep,
+                             kvm_err *err)
+{
+    const kvm_net_part q = kvm_net__part(&t->net, layer);
+    float *w = kvm_new_raw(keep, float, t->groups *q.out *q.in);
+    float *b = kvm_new_raw(keep, float, t->groups *q.out);
+    if (!w || !b) return kvm_nomem(err, keep);
+    for (ptrdiff_t g = 0; g < t->groups; g++)
+        for (ptrdiff_t o = 0; o < q.out; o++) {
+            const float *from = t->p + g * t->size + q.weight + o * q.in;
+            float *to = w + (g * q.out + o) * q.in;
+            double bias = (double)t->p[g * t->size + q.bias + o];
+            const ptrdiff_t out = g * t->net.outputs + o;
+            const float sy = layer == 2 ? t->scale_y[out] : 1;
+            const float back = sy > 0 ? 1 / sy : 0;
+            for (ptrdiff_t i = 0; i < q.in; i++) {
+                const float v = from[i] * (layer == 0 ? t->scale_x[i] : 1);
+                if (layer == 0) bias -= (double)v * (double)(float)t->mean_x[i];
+                to[i] = v * back;
+            }
+            if (layer == 2) bias = bias * (double)back + t->mean_y[out];
+            b[g * q.out + o] = (float)bias;
+        }
+    s->weight[layer] = kvm_view3(w, KVM_F32, t->groups, q.out, q.in);
+    s->bias[layer] = b;
+    return KVM_OK;
+}
+
+static kvm_status make_step(const trainer *t, kvm_step *step, kvm_arena *keep,
+                            kvm_err *err)
+{
+    int32_t *source = kvm_new(keep, int32_t, t->count);
+    if (!source) return kvm_nomem(err, keep);
+    memcpy(source, t->layers, sizeof *source * (size_t)t->count);
+    kvm_step s = {.object = kvm_space_object(t->space),
+                  .layer = t->target_layer,
+                  .map = KVM_MAP_MLP,
+                  .sources = t->count,
+                  .source = source,
+                  .inputs = t->inputs,
+                  .outputs = t->outputs,
+                  .groups = t->groups,
+                  .hidden = t->o.hidden};
+    for (int layer = 0; layer < 3; layer++) TRY(fold_layer(t, layer, &s, keep, err));
+    *step = s;
+    return KVM_OK;
+}
+
+kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source, const kvm_rows *target,
+                         kvm_space space, const int32_t *layers, ptrdiff_t count,
+                         ptrdiff_t target_layer, const kvm_mlp_options *o,
+                         kvm_step *step, kvm_mlp_figures *figures, kvm_arena *keep,
+                         kvm_arena scratch, kvm_err *err)
+{
+    trainer t = {.c = c,
+                 .source = source,
+                 .target = target,
+                 .space = space,
+                 .layers = layers,
+                 .count = count,
+                 .target_layer = target_layer,
+                 .o = defaults(o)};
+    TRY(check(&t, err));
+    TRY(plan(&t, err));
+    TRY(allocate(&t, &scratch, err));
+    TRY(measure(&t, scratch, err));
+    if (t.o.checkpoint.len && kvm_path_exists(t.o.checkpoint))
+        TRY(load_checkpoint(&t, err));
+    else
+        for (ptrdiff_t g = 0; g < t.groups; g++)
+            kvm_net__init(&t.net, t.p + g * t.size, t.o.seed, (uint64_t)g);
+    ptrdiff_t last = t.o.epochs;
+    if (t.o.stop_after > 0 && t.epoch + t.o.stop_after < last)
+        last = t.epoch + t.o.stop_after;
+    while (t.epoch < last) TRY(train_epoch(&t, err));
+    kvm_mlp_figures out = {.loss = t.loss,
+                           .epochs = t.epoch,
+                           .steps = t.steps,
+                           .complete = t.epoch >= t.o.epochs,
+                           .r2_fit = (double)NAN,
+                           .r2_held = (double)NAN};
+    if (out.complete) {
+        kvm_step s;
+        TRY(score(&t, KVM_FIT, &out.r2_fit, scratch, err));
+        TRY(score(&t, KVM_HELD, &out.r2_held, scratch, err));
+        TRY(make_step(&t, &s, keep, err));
+        s.r2_fit = out.r2_fit;
+        s.r2_held = out.r2_held;
+        *step = s;
+    }
+    *figures = out;
+    return KVM_OK;
+}
