@@ -25,7 +25,7 @@ static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k, p
     double sum = 0;
     for (ptrdiff_t t = 0; t < g->targets; t++) {
         const kvm_ridge_figures *c = cell(g, object, t, k, l);
-        if (c->refused) return NAN;
+        if (c->refused) return (double)NAN;
         sum += c->r2[split];
     }
     return sum / (double)g->targets;
@@ -70,7 +70,7 @@ static double joint_r2(const grid *g, ptrdiff_t k)
     double sum = 0;
     for (int o = 0; o < 2; o++) {
         const ptrdiff_t l = best_lambda(g, o, k);
-        if (l < 0) return NAN;
+        if (l < 0) return (double)NAN;
         sum += mean_r2(g, o, KVM_HELD, k, l);
     }
     return sum / 2;
@@ -107,8 +107,8 @@ static void put_k_curve(json_t *figures, const grid *g)
         json_t *held = json_array(), *fit = json_array();
         for (ptrdiff_t k = 0; k < g->nk; k++) {
             const ptrdiff_t l = best_lambda(g, o, k);
-            json_array_append_new(held, number(l < 0 ? NAN : mean_r2(g, o, KVM_HELD, k, l)));
-            json_array_append_new(fit, number(l < 0 ? NAN : mean_r2(g, o, KVM_FIT, k, l)));
+            json_array_append_new(held, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_HELD, k, l)));
+            json_array_append_new(fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
         }
         json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object", object_names[o],
                                                 "held", held, "fit", fit));
@@ -177,7 +177,7 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
     json_t *layers = json_array(), *r2 = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
-        json_array_append_new(r2, number(f[i].refused ? NAN : f[i].r2[KVM_HELD]));
+        json_array_append_new(r2, number(f[i].refused ? (double)NAN : f[i].r2[KVM_HELD]));
     }
     json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
                                           "target", (json_int_t)target, "order", layers, "held",

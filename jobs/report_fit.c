@@ -233,7 +233,7 @@ static double mean_of(const json_t *rows, const char *key)
     size_t i;
     json_t *row;
     json_array_foreach(rows, i, row) sum += json_number_value(get(row, key));
-    return json_array_size(rows) ? sum / (double)json_array_size(rows) : NAN;
+    return json_array_size(rows) ? sum / (double)json_array_size(rows) : (double)NAN;
 }
 
 /* gates whose figure is measured by an evaluation, by the attention figure that they read */
@@ -246,11 +246,11 @@ static json_t *gate_json(const json_t *g, const json_t *attention)
     const char *name = json_string_value(get(g, "name"));
     const double threshold = json_number_value(get(g, "threshold"));
     const bool above = json_is_true(get(g, "above"));
-    double figure = json_is_number(get(g, "figure")) ? json_number_value(get(g, "figure")) : NAN;
+    double figure = json_is_number(get(g, "figure")) ? json_number_value(get(g, "figure")) : (double)NAN;
     bool advisory = false;
     for (size_t i = 0; i < sizeof attention_gates / sizeof *attention_gates; i++)
         if (strcmp(name, attention_gates[i].gate) == 0) {
-            figure = attention ? mean_of(attention, attention_gates[i].figure) : NAN;
+            figure = attention ? mean_of(attention, attention_gates[i].figure) : (double)NAN;
             advisory = i > 0; /* concentration explains; the cosine decides */
         }
     char need[64];

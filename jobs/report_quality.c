@@ -55,7 +55,7 @@ static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUN
                           kvm_scores *s, const json_t *items, const metric *m, double chance,
                           int64_t length, kvm_arena scratch, kvm_err *err)
 {
-    *s = (kvm_scores){.chance = m->low ? NAN : chance, .lower_better = m->low,
+    *s = (kvm_scores){.chance = m->low ? (double)NAN : chance, .lower_better = m->low,
                       .exp_of_mean = m->as_perplexity, .seed = b->seed};
     TRY(columns(s, items, m, length, &scratch, err));
     return kvm_compare(out, s, scratch, err);

@@ -191,9 +191,11 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(kvm_json_f64_or(kvm_json_get(card, keep, "chance"), 0, &s->chance, err));
     int64_t max_new;
     TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
-    if (s->chance < 0 || s->chance >= 1 || max_new < 1 || max_new > 4096)
+    const bool generates = s->kind == KVM_SUITE_GENERATION || s->kind == KVM_SUITE_NEEDLE;
+    if (s->chance < 0 || s->chance >= 1 || max_new < generates || max_new > 4096)
         return kvm_fail(err, KVM_RANGE,
-                        "%s: chance must be in [0,1), max_new_tokens in 1..4096", card.file);
+                        "%s: chance must be in [0,1), max_new_tokens in %d..4096", card.file,
+                        generates);
     s->max_new_tokens = (ptrdiff_t)max_new;
     return KVM_OK;
 }

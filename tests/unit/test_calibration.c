@@ -1,0 +1,118 @@
+/* Calibration text: cut into sequences alike from a suite and from a file; overlap is found. */
+#include "jobs/calibration.h"
+
+#include <string.h>
+
+#include "tests/support/check.h"
+
+#define DIR "build/tmp/calibration"
+#define TOKENIZER "tests/zoo/small"
+
+static kvm_arena arena;
+static kvm_tokenizer *tokenizer;
+
+static int setup(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    arena = check_arena((size_t)1 << 32);
+    check_tmpdir("calibration");
+    check_ok(kvm_tokenizer_open(&tokenizer, &arena, KVM_STR(TOKENIZER), &err), &err);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&arena);
+    return 0;
+}
+
+static kvm_calibration read(const char *path, ptrdiff_t sequences, ptrdiff_t tokens)
+{
+    kvm_err err = {0};
+    kvm_calibration c;
+    check_ok(kvm_calibration_read(&c, &arena, kvm_str_of(path), tokenizer, sequences, tokens,
+                                  &err),
+             &err);
+    return c;
+}
+
+static void a_text_file_is_cut_into_windows(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_encoder *e;
+    int32_t *ids;
+    ptrdiff_t n;
+    const kvm_str text = KVM_STR("In the beginning God created the heaven and the earth. "
+                                 "And the earth was without form, and void.");
+    check_write(DIR "/text.txt", text);
+    check_ok(kvm_encoder_new(&e, &arena, tokenizer, &err), &err);
+    check_ok(kvm_encode(e, text, NULL, &arena, &ids, &n, &err), &err);
+    const kvm_calibration c = read(DIR "/text.txt", 100, 5);
+    assert_true(c.sequences >= n / 5);
+    assert_int_equal(c.offset[1], 5);
+    assert_memory_equal(c.ids, ids, (size_t)c.offset[c.sequences] * sizeof *ids);
+    assert_int_equal(read(DIR "/text.txt", 2, 5).sequences, 2);
+}
+
+static void a_suite_gives_one_sequence_an_item(void **state)
+{
+    (void)state;
+    check_write(DIR "/c.yaml", KVM_STR("name: c\nkind: calibration\nfile: c.jsonl\n"
+                                       "licence: CC0-1.0\nprovenance: this test\n"));
+    check_write(DIR "/c.jsonl", KVM_STR("{\"id\":\"a\",\"text\":\"one two three four\"}\n"
+                                        "{\"id\":\"b\",\"text\":\"x\"}\n"
+                                        "{\"id\":\"c\",\"text\":\"five six seven\"}\n"));
+    const kvm_calibration c = read(DIR "/c.yaml", 10, 3);
+    assert_int_equal(c.sequences, 2); /* "x" is one token: nothing to fit on */
+    assert_int_equal(c.longest, 3);
+}
+
+static void nothing_to_read_is_an_error(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_calibration c;
+    check_write(DIR "/empty.txt", KVM_STR(""));
+    check_status(KVM_USAGE,
+                 kvm_calibration_read(&c, &arena, KVM_STR(DIR "/empty.txt"), tokenizer, 4, 8,
+                                      &err),
+                 &err);
+}
+
+static void overlap_is_found_at_its_place(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    enum { N = 4 * KVM_OVERLAP_TOKENS };
+    int32_t ids[N], other[N];
+    ptrdiff_t offset[] = {0, N / 2, N};
+    for (int i = 0; i < N; i++) {
+        ids[i] = (i * 7919) % 2048;
+        other[i] = (i * 104729 + 5) % 2048;
+    }
+    const kvm_calibration c = {.sequences = 2, .offset = offset, .ids = ids, .longest = N / 2};
+    kvm_overlap *o;
+    check_ok(kvm_overlap_new(&o, &arena, &c, &err), &err);
+    assert_int_equal(kvm_overlap_find(o, other, N), -1);
+    memcpy(other + 10, ids + 3, KVM_OVERLAP_TOKENS * sizeof *ids);
+    assert_int_equal(kvm_overlap_find(o, other, N), 10);
+    other[10 + KVM_OVERLAP_TOKENS / 2] ^= 1; /* one token less than a window is no overlap */
+    assert_int_equal(kvm_overlap_find(o, other, N), -1);
+    /* a window across the end of a sequence is not in the text */
+    assert_int_equal(kvm_overlap_find(o, ids + N / 2 - 4, KVM_OVERLAP_TOKENS), -1);
+    assert_int_equal(kvm_overlap_find(o, ids, KVM_OVERLAP_TOKENS - 1), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_text_file_is_cut_into_windows, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_suite_gives_one_sequence_an_item, setup, teardown),
+        cmocka_unit_test_setup_teardown(nothing_to_read_is_an_error, setup, teardown),
+        cmocka_unit_test_setup_teardown(overlap_is_found_at_its_place, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,165 @@
+/* Pair specs: what is wrong is named with line and remedy; a good one becomes a graph that two directions share. */
+#include "jobs/spec.h"
+
+#include <string.h>
+
+#include "tests/support/check.h"
+
+#define DIR "build/tmp/spec"
+
+static kvm_arena arena;
+
+static int setup(void **state)
+{
+    (void)state;
+    arena = check_arena((size_t)1 << 36);
+    check_tmpdir("spec");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&arena);
+    return 0;
+}
+
+#define HEAD                                                                           \
+    "name: small-large\nsource: ../../../tests/zoo/small\ntarget: "                    \
+    "../../../tests/zoo/large\n"
+#define CALIBRATION "calibration: {text: calibration}\n"
+
+static kvm_status read(const char *yaml, kvm_spec *s, kvm_err *err)
+{
+    *err = (kvm_err){0};
+    check_write(DIR "/pair.yaml", kvm_str_of(yaml));
+    return kvm_spec_read(s, &arena, KVM_STR(DIR "/pair.yaml"), err);
+}
+
+static void refused(const char *yaml, kvm_status status, const char *place, const char *remedy)
+{
+    kvm_spec s;
+    kvm_err err;
+    check_status(status, read(yaml, &s, &err), &err);
+    check_contains(err.msg, place);
+    check_contains(err.msg, remedy);
+}
+
+static void mistakes_are_named_with_their_line(void **state)
+{
+    (void)state;
+    refused(HEAD "calibratoin: {text: calibration}\n", KVM_FORMAT, ":4", "calibration");
+    refused(HEAD CALIBRATION "fit: {lamda: 3}\n", KVM_FORMAT, ":5", "lambda");
+    refused(HEAD CALIBRATION "seed: soon\n", KVM_FORMAT, ":5", "integer");
+    refused("name: a b\nsource: x\ntarget: y\n" CALIBRATION, KVM_FORMAT, ":1", "letters");
+    refused("name: a\nsource: nowhere\ntarget: y\n" CALIBRATION, KVM_NOTFOUND, ":2", "nowhere");
+    refused(HEAD "calibration: {text: no-such}\n", KVM_NOTFOUND, "no-such", "calibration");
+    refused(HEAD, KVM_FORMAT, "calibration", "");
+}
+
+static ptrdiff_t count(const kvm_graph *g, kvm_kind_id kind)
+{
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < g->count; i++) n += g->nodes[i].kind == kind;
+    return n;
+}
+
+static ptrdiff_t graphs(const char *yaml, kvm_graph g[2])
+{
+    kvm_spec s;
+    kvm_err err;
+    kvm_compute *c;
+    ptrdiff_t n;
+    check_ok(read(yaml, &s, &err), &err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err), &err);
+    check_ok(kvm_spec_graphs(&s, &arena, c, g, &n, &err), &err);
+    return n;
+}
+
+static void every_input_points_backwards(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    assert_int_equal(graphs(HEAD "both_directions: true\n" CALIBRATION
+                                 "mlp: {hidden: 8}\nevaluate: {suites: [prose, needle], "
+                                 "ablations: [k1]}\ntiming: {rounds: 3}\n",
+                            g),
+                     2);
+    check_str(g[1].pair, "large-small");
+    for (int d = 0; d < 2; d++) {
+        for (ptrdiff_t i = 0; i < g[d].count; i++)
+            for (ptrdiff_t k = 0; k < g[d].nodes[i].input_count; k++) {
+                assert_true(g[d].nodes[i].inputs[k].node >= 0);
+                assert_true(g[d].nodes[i].inputs[k].node < i);
+            }
+        assert_int_equal(count(&g[d], KVM_JOB_CAPTURE), 2);
+        assert_int_equal(count(&g[d], KVM_JOB_STATS), 2);
+        assert_int_equal(count(&g[d], KVM_JOB_FIT), 2);
+        assert_int_equal(count(&g[d], KVM_JOB_EVALUATE), 4);
+        assert_int_equal(g[d].nodes[g[d].count - 1].kind, KVM_JOB_REPORT);
+    }
+}
+
+/* the canonical parameters of the first node of a kind and label */
+static kvm_str params_of(const kvm_graph *g, kvm_str label)
+{
+    kvm_err err = {0};
+    kvm_str out = {0};
+    for (ptrdiff_t i = 0; i < g->count; i++)
+        if (kvm_str_eq(g->nodes[i].label, label))
+            check_ok(kvm_json_canonical(&out, &arena, g->nodes[i].params, &err), &err);
+    assert_non_null(out.at);
+    return out;
+}
+
+static void both_directions_share_captures(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    graphs(HEAD "both_directions: true\n" CALIBRATION, g);
+    const char *const labels[] = {"capture small", "capture large"};
+    for (int i = 0; i < 2; i++)
+        assert_true(kvm_str_eq(params_of(&g[0], kvm_str_of(labels[i])),
+                               params_of(&g[1], kvm_str_of(labels[i]))));
+}
+
+static void lambda_changes_the_fit_and_not_the_capture(void **state)
+{
+    (void)state;
+    kvm_graph a[2], b[2];
+    graphs(HEAD CALIBRATION, a);
+    graphs(HEAD CALIBRATION "fit: {lambda: 1e-3}\n", b);
+    assert_true(kvm_str_eq(params_of(&a[0], KVM_STR("capture small")),
+                           params_of(&b[0], KVM_STR("capture small"))));
+    assert_false(kvm_str_eq(params_of(&a[0], KVM_STR("fit small-large")),
+                            params_of(&b[0], KVM_STR("fit small-large"))));
+}
+
+static void an_unknown_ablation_lists_those_there_are(void **state)
+{
+    (void)state;
+    kvm_spec s;
+    kvm_err err;
+    kvm_compute *c;
+    kvm_graph g[2];
+    ptrdiff_t n;
+    check_ok(read(HEAD CALIBRATION "evaluate: {suites: [prose], ablations: [kone]}\n", &s, &err),
+             &err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err), &err);
+    check_status(KVM_USAGE, kvm_spec_graphs(&s, &arena, c, g, &n, &err), &err);
+    check_contains(err.msg, "rotated");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_input_points_backwards, setup, teardown),
+        cmocka_unit_test_setup_teardown(both_directions_share_captures, setup, teardown),
+        cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* Suites: every kind is read; what is wrong is said with file and line. */
+#include "jobs/suite.h"
+
+#include "tests/support/check.h"
+
+#define DIR "build/tmp/suite"
+
+static kvm_arena arena;
+
+static int setup(void **state)
+{
+    (void)state;
+    arena = check_arena(64 << 20);
+    check_tmpdir("suite");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&arena);
+    return 0;
+}
+
+static void write_card(const char *kind, const char *extra)
+{
+    check_write(DIR "/s.yaml",
+                kvm_str_fmt(&arena,
+                            "name: s\nkind: %s\nfile: s.jsonl\nlicence: CC0-1.0\n"
+                            "provenance: written for this test\n%s",
+                            kind, extra));
+}
+
+static kvm_status read(kvm_suite **s, kvm_err *err)
+{
+    *err = (kvm_err){0};
+    return kvm_suite_read(s, &arena, KVM_STR(DIR "/s.yaml"), err);
+}
+
+static void multiple_choice_is_read(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *s;
+    write_card("multiple_choice", "chance: 0.5\n");
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                        "\"choices\":[\"x\",\"y\"],\"answer\":1}\n\n"
+                        "{\"id\":\"b\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}"));
+    check_ok(read(&s, &err), &err);
+    assert_int_equal(s->count, 2); /* the last line needs no newline, empty lines do not count */
+    assert_int_equal(s->items[0].answer, 1);
+    check_str(s->items[0].choices[1], "y");
+    check_str(s->items[1].question, "");
+    assert_true(s->chance == 0.5);
+    assert_int_equal(s->max_new_tokens, 32);
+}
+
+static void needle_and_generation_have_answers(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *s;
+    write_card("needle", "max_new_tokens: 6\n");
+    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                                        "\"answer\":\"7314\",\"length\":512,\"depth\":0.5}\n"));
+    check_ok(read(&s, &err), &err);
+    assert_int_equal(s->items[0].length, 512);
+    check_str(s->items[0].choices[0], "7314");
+    write_card("generation", "");
+    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                                        "\"answers\":[\"red\",\"scarlet\"]}\n"));
+    check_ok(read(&s, &err), &err);
+    assert_int_equal(s->items[0].choice_count, 2);
+}
+
+static void refused(const char *items, kvm_status status, const char *part)
+{
+    kvm_err err;
+    kvm_suite *s;
+    check_write(DIR "/s.jsonl", kvm_str_of(items));
+    check_status(status, read(&s, &err), &err);
+    check_contains(err.msg, part);
+}
+
+static void wrong_items_are_named_by_line(void **state)
+{
+    (void)state;
+    write_card("multiple_choice", "");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n{oops}\n",
+            KVM_FORMAT, "s.jsonl:2");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":1}\n", KVM_RANGE,
+            "answer 1 of 1");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[],\"answer\":0}\n", KVM_FORMAT,
+            "empty");
+    refused("{\"id\":7,\"prefix\":\"p\"}\n", KVM_FORMAT, "id");
+    refused("", KVM_FORMAT, "no item");
+}
+
+static void wrong_cards_are_named(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *s;
+    write_card("multiple-choice", "");
+    check_status(KVM_FORMAT, read(&s, &err), &err);
+    check_contains(err.msg, "multiple_choice");
+    write_card("needle", "chanse: 0.1\n");
+    check_status(KVM_FORMAT, read(&s, &err), &err);
+    check_contains(err.msg, "chance");
+    write_card("needle", "chance: 1.5\n");
+    check_status(KVM_RANGE, read(&s, &err), &err);
+}
+
+static void the_hash_covers_card_and_items(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *a, *b, *c;
+    write_card("calibration", "");
+    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"text\":\"t\"}\n"));
+    check_ok(read(&a, &err), &err);
+    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"text\":\"u\"}\n"));
+    check_ok(read(&b, &err), &err);
+    write_card("calibration", "max_new_tokens: 9\n");
+    check_ok(read(&c, &err), &err);
+    assert_string_not_equal(a->sha, b->sha);
+    assert_string_not_equal(b->sha, c->sha);
+}
+
+static void unknown_names_list_what_there_is(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_str path;
+    check_status(KVM_NOTFOUND,
+                 kvm_suite_find(&path, &arena, KVM_STR("."), KVM_STR("no-such-suite"), &err),
+                 &err);
+    check_contains(err.msg, "needle");
+    err = (kvm_err){0};
+    check_ok(kvm_suite_find(&path, &arena, KVM_STR("x"), KVM_STR("y/z.yaml"), &err), &err);
+    check_str(path, "x/y/z.yaml");
+}
+
+static void a_sample_is_spread_evenly(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_suite s = {.count = 10};
+    ptrdiff_t *index, n;
+    check_ok(kvm_suite_sample(&index, &n, &arena, &s, 4, &err), &err);
+    assert_int_equal(n, 4);
+    assert_int_equal(index[0], 0);
+    assert_int_equal(index[3], 7);
+    check_ok(kvm_suite_sample(&index, &n, &arena, &s, 0, &err), &err);
+    assert_int_equal(n, 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(multiple_choice_is_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_cards_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_hash_covers_card_and_items, setup, teardown),
+        cmocka_unit_test_setup_teardown(unknown_names_list_what_there_is, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_sample_is_spread_evenly, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
