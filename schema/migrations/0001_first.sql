@@ -297,7 +297,8 @@ FROM v_ttft t;
 
 CREATE VIEW v_pairs AS
 SELECT t.name AS team, p.name AS pair, COUNT(r.id) AS runs, MAX(r.id) AS last_run,
-       (SELECT z.state FROM run z WHERE z.id = MAX(r.id)) AS last_state,
+       (SELECT z.state FROM run z JOIN spec y ON y.id = z.spec_id WHERE y.pair_id = p.id
+        ORDER BY z.id DESC LIMIT 1) AS last_state,
        MAX(r.created_at) AS last_created_at, MAX(r.finished_at) AS last_finished_at
 FROM pair p JOIN team t ON t.id = p.team_id LEFT JOIN spec s ON s.pair_id = p.id
      LEFT JOIN run r ON r.spec_id = s.id

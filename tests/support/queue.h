@@ -1,0 +1,103 @@
+/* queue.h - catalogues with jobs in them, for the tests of schema, scheduler and workers. All in the
+ * header, since tests of lower floors are linked without these. The includer defines _XOPEN_SOURCE 700
+ * (nftw) first. */
+#ifndef KVM_TESTS_SUPPORT_QUEUE_H
+#define KVM_TESTS_SUPPORT_QUEUE_H
+
+#include <ftw.h>
+#include <sqlite3.h>
+#include <stdio.h>
+
+#include "base/file.h"
+#include "scheduler/submit.h"
+#include "schema/catalogue.h"
+#include "schema/job_state.h"
+#include "tests/support/check.h"
+
+/* fails the test with the error's text */
+#define MUST(call)                                                                     \
+    do {                                                                               \
+        kvm_err must_ = {0};                                                           \
+        kvm_err *const e = &must_;                                                     \
+        if (call)                                                                      \
+            fail_msg("%s: %s (%s)", #call, must_.msg, kvm_status_name(must_.code));    \
+    } while (0)
+
+static inline int kvm_test_remove(const char *path, const struct stat *st, int type,
+                                  struct FTW *f)
+{
+    (void)st, (void)type, (void)f;
+    return remove(path);
+}
+
+/* an empty folder build/tmp/<name>; static text */
+static inline const char *kvm_test_home(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "build/tmp/%s", name);
+    nftw(path, kvm_test_remove, 16, FTW_DEPTH | FTW_PHYS);
+    MUST(kvm_dir_make(kvm_str_of(path), e));
+    return path;
+}
+
+/* a graph of `count` nodes of one kind, in a row or all apart; params {"n": i + base} */
+static inline kvm_graph kvm_test_graph(kvm_arena *keep, ptrdiff_t count, bool chain,
+                                       kvm_kind_id kind, int base)
+{
+    kvm_node *nodes = kvm_new(keep, kvm_node, count);
+    assert_non_null(nodes);
+    for (ptrdiff_t i = 0; i < count; i++) {
+        json_t *params = kvm_json_own(keep, json_pack("{s:i}", "n", (int)i + base));
+        kvm_node_input *in = kvm_new(keep, kvm_node_input, 1);
+        assert_true(params && in);
+        *in = (kvm_node_input){.name = "before", .node = i - 1, .output = "out"};
+        nodes[i] = (kvm_node){.kind = kind,
+                              .label = kvm_str_fmt(keep, "step %td", i),
+                              .params = params,
+                              .inputs = in,
+                              .input_count = chain && i > 0};
+    }
+    return (kvm_graph){.pair = KVM_STR("small-large"),
+                       .spec = kvm_str_fmt(keep, "{\"base\":%d}", base),
+                       .nodes = nodes,
+                       .count = count};
+}
+
+/* the state of a job by name, as v_queue has it */
+static inline const char *kvm_test_state(kvm_catalogue *c, kvm_arena *keep, int64_t job)
+{
+    json_t *rows;
+    const kvm_view_filter f = {.column = "job", .number = job};
+    MUST(kvm_catalogue_view(c, &rows, keep, "v_queue", &f, 1, 0, e));
+    assert_int_equal(json_array_size(rows), 1);
+    return json_string_value(json_object_get(json_array_get(rows, 0), "state"));
+}
+
+static inline sqlite3 *kvm_test_open(const char *path)
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), 0);
+    sqlite3_busy_timeout(db, 10000);
+    return db;
+}
+
+/* the number that a query on the file gives, through a connection of its own; -1: no row */
+static inline int64_t kvm_test_number(const char *db_path, const char *sql)
+{
+    sqlite3 *db = kvm_test_open(db_path);
+    sqlite3_stmt *st;
+    if (sqlite3_prepare_v2(db, sql, -1, &st, NULL)) fail_msg("%s", sqlite3_errmsg(db));
+    const int64_t n = sqlite3_step(st) == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
+    sqlite3_finalize(st);
+    sqlite3_close(db);
+    return n;
+}
+
+static inline void kvm_test_sql(const char *db_path, const char *sql)
+{
+    sqlite3 *db = kvm_test_open(db_path);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL)) fail_msg("%s", sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+#endif

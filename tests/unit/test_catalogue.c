@@ -1,0 +1,266 @@
+/* Opening, migrating and reading a catalogue; who is refused and why. */
+#define _XOPEN_SOURCE 700 /* nftw */
+#include "schema/catalogue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "schema/netfs.h"
+#include "tests/support/queue.h"
+
+static kvm_arena keep;
+static char path[300];
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "%s/catalogue.db", kvm_test_home("catalogue"));
+    return kvm_arena_init(&keep, 64 << 20, NULL) ? -1 : 0;
+}
+static int tear_down(void **state)
+{
+    (void)state;
+    kvm_arena_free(&keep);
+    return 0;
+}
+
+static void a_new_file_gets_the_schema(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    int from = -1, to = -1;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    MUST(kvm_catalogue_migrate(c, &from, &to, e));
+    assert_int_equal(from, kvm_catalogue_newest());
+    assert_int_equal(to, kvm_catalogue_newest());
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM schema_version"),
+                     kvm_catalogue_newest());
+    assert_int_equal(
+        kvm_test_number(path, "SELECT journal_mode = 'wal' FROM pragma_journal_mode"),
+        1);
+    static const char *const tables[] = {
+        "team",   "model",   "text_set", "pair",   "spec",   "run",           "job",
+        "dep",    "attempt", "artefact", "metric", "sample", "timing",        "event",
+        "outbox", "worker",  "schedule", "tick",   "alert",  "schema_version"};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        char sql[200];
+        snprintf(sql, sizeof sql,
+                 "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name='%s'",
+                 tables[i]);
+        if (kvm_test_number(path, sql) != 1) fail_msg("no table %s", tables[i]);
+    }
+    kvm_catalogue_close(c);
+    kvm_catalogue_close(c); /* twice is fine */
+}
+
+static void an_empty_one_is_left_alone_on_request(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    kvm_err err = {0};
+    const kvm_catalogue_options o = {.no_migrate = true};
+    assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(path), &o, &err),
+                     KVM_VERSION);
+    assert_non_null(strstr(err.msg, "kvmill migrate"));
+}
+
+static void a_newer_schema_is_refused(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    kvm_err err = {0};
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    kvm_catalogue_close(c);
+    kvm_test_sql(path, "INSERT INTO schema_version VALUES (999, 'x', '9.9', 0)");
+    assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, &err),
+                     KVM_VERSION);
+    assert_non_null(strstr(err.msg, "newer"));
+}
+
+static void another_programs_database_is_refused(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    kvm_err err = {0};
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    kvm_catalogue_close(c);
+    kvm_test_sql(path, "DROP TABLE schema_version");
+    assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, &err),
+                     KVM_FORMAT);
+    assert_non_null(strstr(err.msg, "not a catalogue"));
+
+    kvm_err no_db = {0};
+    char text[4096];
+    memset(text, 'x', sizeof text);
+    char other[320];
+    snprintf(other, sizeof other, "%s.txt", path);
+    MUST(kvm_file_publish(kvm_str_of(other), (kvm_str){text, sizeof text}, keep, e));
+    assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(other), NULL, &no_db),
+                     KVM_FORMAT);
+}
+
+static void unknown_addresses_are_refused(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR("oracle://x/y"), NULL, NULL),
+                     KVM_UNSUPPORTED);
+    assert_int_equal(
+        kvm_catalogue_open(&c, &keep, KVM_STR("build/no/such/folder/x.db"), NULL, NULL),
+        KVM_IO);
+    assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR(""), NULL, NULL), KVM_USAGE);
+}
+
+/* Eight processes open the same new file at once: each ends well and each migration is applied once. */
+static void many_starters_migrate_once(void **state)
+{
+    (void)state;
+    enum { STARTERS = 8 };
+    pid_t pids[STARTERS];
+    int go[2];
+    assert_int_equal(pipe(go), 0);
+    for (int i = 0; i < STARTERS; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            char byte;
+            kvm_arena a;
+            kvm_catalogue *c;
+            kvm_err err = {0};
+            close(go[1]);
+            if (read(go[0], &byte, 1) < 0 || kvm_arena_init(&a, 1 << 20, NULL))
+                _exit(2);
+            const kvm_status s =
+                kvm_catalogue_open(&c, &a, kvm_str_of(path), NULL, &err);
+            if (s) fprintf(stderr, "# starter: %s\n", err.msg);
+            _exit(s ? 1 : 0);
+        }
+    }
+    close(go[0]);
+    close(go[1]); /* all read the end of the pipe at once */
+    for (int i = 0; i < STARTERS; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM schema_version"),
+                     kvm_catalogue_newest());
+}
+
+static void every_view_answers_and_names_its_columns(void **state)
+{
+    (void)state;
+    static const char *const views[] = {
+        "v_runs",    "v_queue", "v_attempts",    "v_events", "v_metrics",
+        "v_quality", "v_ttft",  "v_regressions", "v_pairs",  "v_lineage"};
+    kvm_catalogue *c;
+    json_t *rows;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+        /* the columns that filters may name are the view's own, in number and name */
+        kvm_err err = {0};
+        const kvm_view_filter bad = {.column = "no_such"};
+        MUST(kvm_catalogue_view(c, &rows, &keep, views[i], NULL, 0, 5, e));
+        assert_int_equal(json_array_size(rows), 0);
+        assert_int_equal(
+            kvm_catalogue_view(c, &rows, &keep, views[i], &bad, 1, 0, &err),
+            KVM_NOTFOUND);
+        const char *list = strstr(err.msg, "it has ");
+        assert_non_null(list);
+        kvm_str name, rest = kvm_str_of(list + 7);
+        int64_t n = 0;
+        while (rest.len > 0) {
+            char text[64], sql[200];
+            kvm_str_cut(rest, ' ', &name, &rest);
+            snprintf(text, sizeof text, "%.*s", KVM_STR_ARG(name));
+            const kvm_view_filter f = {.column = text, .text = KVM_STR("x")};
+            MUST(kvm_catalogue_view(c, &rows, &keep, views[i], &f, 1, 0, e));
+            snprintf(sql, sizeof sql,
+                     "SELECT COUNT(*) FROM pragma_table_info('%s') WHERE name = '%s'",
+                     views[i], text);
+            assert_int_equal(kvm_test_number(path, sql), 1);
+            n++;
+        }
+        char sql[200];
+        snprintf(sql, sizeof sql, "SELECT COUNT(*) FROM pragma_table_info('%s')",
+                 views[i]);
+        assert_int_equal(kvm_test_number(path, sql), n);
+    }
+    kvm_err err = {0};
+    assert_int_equal(
+        kvm_catalogue_view(c, &rows, &keep, "job; DROP TABLE job", NULL, 0, 0, &err),
+        KVM_NOTFOUND);
+    assert_non_null(strstr(err.msg, "v_lineage"));
+}
+
+static void the_check_finds_drift_and_damage(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    json_t *problems;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    MUST(kvm_catalogue_check(c, &problems, &keep, e));
+    assert_int_equal(json_array_size(problems), 0);
+    kvm_test_sql(path, "UPDATE schema_version SET sha = 'other' WHERE version = 1");
+    kvm_test_sql(path,
+                 "PRAGMA foreign_keys = OFF; INSERT INTO tick VALUES (77, 0, NULL)");
+    MUST(kvm_catalogue_check(c, &problems, &keep, e));
+    assert_int_equal(json_array_size(problems), 2);
+}
+
+static void rollback_takes_all_back(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    int64_t run;
+    const kvm_run_new r = {
+        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    MUST(kvm_catalogue_begin(c, e));
+    MUST(kvm_run_insert(c, &r, &run, e));
+    kvm_catalogue_rollback(c);
+    assert_int_equal(kvm_catalogue_commit(c, NULL), KVM_DATABASE);
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM run"), 0);
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM team"), 0);
+}
+
+static void network_file_systems_are_known(void **state)
+{
+    (void)state;
+    assert_string_equal(kvm_netfs_of_magic(0x6969), "NFS");
+    assert_string_equal(kvm_netfs_of_magic(0xFF534D42), "CIFS");
+    assert_string_equal(kvm_netfs_of_magic(0xFFFFFFFFFF534D42ul),
+                        "CIFS"); /* sign bits */
+    assert_string_equal(kvm_netfs_of_magic(0x0BD00BD0), "Lustre");
+    assert_null(kvm_netfs_of_magic(0xEF53));
+    const kvm_str mounts =
+        KVM_STR("36 35 0:44 / /mnt/a rw,nosuid - fuse.sshfs host:/x rw,user_id=0\n"
+                "37 35 0:45 / /mnt/b rw shared:2 - fuse.ntfs-3g /dev/sdb rw\n"
+                "38 35 8:1 / / rw - ext4 /dev/sda1 rw\n");
+    assert_string_equal(kvm_netfs_of_mounts(mounts, 0, 44), "sshfs");
+    assert_null(kvm_netfs_of_mounts(mounts, 0, 45));
+    assert_null(kvm_netfs_of_mounts(mounts, 8, 1));
+    assert_null(kvm_netfs_of_mounts(KVM_STR("rubbish"), 0, 44));
+    assert_null(kvm_netfs_name(KVM_STR("build")));
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(a_new_file_gets_the_schema),
+        T(an_empty_one_is_left_alone_on_request),
+        T(a_newer_schema_is_refused),
+        T(another_programs_database_is_refused),
+        T(unknown_addresses_are_refused),
+        T(many_starters_migrate_once),
+        T(every_view_answers_and_names_its_columns),
+        T(the_check_finds_drift_and_damage),
+        T(rollback_takes_all_back),
+        T(network_file_systems_are_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

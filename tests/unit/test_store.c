@@ -1,0 +1,225 @@
+/* The artefact store: content in, verified content out, garbage away. */
+#define _XOPEN_SOURCE 700 /* nftw */
+#include "schema/store.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "tests/support/queue.h"
+
+static kvm_arena keep;
+static const char *home;
+
+static int set_up(void **state)
+{
+    (void)state;
+    home = kvm_test_home("store");
+    return kvm_arena_init(&keep, 64 << 20, NULL) ? -1 : 0;
+}
+static int tear_down(void **state)
+{
+    (void)state;
+    kvm_arena_free(&keep);
+    return 0;
+}
+
+static kvm_str file_of(const char *name, kvm_str content)
+{
+    const kvm_str path = kvm_str_fmt(&keep, "%s/%s", home, name);
+    MUST(kvm_file_publish(path, content, keep, e));
+    return path;
+}
+
+static kvm_str object_of(const char *sha)
+{
+    return kvm_str_fmt(&keep, "%s/objects/%.2s/%s", home, sha, sha + 2);
+}
+
+static kvm_store *fresh(void)
+{
+    kvm_store *s;
+    MUST(kvm_store_open(&s, &keep, kvm_str_of(home), e));
+    return s;
+}
+
+static void content_moves_in_and_comes_out(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    char sha[65], want[65];
+    int64_t bytes;
+    kvm_str path, content;
+    const kvm_str file = file_of("a.bin", KVM_STR("hello"));
+    MUST(kvm_store_hash(s, file, sha, &bytes, e));
+    assert_int_equal(bytes, 5);
+    MUST(kvm_sha_of(KVM_STR("hello"), want, e));
+    assert_string_equal(sha, want);
+    assert_true(kvm_path_exists(file)); /* hashing moves nothing */
+    MUST(kvm_store_put(s, file, sha, bytes, e));
+    assert_false(kvm_path_exists(file));
+    assert_true(kvm_store_has(s, sha, 5));
+    assert_false(kvm_store_has(s, sha, 6));
+    MUST(kvm_store_get(s, &path, &keep, sha, 5, e));
+    assert_string_equal(path.at, object_of(sha).at);
+    MUST(kvm_file_read(&content, &keep, path, 100, e));
+    assert_string_equal(content.at, "hello");
+}
+
+static void equal_content_is_stored_once(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    char a[65], b[65];
+    int64_t bytes;
+    const kvm_str file = file_of("again.bin", KVM_STR("same"));
+    MUST(kvm_store_add(s, KVM_STR("same"), a, e));
+    struct stat before, after;
+    assert_int_equal(stat(object_of(a).at, &before), 0);
+    MUST(kvm_store_hash(s, file, b, &bytes, e));
+    assert_string_equal(a, b);
+    MUST(kvm_store_put(s, file, b, bytes, e));
+    assert_false(kvm_path_exists(file));
+    assert_int_equal(stat(object_of(a).at, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    MUST(kvm_store_add(s, KVM_STR(""), a, e)); /* nothing is content too */
+    assert_true(kvm_store_has(s, a, 0));
+}
+
+static void damage_is_noticed_and_repaired(void **state)
+{
+    (void)state;
+    char sha[65];
+    kvm_str path;
+    kvm_err err = {0};
+    MUST(kvm_store_add(fresh(), KVM_STR("truth"), sha, e));
+    FILE *f = fopen(object_of(sha).at, "w");
+    assert_true(f && fputs("truhh", f) >= 0 && fclose(f) == 0);
+    kvm_store *s = fresh(); /* another process: has verified nothing yet */
+    assert_true(kvm_store_has(s, sha, 5));
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_MISMATCH);
+    assert_non_null(strstr(err.msg, "damaged"));
+    MUST(kvm_store_add(s, KVM_STR("truth"), sha, e));
+    MUST(kvm_store_get(s, &path, &keep, sha, 5, e));
+
+    assert_int_equal(truncate(object_of(sha).at, 2), 0);
+    err = (kvm_err){0};
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_MISMATCH);
+    assert_int_equal(unlink(object_of(sha).at), 0);
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, NULL), KVM_NOTFOUND);
+}
+
+/* The hash is computed once per process: a second look is a stat. */
+static void content_is_hashed_on_first_use(void **state)
+{
+    (void)state;
+    char sha[65];
+    kvm_str path;
+    kvm_store *s = fresh();
+    MUST(kvm_store_add(s, KVM_STR("once"), sha, e));
+    FILE *f = fopen(object_of(sha).at, "w");
+    assert_true(f && fputs("twic", f) >= 0 && fclose(f) == 0);
+    MUST(kvm_store_get(s, &path, &keep, sha, 4, e)); /* size alone */
+    assert_int_equal(kvm_store_get(fresh(), &path, &keep, sha, 4, NULL), KVM_MISMATCH);
+    kvm_store *trusting = fresh();
+    kvm_store_trust(trusting, sha);
+    MUST(kvm_store_get(trusting, &path, &keep, sha, 4, e));
+}
+
+static void only_plain_files_and_real_hashes(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    char sha[65],
+        evil[] = "../../../../../../../../../../../../../../../../../etc/passwd......";
+    int64_t bytes;
+    kvm_str path;
+    const kvm_str target = file_of("t", KVM_STR("x"));
+    const kvm_str link = kvm_str_fmt(&keep, "%s/link", home);
+    assert_int_equal(symlink(target.at, link.at), 0);
+    assert_int_not_equal(kvm_store_hash(s, link, sha, &bytes, NULL), KVM_OK);
+    assert_int_equal(kvm_store_hash(s, kvm_str_of(home), sha, &bytes, NULL),
+                     KVM_FORMAT);
+    assert_int_equal(kvm_store_hash(s, KVM_STR("build/tmp/no"), sha, &bytes, NULL),
+                     KVM_NOTFOUND);
+    assert_int_equal(kvm_store_get(s, &path, &keep, evil, -1, NULL), KVM_FORMAT);
+    assert_int_equal(kvm_store_get(s, &path, &keep, "", -1, NULL), KVM_FORMAT);
+    assert_false(kvm_store_has(s, evil, -1));
+}
+
+/* ---- sweeping ---- */
+
+static kvm_catalogue *catalogue(void)
+{
+    kvm_catalogue *c;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_fmt(&keep, "%s/catalogue.db", home),
+                            NULL, e));
+    return c;
+}
+
+/* A job that has succeeded with one artefact. */
+static void commit_one(kvm_catalogue *c, const char *sha, int64_t bytes)
+{
+    int64_t run, job, worker;
+    kvm_claim claim;
+    bool found;
+    const kvm_run_new r = {
+        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
+    MUST(kvm_run_insert(c, &r, &run, e));
+    const kvm_job_new j = {.run = run,
+                           .kind = 1,
+                           .kind_name = "capture",
+                           .label = KVM_STR("x"),
+                           .params = KVM_STR("{}"),
+                           .identity = KVM_STR("{}")};
+    MUST(kvm_job_insert(c, &j, &job, e));
+    MUST(kvm_worker_register(c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &worker, e));
+    MUST(kvm_job_claim(c, &claim, &found, &keep, worker, 0, 10, e));
+    assert_true(found);
+    const kvm_result_artefact a = {KVM_STR("out"), kvm_str_of(sha), bytes};
+    const kvm_result result = {.artefacts = &a, .artefact_count = 1};
+    MUST(kvm_job_succeed(c, claim.fence, &result, e));
+}
+
+static void the_sweep_takes_what_nobody_names(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    kvm_catalogue *c = catalogue();
+    kvm_store_swept swept;
+    char named[65], loose[65];
+    MUST(kvm_store_add(s, KVM_STR("named"), named, e));
+    MUST(kvm_store_add(s, KVM_STR("loose!"), loose, e));
+    commit_one(c, named, 5);
+    const kvm_str temp = kvm_str_fmt(&keep, "%s.1-2.tmp", object_of(loose).at);
+    MUST(kvm_file_publish(temp, KVM_STR("torn"), keep, e));
+
+    MUST(kvm_store_sweep(s, c, 3600, false, &swept, e)); /* all are young */
+    assert_int_equal(swept.files, 0);
+    kvm_sleep(1.1); /* change times have whole seconds here */
+    MUST(kvm_store_sweep(s, c, 0, true, &swept, e));
+    assert_int_equal(swept.files, 2);
+    assert_int_equal(swept.bytes, 6 + 4);
+    assert_true(kvm_store_has(s, loose, 6)); /* only counted */
+    MUST(kvm_store_sweep(s, c, 0, false, &swept, e));
+    assert_int_equal(swept.files, 2);
+    assert_false(kvm_store_has(s, loose, 6));
+    assert_false(kvm_path_exists(temp));
+    assert_true(kvm_store_has(s, named, 5));
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(content_moves_in_and_comes_out),   T(equal_content_is_stored_once),
+        T(damage_is_noticed_and_repaired),   T(content_is_hashed_on_first_use),
+        T(only_plain_files_and_real_hashes), T(the_sweep_takes_what_nobody_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
