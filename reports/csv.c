@@ -33,6 +33,10 @@ static void put_number(kvm_text *out, double v)
     char text[40];
     double back;
     if (!isfinite(v)) return;
+    if (v == floor(v) && fabs(v) < 1e15) { /* 1000, not 1e+03 */
+        kvm_text_addf(out, "%.0f", v);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         const int n = snprintf(text, sizeof text, "%.*g", digits, v);
         if (kvm_str_to_f64((kvm_str){text, n}, &back) && back == v) break;

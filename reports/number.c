@@ -22,13 +22,16 @@ bool kvm_format_find(kvm_str key, kvm_format *out)
     return false;
 }
 
-/* Digits after the point so that about `digits` significant ones are shown. */
+/* Digits after the point so that about `digits` significant ones are shown, of the value
+ * as it will be rounded: 0.9996 is written 1.00. */
 static int decimals(double v, int digits)
 {
     const double size = fabs(v);
-    if (size < 1) return digits;
+    double unit = 1, half = 0.5;
+    for (int i = 0; i < digits; i++) half /= 10;
+    if (size + half < 1) return digits;
     int whole = 1;
-    for (double left = size; left >= 10 && whole < digits; left /= 10) whole++;
+    for (; whole < digits && size + 10 * half * unit >= 10 * unit; unit *= 10) whole++;
     return digits - whole;
 }
 
@@ -213,35 +216,54 @@ static void drop_zeros(char *text)
     memmove(keep, end, strlen(end) + 1);
 }
 
-static kvm_str number(kvm_arena *a, double v, kvm_format format, bool unit_shown,
-                      bool short_form)
+static kvm_numeral numeral(double v, kvm_format format, bool unit_shown,
+                           bool short_form)
 {
-    if (!isfinite(v)) return KVM_STR(DASH);
+    kvm_numeral out;
+    bool negative = v < 0;
+    if (!isfinite(v) || fabs(v) > 1e300) { /* a percentage of it would overflow */
+        snprintf(out.at, sizeof out.at, "%s",
+                 !isfinite(v) ? DASH
+                 : negative   ? "< " MINUS "1e300"
+                              : "> 1e300");
+        return out;
+    }
     piece p = piece_of(v, format, unit_shown);
     tidy_exponent(p.at);
     if (short_form) drop_zeros(p.at);
-    bool negative;
     const char *digits = without_minus(p.at, &negative);
-    return kvm_str_fmt(a, "%s%s", negative ? MINUS : "", digits);
+    snprintf(out.at, sizeof out.at, "%s%s", negative ? MINUS : "", digits);
+    return out;
+}
+
+kvm_numeral kvm_numeral_of(double v, kvm_format format)
+{
+    return numeral(v, format, true, false);
+}
+
+kvm_numeral kvm_numeral_tick(double v, kvm_format format)
+{
+    return numeral(v, format, true, true);
+}
+
+kvm_numeral kvm_numeral_interval(kvm_est e, kvm_format format)
+{
+    kvm_numeral out = {""};
+    if (!kvm_est_has_interval(e)) return out;
+    const kvm_numeral low = numeral(e.low, format, false, false);
+    const kvm_numeral high = numeral(e.high, format, false, false);
+    snprintf(out.at, sizeof out.at, "[%.40s, %.40s]", low.at, high.at);
+    return out;
 }
 
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format)
 {
-    return number(a, v, format, true, false);
+    return kvm_str_fmt(a, "%s", kvm_numeral_of(v, format).at);
 }
 
 kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format)
 {
-    return number(a, v, format, true, true);
-}
-
-kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format)
-{
-    if (!kvm_est_has_interval(e)) return KVM_STR("");
-    const kvm_str low = number(a, e.low, format, false, false);
-    const kvm_str high = number(a, e.high, format, false, false);
-    if (!low.at || !high.at) return (kvm_str){NULL, 0};
-    return kvm_str_fmt(a, "[%.*s, %.*s]", KVM_STR_ARG(low), KVM_STR_ARG(high));
+    return kvm_str_fmt(a, "%s", kvm_numeral_tick(v, format).at);
 }
 
 kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format)
@@ -249,8 +271,7 @@ kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format)
     if (!kvm_est_has(e))
         return e.note.len ? kvm_str_fmt(a, "not measured (%.*s)", KVM_STR_ARG(e.note))
                           : KVM_STR("not measured");
-    const kvm_str value = kvm_number(a, e.value, format);
-    const kvm_str interval = kvm_interval_text(a, e, format);
-    if (!value.at || !interval.len) return interval.at ? value : interval;
-    return kvm_str_fmt(a, "%.*s %.*s", KVM_STR_ARG(value), KVM_STR_ARG(interval));
+    const kvm_numeral interval = kvm_numeral_interval(e, format);
+    return kvm_str_fmt(a, "%s%s%s", kvm_numeral_of(e.value, format).at,
+                       *interval.at ? " " : "", interval.at);
 }

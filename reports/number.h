@@ -28,15 +28,21 @@ typedef enum kvm_format {
 
 bool kvm_format_find(kvm_str key, kvm_format *out);
 
-/* kvm_number - v in words; "-" (an en dash) when v is not finite. In a; at NULL when
- * spent. */
+/* A number in words, by value: for text that is written at once. */
+typedef struct kvm_numeral {
+    char at[96]; /* NUL-terminated */
+} kvm_numeral;
+
+/* v in words; an en dash when v is not finite */
+kvm_numeral kvm_numeral_of(double v, kvm_format format);
+/* the same for an axis or a label: "50 %" and "1 s" for 50.0 % and 1.00 s */
+kvm_numeral kvm_numeral_tick(double v, kvm_format format);
+/* "[95.0, 99.1]", or empty when e has no interval */
+kvm_numeral kvm_numeral_interval(kvm_est e, kvm_format format);
+
+/* the first two as strings in a; at NULL when it is spent */
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format);
-
-/* kvm_tick - the same for an axis or a label: "50 %" and "1 s" for 50.0 % and 1.00 s */
 kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format);
-
-/* kvm_interval_text - "[95.0, 99.1]", or empty when e has none */
-kvm_str kvm_interval_text(kvm_arena *a, kvm_est e, kvm_format format);
 
 /* kvm_est_text - value with its interval: "97.6 % [95.0, 99.1]"; when missing, the
  * reason in brackets: "not measured (no items)" */

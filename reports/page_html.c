@@ -16,9 +16,7 @@ void kvm_page__text(kvm_page *p, kvm_str s)
 
 void kvm_page__number(kvm_page *p, double v, kvm_format format)
 {
-    const kvm_str s = kvm_number(p->mem, v, format);
-    if (s.at) kvm_page__text(p, s);
-    p->out->failed |= !s.at;
+    kvm_page__text(p, kvm_str_of(kvm_numeral_of(v, format).at));
 }
 
 void kvm_page__missing(kvm_page *p, kvm_str what, kvm_str why)
@@ -121,10 +119,10 @@ static void figure_cell(kvm_page *p, const kvm_cell *cell, int note)
     else
         kvm_page__html(p, "–");
     if (note) kvm_text_addf(p->out, "<sup>%d</sup>", note);
-    const kvm_str interval = kvm_interval_text(p->mem, cell->est, cell->format);
-    if (!interval.len) return;
+    const kvm_numeral interval = kvm_numeral_interval(cell->est, cell->format);
+    if (!*interval.at) return;
     kvm_page__html(p, " <small>");
-    kvm_page__text(p, interval);
+    kvm_page__text(p, kvm_str_of(interval.at));
     kvm_page__html(p, "</small>");
 }
 

@@ -76,7 +76,8 @@ const char *const kvm_page_css[] = {
     "border-bottom:1px solid var(--soft);vertical-align:bottom;line-height:1.3}",
     "tbody{border-bottom:1px solid var(--line)}",
     "tbody th{font-weight:600}",
-    ".n{text-align:right;white-space:nowrap}",
+    "td{min-width:4.5rem}td:last-child:not(.n){min-width:11rem}",
+    ".n{text-align:right;white-space:nowrap;min-width:0}",
     "thead .n{white-space:normal}",
     ".tall small{display:block;line-height:1.2}",
     "tbody th{min-width:7rem}",
@@ -104,7 +105,10 @@ const char *const kvm_page_css[] = {
     "@media print{@page{margin:16mm 14mm}:root{--paper:#fff}body{font-size:10pt}"
     ".tiles{grid-template-columns:repeat(6,1fr)}.columns{break-inside:avoid}"
     "main,header,footer{max-width:none;padding:0}nav,summary{display:none}"
-    "section{break-before:auto;margin-top:1.6rem}h2,h3,figcaption{break-after:avoid}"
+    "section{break-before:auto;margin-top:1.6rem}h2,h3,.lede,figcaption{break-after:"
+    "avoid}"
+    ".beside table{font-size:7pt}.beside th,.beside td{padding-right:.35rem}"
+    "td,td:last-child:not(.n){min-width:0}"
     "figure,tr,.verdict,.tiles{break-inside:avoid}.scroll{overflow:visible}"
     ".g2{grid-template-columns:1fr 1fr}.g3{grid-template-columns:1fr 1fr 1fr}"
     ".grid{gap:1.2rem 1.4rem}table{font-size:8.5pt}th,td{padding-right:.6rem}"

@@ -9,8 +9,6 @@
 #define REPLACEMENT "\xef\xbf\xbd"
 #define ELLIPSIS "\xe2\x80\xa6"
 
-enum { NUMBER_BYTES = 256 };
-
 static const double GLYPH = 6.2; /* mean width of 11 px text in wide sans faces */
 
 /* ---- text ---- */
@@ -77,19 +75,13 @@ void kvm_svg__text(kvm_text *out, double x, double y, const char *cls, char anch
 void kvm_svg__number(kvm_text *out, double x, double y, const char *cls, char anchor,
                      double v, kvm_format format)
 {
-    char room[NUMBER_BYTES];
-    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-    const kvm_str text = kvm_number(&a, v, format);
-    if (text.at) kvm_svg__text(out, x, y, cls, anchor, text);
+    kvm_svg__text(out, x, y, cls, anchor, kvm_str_of(kvm_numeral_of(v, format).at));
 }
 
 void kvm_svg__tick(kvm_text *out, double x, double y, const char *cls, char anchor,
                    double v, kvm_format format)
 {
-    char room[NUMBER_BYTES];
-    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-    const kvm_str text = kvm_tick(&a, v, format);
-    if (text.at) kvm_svg__text(out, x, y, cls, anchor, text);
+    kvm_svg__text(out, x, y, cls, anchor, kvm_str_of(kvm_numeral_tick(v, format).at));
 }
 
 void kvm_svg__fitted(kvm_text *out, double x, double y, const char *cls, char anchor,
@@ -99,11 +91,11 @@ void kvm_svg__fitted(kvm_text *out, double x, double y, const char *cls, char an
         kvm_svg__text(out, x, y, cls, anchor, s);
         return;
     }
-    char room[NUMBER_BYTES];
-    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-    const kvm_str head = kvm_text_head(s, (int)(width / GLYPH) - 1);
-    const kvm_str cut = kvm_str_fmt(&a, "%.*s" ELLIPSIS, KVM_STR_ARG(head));
-    kvm_svg__text(out, x, y, cls, anchor, cut.at ? cut : head);
+    kvm_text cut = {0};
+    kvm_text_add(&cut, kvm_text_head(s, (int)(width / GLYPH) - 1));
+    kvm_text_add(&cut, KVM_STR(ELLIPSIS));
+    kvm_svg__text(out, x, y, cls, anchor, kvm_text_str(&cut));
+    kvm_text_free(&cut);
 }
 
 void kvm_svg__line(kvm_text *out, const char *cls, double x1, double y1, double x2,
@@ -116,13 +108,17 @@ void kvm_svg__line(kvm_text *out, const char *cls, double x1, double y1, double 
 
 void kvm_svg__tip(kvm_text *out, kvm_str name, kvm_est e, kvm_format format)
 {
-    char room[4 * NUMBER_BYTES];
-    kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-    const kvm_str text = kvm_est_text(&a, e, format);
     kvm_text_add(out, KVM_STR("<title>"));
     kvm_xml_text(out, name);
     kvm_text_add(out, KVM_STR(": "));
-    kvm_xml_text(out, text.at ? text : e.note);
+    if (kvm_est_has(e)) {
+        kvm_xml_text(out, kvm_str_of(kvm_numeral_of(e.value, format).at));
+        kvm_text_add(out, KVM_STR(" "));
+        kvm_xml_text(out, kvm_str_of(kvm_numeral_interval(e, format).at));
+    } else {
+        kvm_text_add(out, KVM_STR("not measured "));
+        kvm_xml_text(out, e.note);
+    }
     kvm_text_add(out, KVM_STR("</title>"));
 }
 
@@ -225,11 +221,23 @@ static void widen_linear(kvm_scale *s)
     const double limit = 1e300; /* hi - lo must not overflow */
     if (s->lo < -limit) s->lo = -limit;
     if (s->hi > limit) s->hi = limit;
-    if (!(s->hi > s->lo)) {
-        const double half = s->lo != 0 ? fabs(s->lo) * 0.5 : 0.5;
+    const double size = fmax(fabs(s->lo), fabs(s->hi)), least = 1e-290;
+    if (size < least || !(s->hi / 2 - s->lo / 2 > 1e-12 * size)) {
+        const double half = size < least ? 0.5 : size * 0.5;
         s->lo -= half;
         s->hi += half;
     }
+}
+
+/* wider by `pad` of its length at either end */
+static void widen_log(kvm_scale *s, double pad)
+{
+    s->lo = fmin(fmax(s->lo, 1e-290), 1e290); /* room to widen without overflow */
+    s->hi = fmin(fmax(s->hi, 1e-290), 1e290);
+    if (!(s->hi > s->lo * 1.0001)) s->lo /= 2, s->hi *= 2;
+    const double by = pow(10, pad * (log10(s->hi) - log10(s->lo)));
+    s->lo = fmax(s->lo / by, 1e-300);
+    s->hi = fmin(s->hi * by, 1e300);
 }
 
 kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from,
@@ -239,11 +247,7 @@ kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from
     if (axis->fixed) s.lo = axis->lo, s.hi = axis->hi;
     if (!(s.lo <= s.hi)) s.lo = axis->log ? 1 : 0, s.hi = axis->log ? 10 : 1;
     if (s.log) {
-        if (!(s.hi > s.lo * 1.0001)) s.lo /= 2, s.hi *= 2;
-        if (axis->fixed) return s;
-        const double pad = 0.03 * log10(s.hi / s.lo);
-        s.lo = fmax(s.lo * pow(10, -pad), 1e-300);
-        s.hi = fmin(s.hi * pow(10, pad), 1e300);
+        widen_log(&s, axis->fixed ? 0 : 0.03);
         return s;
     }
     widen_linear(&s);
@@ -257,7 +261,7 @@ kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from
 double kvm_svg__at(const kvm_scale *s, double v)
 {
     if (!isfinite(v) || (s->log && v <= 0)) return (double)NAN;
-    double t = s->log ? log(v / s->lo) / log(s->hi / s->lo)
+    double t = s->log ? (log(v) - log(s->lo)) / (log(s->hi) - log(s->lo))
                       : (v / 2 - s->lo / 2) / (s->hi / 2 - s->lo / 2);
     t = t > 0 ? (t < 1 ? t : 1) : 0;
     return s->from + t * (s->to - s->from);
@@ -293,7 +297,7 @@ int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, const kvm_axi
 {
     if (!s->log) return linear_ticks(tick, s, axis->whole, most);
     if (axis->doubling && s->hi / s->lo >= 2) return power_ticks(tick, s, 2, most);
-    const double decades = log10(s->hi / s->lo);
+    const double decades = log10(s->hi) - log10(s->lo);
     if (decades >= 2) return power_ticks(tick, s, 10, most);
     static const double lead[] = {1, 2, 5};
     int n = 0;

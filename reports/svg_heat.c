@@ -86,7 +86,7 @@ static void ramp(kvm_text *out, const kvm_heat_map *h, double y)
         missing |= !isfinite(h->value[i]);
     }
     double x = LEFT;
-    char room[8];
+    char room[16];
     for (int i = 0; i <= 10; i++, x += 11) {
         snprintf(room, sizeof room, "h%d", i);
         swatch(out, room, x, y, 11);

@@ -49,9 +49,8 @@ static double label_width(const kvm_scale *s, const kvm_axis *axis)
     double tick[KVM_SVG_TICKS], widest = 0;
     const int n = kvm_svg__ticks(tick, s, axis, 6);
     for (int i = 0; i < n; i++) {
-        char room[128];
-        kvm_arena a = {.base = room, .at = room, .end = room + sizeof room};
-        widest = fmax(widest, kvm_svg__width(kvm_tick(&a, tick[i], axis->format)));
+        const kvm_numeral label = kvm_numeral_tick(tick[i], axis->format);
+        widest = fmax(widest, kvm_svg__width(kvm_str_of(label.at)));
     }
     return widest;
 }
