@@ -223,15 +223,15 @@ static kvm_status pass(summer *m, kvm_err *err)
 /* put in the true means: sum (x-p)(y-q)^T - n (mean-p)(mean-q)^T */
 static kvm_status append_tiles(summer *m, kvm_st_writer *st, kvm_err *err)
 {
-    const double n = (double)m->n, inverse = m->n ? 1 / n : 0;
+    const double inverse = m->n ? 1 / (double)m->n : 0;
     for (ptrdiff_t i = m->first; i < m->last; i++) {
         for (ptrdiff_t j = m->gram ? i : 0; j < m->b->panels.count; j++) {
             const kvm_panel *pi = &m->a.panels.p[i], *pj = &m->b->panels.p[j];
             double *t = m->tile[(i - m->first) * m->b->panels.count + j];
             for (ptrdiff_t r = 0; r < pi->width; r++) {
-                const double d = m->a.sum[pi->at + r] * inverse;
-                for (ptrdiff_t k = 0; k < pj->width; k++)
-                    t[r * pj->width + k] -= d * m->b->sum[pj->at + k];
+                const double d = m->a.sum[pi->at + r];
+                for (ptrdiff_t k = 0; k < pj->width; k++) /* symmetric in bits too */
+                    t[r * pj->width + k] -= d * m->b->sum[pj->at + k] * inverse;
             }
             TRY(kvm_st_append(st, t, sizeof *t * (size_t)(pi->width * pj->width), err));
         }

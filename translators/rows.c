@@ -118,6 +118,7 @@ static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
     TRY(kvm_meta_i64(st, "rope.width", 0, 1 << 20, &width, err));
     TRY(kvm_meta_i64(st, "rope.interleaved", 0, 1, &interleaved, err));
     TRY(kvm_meta_f64(st, "rope.factor", &factor, err));
+    if (width == 0) factor = 1;
     bool fits = width % 2 == 0 && factor > 0;
     for (ptrdiff_t l = 0; l < r->info.layers; l++) fits &= width <= r->info.k[l].dim;
     if (!fits)
@@ -189,10 +190,9 @@ static kvm_status read_objects(kvm_rows *r, kvm_arena *keep, const kvm_st *st,
     return KVM_OK;
 }
 
-kvm_status kvm_rows_open(kvm_rows **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+static kvm_status read_from(kvm_rows **out, kvm_arena *keep, const kvm_st *st,
+                            kvm_err *err)
 {
-    kvm_st *st;
-    TRY(kvm_st_open(&st, keep, path, err));
     kvm_rows *r = kvm_new(keep, kvm_rows, 1);
     if (!r) return kvm_nomem(err, keep);
     r->path = kvm_st_path(st);
@@ -217,6 +217,21 @@ kvm_status kvm_rows_open(kvm_rows **out, kvm_arena *keep, kvm_str path, kvm_err 
     TRY(read_objects(r, keep, st, err));
     *out = r;
     return KVM_OK;
+}
+
+kvm_status kvm_rows_open(kvm_rows **r, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_st *st;
+    TRY(kvm_st_open(&st, keep, path, err));
+    return read_from(r, keep, st, err);
+}
+
+kvm_status kvm_rows_parse(kvm_rows **r, kvm_arena *keep, kvm_str bytes, kvm_str name,
+                          kvm_err *err)
+{
+    kvm_st *st;
+    TRY(kvm_st_parse(&st, keep, bytes, name, err));
+    return read_from(r, keep, st, err);
 }
 
 const kvm_rows_info *kvm_rows_info_of(const kvm_rows *r)

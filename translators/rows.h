@@ -60,6 +60,9 @@ typedef struct kvm_rows kvm_rows;
  * KVM_FORMAT, KVM_SHAPE, KVM_VERSION name file and tensor. */
 KVM_MUST kvm_status kvm_rows_open(kvm_rows **r, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
+/* kvm_rows_parse - the same over the file's bytes, which the caller keeps alive */
+KVM_MUST kvm_status kvm_rows_parse(kvm_rows **r, kvm_arena *keep, kvm_str bytes,
+                                   kvm_str name, kvm_err *err);
 const kvm_rows_info *kvm_rows_info_of(const kvm_rows *r);
 kvm_str kvm_rows_path(const kvm_rows *r);
 ptrdiff_t kvm_rows_count(const kvm_rows *r);         /* N */

@@ -103,6 +103,9 @@ KVM_MUST kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtyp
  * KVM_FORMAT, KVM_VERSION, KVM_SHAPE, KVM_DTYPE, KVM_NAN name file and tensor. */
 KVM_MUST kvm_status kvm_translator_read(kvm_translator *t, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
+/* kvm_translator_parse - the same over the file's bytes, which the caller keeps alive */
+KVM_MUST kvm_status kvm_translator_parse(kvm_translator *t, kvm_arena *keep,
+                                         kvm_str bytes, kvm_str name, kvm_err *err);
 ptrdiff_t kvm_translator_parameters(const kvm_translator *t);
 
 /* ---- the two public mapper layouts (folders; ridge steps, all heads, one source list for

@@ -421,15 +421,13 @@ static kvm_status take_header(kvm_translator *t, kvm_jat root, kvm_arena *keep,
                               : KVM_OK;
 }
 
-kvm_status kvm_translator_read(kvm_translator *out, kvm_arena *keep, kvm_str path,
-                               kvm_err *err)
+/* out is untouched unless the whole file is sound */
+static kvm_status read_from(kvm_translator *out, kvm_arena *keep, const kvm_st *st,
+                            kvm_err *err)
 {
-    kvm_st *st;
     kvm_str text;
     kvm_jat root;
-    kvm_translator t = {0};
-    TRY(kvm_st_open(&st, keep, path, err));
-    t.path = kvm_st_path(st);
+    kvm_translator t = {.path = kvm_st_path(st)};
     TRY(kvm_meta_format(st, FORMAT, err));
     TRY(kvm_meta_str(st, "kvmill", &text, err));
     TRY(kvm_json_parse(&root, keep, text, t.path, err));
@@ -456,4 +454,20 @@ kvm_status kvm_translator_read(kvm_translator *out, kvm_arena *keep, kvm_str pat
                         t.path.at, kvm_st_count(st), tensors);
     *out = t;
     return KVM_OK;
+}
+
+kvm_status kvm_translator_read(kvm_translator *t, kvm_arena *keep, kvm_str path,
+                               kvm_err *err)
+{
+    kvm_st *st;
+    TRY(kvm_st_open(&st, keep, path, err));
+    return read_from(t, keep, st, err);
+}
+
+kvm_status kvm_translator_parse(kvm_translator *t, kvm_arena *keep, kvm_str bytes,
+                                kvm_str name, kvm_err *err)
+{
+    kvm_st *st;
+    TRY(kvm_st_parse(&st, keep, bytes, name, err));
+    return read_from(t, keep, st, err);
 }

@@ -87,7 +87,9 @@ static inline int64_t kvm_test_number(const char *db_path, const char *sql)
     sqlite3 *db = kvm_test_open(db_path);
     sqlite3_stmt *st;
     if (sqlite3_prepare_v2(db, sql, -1, &st, NULL)) fail_msg("%s", sqlite3_errmsg(db));
-    const int64_t n = sqlite3_step(st) == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
+    const int rc = sqlite3_step(st);
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    const int64_t n = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
     sqlite3_finalize(st);
     sqlite3_close(db);
     return n;

@@ -1,0 +1,291 @@
+/* Moments: budgets, shares, direction, refusals. What they are is in tests/golden. */
+#include "translators/moments.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/safetensors.h"
+#include "tests/support/captures.h"
+#include "tests/support/check.h"
+
+#define TMP "build/tmp/moments/"
+
+static kvm_arena keep;
+static kvm_compute *compute;
+
+/* wide enough for three panels of K (2 x 640 + 640) and a rotary to cross them */
+static made wide(const char *name, ptrdiff_t layers, float *inv_freq)
+{
+    return (made){.name = name,
+                  .layers = layers,
+                  .heads = 10,
+                  .k_dim = 64,
+                  .v_dim = 8,
+                  .sequences = 6,
+                  .tokens = 40,
+                  .rope = made_rope(inv_freq, 64, 1e4, 1, false)};
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    float inv_freq[32];
+    check_tmpdir("moments");
+    keep = check_arena((size_t)8 << 30);
+    check_ok(
+        kvm_compute_new(&compute, &keep, kvm_backend_find(KVM_STR("cpu")), 2, &err),
+        &err);
+    made a = wide("alpha", 3, inv_freq), b = wide("beta", 2, inv_freq);
+    made_capture(&a, TMP "a.capture");
+    made_capture(&b, TMP "b.capture");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&keep);
+    return 0;
+}
+
+static kvm_rows *open_rows(const char *path)
+{
+    kvm_err err = {0};
+    kvm_rows *r;
+    check_ok(kvm_rows_open(&r, &keep, kvm_str_of(path), &err), &err);
+    return r;
+}
+
+static void sum(const kvm_rows *a, const kvm_rows *b, const kvm_moments_options *o,
+                const char *path)
+{
+    kvm_err err = {0};
+    check_ok(b ? kvm_moments_cross(compute, a, b, o, kvm_str_of(path), NULL, &err)
+               : kvm_moments_gram(compute, a, o, kvm_str_of(path), NULL, &err),
+             &err);
+}
+
+static void same_bytes(const char *x, const char *y)
+{
+    const kvm_str a = check_read(&keep, x), b = check_read(&keep, y);
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.at, b.at, (size_t)a.len);
+}
+
+static void any_budget_gives_the_same_bits(void **state)
+{
+    (void)state;
+    const kvm_rows *a = open_rows(TMP "a.capture"), *b = open_rows(TMP "b.capture");
+    kvm_moments_options o = {.seed = 1, .hash_a = "a", .hash_b = "b"};
+    sum(a, NULL, &o, TMP "gram");
+    sum(a, b, &o, TMP "cross");
+    o.budget = kvm_moments_least_budget(a, NULL);
+    assert_true(o.budget < (size_t)64 << 20);
+    sum(a, NULL, &o, TMP "gram.tiled");
+    o.budget = kvm_moments_least_budget(a, b);
+    sum(a, b, &o, TMP "cross.tiled");
+    same_bytes(TMP "gram", TMP "gram.tiled");
+    same_bytes(TMP "cross", TMP "cross.tiled");
+    kvm_err err = {0};
+    o.budget = kvm_moments_least_budget(a, NULL) - 1;
+    check_status(KVM_RANGE,
+                 kvm_moments_gram(compute, a, &o, KVM_STR(TMP "none"), NULL, &err),
+                 &err);
+    check_contains(err.msg, "MiB");
+}
+
+static kvm_moments *open_moments(const char *gram, const char *cross)
+{
+    kvm_err err = {0};
+    kvm_moments *m;
+    check_ok(kvm_moments_open(&m, &keep, kvm_str_of(gram), kvm_str_of(cross), &err),
+             &err);
+    return m;
+}
+
+/* largest difference over the largest size of every f64 tensor of two files */
+static double worst_difference(const char *x, const char *y)
+{
+    kvm_err err = {0};
+    kvm_st *a, *b;
+    double worst = 0;
+    check_ok(kvm_st_open(&a, &keep, kvm_str_of(x), &err), &err);
+    check_ok(kvm_st_open(&b, &keep, kvm_str_of(y), &err), &err);
+    assert_int_equal(kvm_st_count(a), kvm_st_count(b));
+    for (ptrdiff_t i = 0; i < kvm_st_count(a); i++) {
+        const kvm_st_tensor *t = kvm_st_at(a, i), *u = kvm_st_find(b, t->name);
+        assert_non_null(u);
+        const double *p = t->t.data, *q = u->t.data;
+        double most = 0, size = 0;
+        if (t->t.dtype != KVM_F64) continue;
+        for (ptrdiff_t k = 0; k < kvm_tensor_count(&t->t); k++) {
+            const double d = fabs(p[k] - q[k]);
+            if (!(d <= most)) most = d;
+            size = fabs(p[k]) > size ? fabs(p[k]) : size;
+        }
+        if (!(most / size <= worst)) worst = most / size;
+    }
+    return worst;
+}
+
+static void shares_merge_to_the_whole(void **state)
+{
+    (void)state;
+    const kvm_rows *a = open_rows(TMP "a.capture"), *b = open_rows(TMP "b.capture");
+    kvm_err err = {0};
+    kvm_moments_options o = {.seed = 1, .hash_a = "a", .hash_b = "b"};
+    for (int cross = 0; cross < 2; cross++) {
+        const kvm_rows *other = cross ? b : NULL;
+        sum(a, other, &o, TMP "whole");
+        o.parts = 2;
+        for (o.part = 0; o.part < 2; o.part++)
+            sum(a, other, &o, o.part ? TMP "share1" : TMP "share0");
+        o.parts = o.part = 0;
+        check_ok(kvm_moments_merge(KVM_STR(TMP "merged"), KVM_STR(TMP "share0"),
+                                   KVM_STR(TMP "share1"), NULL, &err),
+                 &err);
+        /* f32 block sums of other blocks, about another provisional mean */
+        assert_true(worst_difference(TMP "whole", TMP "merged") < 2e-6);
+        check_status(KVM_MISMATCH,
+                     kvm_moments_merge(KVM_STR(TMP "none"), KVM_STR(TMP "share0"),
+                                       KVM_STR(TMP "share0"), NULL, &err),
+                     &err);
+        err = (kvm_err){0};
+    }
+    kvm_moments *m;
+    sum(a, NULL, &o, TMP "gram");
+    check_status(
+        KVM_MISMATCH,
+        kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "share0"), &err),
+        &err);
+    check_contains(err.msg, "1 of 2 shares");
+}
+
+static void a_cross_file_serves_both_directions(void **state)
+{
+    (void)state;
+    const kvm_rows *a = open_rows(TMP "a.capture"), *b = open_rows(TMP "b.capture");
+    const kvm_moments_options ab = {.seed = 1, .hash_a = "a", .hash_b = "b"};
+    const kvm_moments_options ba = {.seed = 1, .hash_a = "b", .hash_b = "a"};
+    sum(a, NULL, &ab, TMP "gram.a");
+    sum(b, NULL, &ba, TMP "gram.b");
+    sum(a, b, &ab, TMP "cross.ab");
+    sum(b, a, &ba, TMP "cross.ba");
+    const kvm_moments *m = open_moments(TMP "gram.b", TMP "cross.ba");
+    const kvm_moments *turned = open_moments(TMP "gram.b", TMP "cross.ab");
+    check_str(kvm_moments_model(turned, KVM_SOURCE), "beta");
+    check_str(kvm_moments_model(turned, KVM_TARGET), "alpha");
+    assert_string_equal(kvm_moments_hash(m).at, kvm_moments_hash(turned).at);
+    const int32_t layers[] = {1, 0};
+    const kvm_features x = {layers, 2, -1};
+    enum { F = 1280, P = 640 };
+    double *p = kvm_new(&keep, double, F *P), *q = kvm_new(&keep, double, F *P);
+    kvm_moments_get_cross(m, KVM_SPACE_K, KVM_FIT, x, 2, 0, P, p, P);
+    kvm_moments_get_cross(turned, KVM_SPACE_K, KVM_FIT, x, 2, 0, P, q, P);
+    for (ptrdiff_t i = 0; i < F * P; i++) assert_true(fabs(p[i] - q[i]) < 1e-4);
+    double y[2][P], mean[2][P];
+    kvm_moments_get_target(m, KVM_SPACE_K, KVM_HELD, 1, 0, P, y[0], mean[0]);
+    kvm_moments_get_target(turned, KVM_SPACE_K, KVM_HELD, 1, 0, P, y[1], mean[1]);
+    for (ptrdiff_t i = 0; i < P; i++) {
+        assert_true(fabs(y[0][i] - y[1][i]) < 1e-9);
+        assert_true(fabs(mean[0][i] - mean[1][i]) < 1e-12);
+    }
+    kvm_moments *none;
+    kvm_err err = {0};
+    check_status(KVM_FORMAT,
+                 kvm_moments_open(&none, &keep, KVM_STR(TMP "share0"),
+                                  KVM_STR(TMP "cross.ab"), &err),
+                 &err);
+    const kvm_moments_options third = {.seed = 1, .hash_a = "c"};
+    sum(a, NULL, &third, TMP "gram.c");
+    err = (kvm_err){0};
+    check_status(KVM_MISMATCH,
+                 kvm_moments_open(&none, &keep, KVM_STR(TMP "gram.c"),
+                                  KVM_STR(TMP "cross.ab"), &err),
+                 &err);
+}
+
+static void gathering_follows_the_order_asked_for(void **state)
+{
+    (void)state;
+    const kvm_moments *m = open_moments(TMP "gram.a", TMP "cross.ab");
+    const int32_t forward[] = {0, 1, 2}, backward[] = {2, 1, 0};
+    enum { F = 1920, W = 640 };
+    double *p = kvm_new(&keep, double, F *F), *q = kvm_new(&keep, double, F *F);
+    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){forward, 3, -1}, p);
+    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){backward, 3, -1}, q);
+    for (ptrdiff_t i = 0; i < F; i++)
+        for (ptrdiff_t j = 0; j < F; j++) {
+            const ptrdiff_t u = (2 - i / W) * W + i % W, v = (2 - j / W) * W + j % W;
+            assert_true(p[i * F + j] == q[u * F + v]);
+            assert_true(p[i * F + j] == p[j * F + i]);
+        }
+    double one[64 * 64];
+    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){backward, 1, 3}, one);
+    for (ptrdiff_t i = 0; i < 64; i++)
+        for (ptrdiff_t j = 0; j < 64; j++)
+            assert_true(one[i * 64 + j] == p[(2 * W + 192 + i) * F + 2 * W + 192 + j]);
+}
+
+/* Chan's merge against the sums of all rows at once, any split of them */
+static void chan_merge_is_exact_to_rounding(void **state)
+{
+    (void)state;
+    enum { N = 300, F = 5 };
+    kvm_rng rng = kvm_rng_seed(5, 0);
+    double rows[N][F], mean[3][F], m[3][F * F];
+    for (ptrdiff_t i = 0; i < N * F; i++)
+        (&rows[0][0])[i] = 1000 + kvm_rng_normal(&rng);
+    for (int cut = 0; cut <= N; cut += 37) {
+        const int from[] = {0, 0, cut}, to[] = {N, cut, N};
+        memset(mean, 0, sizeof mean);
+        memset(m, 0, sizeof m);
+        for (int s = 0; s < 3; s++) {
+            const double n = to[s] - from[s];
+            for (int r = from[s]; r < to[s]; r++)
+                for (int i = 0; i < F; i++) mean[s][i] += rows[r][i] / n;
+            for (int r = from[s]; r < to[s]; r++)
+                for (int i = 0; i < F * F; i++)
+                    m[s][i] += (rows[r][i / F] - mean[s][i / F]) *
+                               (rows[r][i % F] - mean[s][i % F]);
+        }
+        kvm_chan_merge(m[1], m[2], F, F, cut, N - cut, mean[1], mean[2], mean[1],
+                       mean[2]);
+        kvm_chan_mean(mean[1], mean[2], F, cut, N - cut);
+        for (int i = 0; i < F * F; i++)
+            assert_true(fabs(m[1][i] - m[0][i]) < 1e-12 * m[0][0]);
+        for (int i = 0; i < F; i++)
+            assert_true(fabs(mean[1][i] - mean[0][i]) < 1e-12 * 1000);
+    }
+}
+
+static void captures_that_are_no_pair_are_refused(void **state)
+{
+    (void)state;
+    float inv_freq[32];
+    kvm_err err = {0};
+    made c = wide("gamma", 1, inv_freq);
+    c.sequences = 5;
+    made_capture(&c, TMP "c.capture");
+    const kvm_moments_options o = {.seed = 1};
+    check_status(KVM_MISMATCH,
+                 kvm_moments_cross(compute, open_rows(TMP "a.capture"),
+                                   open_rows(TMP "c.capture"), &o, KVM_STR(TMP "none"),
+                                   NULL, &err),
+                 &err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_budget_gives_the_same_bits),
+        cmocka_unit_test(shares_merge_to_the_whole),
+        cmocka_unit_test(a_cross_file_serves_both_directions),
+        cmocka_unit_test(gathering_follows_the_order_asked_for),
+        cmocka_unit_test(chan_merge_is_exact_to_rounding),
+        cmocka_unit_test(captures_that_are_no_pair_are_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

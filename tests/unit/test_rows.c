@@ -1,0 +1,328 @@
+/* Captures: written, resumed, read back, refused. */
+#include "translators/rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tests/support/captures.h"
+#include "tests/support/check.h"
+
+#define TMP "build/tmp/rows/"
+
+static kvm_arena keep;
+static kvm_compute *compute;
+
+static int setup(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    check_tmpdir("rows");
+    keep = check_arena((size_t)1 << 32);
+    check_ok(
+        kvm_compute_new(&compute, &keep, kvm_backend_find(KVM_STR("cpu")), 2, &err),
+        &err);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&keep);
+    return 0;
+}
+
+/* numbers that BF16 holds exactly */
+static void counted(void *ctx, int32_t s, ptrdiff_t t, float *row)
+{
+    const made *m = ctx;
+    for (ptrdiff_t i = 0; i < made_width(m); i++)
+        row[i] = (float)((s * 7 + t * 3 + i) % 64) / 8;
+}
+
+static made small(const char *name)
+{
+    return (made){.name = name,
+                  .layers = 2,
+                  .heads = 2,
+                  .k_dim = 4,
+                  .v_dim = 6,
+                  .sequences = 3,
+                  .tokens = 5};
+}
+
+static kvm_rows *open_rows(const char *path)
+{
+    kvm_err err = {0};
+    kvm_rows *r;
+    check_ok(kvm_rows_open(&r, &keep, kvm_str_of(path), &err), &err);
+    return r;
+}
+
+static void what_was_written_is_read(void **state)
+{
+    (void)state;
+    const kvm_dtype dtypes[] = {KVM_F32, KVM_BF16};
+    for (size_t d = 0; d < COUNT(dtypes); d++) {
+        made m = small("round");
+        float inv_freq[2];
+        m.dtype = dtypes[d];
+        m.row = counted;
+        m.ctx = &m;
+        m.rope = made_rope(inv_freq, 4, 100, 1.5F, true);
+        made_capture(&m, TMP "round.safetensors");
+        kvm_rows *r = open_rows(TMP "round.safetensors");
+        const kvm_rows_info *i = kvm_rows_info_of(r);
+        assert_int_equal(i->dtype, dtypes[d]);
+        assert_int_equal(i->layers, 2);
+        assert_int_equal(i->tokens, 5);
+        check_str(i->model, "round");
+        assert_true(i->rope.interleaved && i->rope.width == 4 &&
+                    i->rope.factor == 1.5F);
+        assert_memory_equal(i->rope.inv_freq, inv_freq, sizeof inv_freq);
+        assert_int_equal(kvm_rows_count(r), 15);
+        assert_int_equal(kvm_rows_sequence(r)[14], 2);
+        assert_int_equal(kvm_rows_position(r)[14], 4);
+        float row[40], got[48];
+        const ptrdiff_t index[] = {13, 1};
+        kvm_err err = {0};
+        check_ok(
+            kvm_rows_read(compute, r, KVM_SPACE_V, 0, 2, 0, index, 2, got, 24, &err),
+            &err);
+        counted(&m, 2, 3, row);
+        assert_memory_equal(got, row + 8, 12 * sizeof *row);
+        assert_memory_equal(got + 12, row + 28, 12 * sizeof *row);
+    }
+}
+
+static void rotated_rows_strip_back_to_content(void **state)
+{
+    (void)state;
+    for (int interleaved = 0; interleaved < 2; interleaved++) {
+        made m = small(interleaved ? "pairs" : "halves");
+        float inv_freq[1], content[15 * 16], rotated[15 * 16];
+        m.rope = made_rope(inv_freq, 2, 50, 1.25F, interleaved);
+        made_capture(&m, TMP "strip.safetensors");
+        kvm_rows *r = open_rows(TMP "strip.safetensors");
+        kvm_err err = {0};
+        check_ok(kvm_rows_read(compute, r, KVM_SPACE_K, 0, 2, 0, NULL, 15, content, 16,
+                               &err),
+                 &err);
+        check_ok(kvm_rows_read(compute, r, KVM_SPACE_K_ROTATED, 0, 2, 0, NULL, 15,
+                               rotated, 16, &err),
+                 &err);
+        float moved = 0;
+        for (int i = 0; i < 15 * 16; i++)
+            moved = fmaxf(moved, fabsf(content[i] - rotated[i]));
+        assert_true(moved > 0.1F);
+        /* entries beyond the rotary's width are as they were */
+        assert_true(rotated[2] == content[2] && rotated[3] == content[3]);
+        check_ok(kvm_op_rope(compute, kvm_view3(rotated, KVM_F32, 15, 4, 4),
+                             kvm_rows_position(r), &m.rope, true, &err),
+                 &err);
+        for (int i = 0; i < 15 * 16; i++)
+            assert_true(fabsf(content[i] - rotated[i]) < 2e-6F);
+    }
+}
+
+/* begin, finish one sequence, put half of the next, vanish */
+static void abandon(const made *m, const char *path)
+{
+    kvm_arena own = check_arena((size_t)1 << 26);
+    kvm_err err = {0};
+    kvm_row_shape k[2] = {{2, 4}, {2, 4}}, v[2] = {{2, 6}, {2, 6}};
+    const kvm_rows_info info = {.model = kvm_str_of(m->name),
+                                .model_name = kvm_str_of(m->name),
+                                .text = KVM_STR("made-up"),
+                                .tokenizer = KVM_STR("none"),
+                                .layers = 2,
+                                .k = k,
+                                .v = v,
+                                .stride = 1,
+                                .tokens = 5};
+    kvm_rows_writer *w;
+    float row[40], part[5 * 12];
+    const int32_t position[] = {0, 1, 2, 3, 4};
+    check_ok(kvm_rows_create(&w, &own, kvm_str_of(path), &info, &err), &err);
+    assert_int_equal(kvm_rows_done(w), 0);
+    for (int o = 0; o < 4; o++) {
+        const ptrdiff_t n = o % 2 ? 12 : 8, at = o / 2 * 20 + (o % 2 ? 8 : 0);
+        for (int t = 0; t < 5; t++) {
+            counted(m->ctx, 0, t, row);
+            memcpy(part + t * n, row + at, sizeof *row * (size_t)n);
+        }
+        /* in two pieces, as a chunked forward hands them out */
+        check_ok(kvm_rows_put(w, o % 2 ? KVM_OBJECT_V : KVM_OBJECT_K, o / 2, 3, 2,
+                              part + 3 * n, &err),
+                 &err);
+        check_ok(kvm_rows_put(w, o % 2 ? KVM_OBJECT_V : KVM_OBJECT_K, o / 2, 0, 3, part,
+                              &err),
+                 &err);
+    }
+    check_ok(kvm_rows_end_sequence(w, 0, position, 5, &err), &err);
+    check_ok(kvm_rows_put(w, KVM_OBJECT_K, 0, 0, 2, part, &err), &err);
+    check_status(KVM_MISMATCH, kvm_rows_end_sequence(w, 1, position, 2, &err), &err);
+    check_contains(err.msg, "V, layer 0");
+    kvm_arena_free(&own);
+}
+
+static void a_killed_capture_goes_on(void **state)
+{
+    (void)state;
+    made m = small("resume");
+    m.row = counted;
+    m.ctx = &m;
+    made_capture(&m, TMP "whole.safetensors");
+    const kvm_str whole = check_read(&keep, TMP "whole.safetensors");
+    abandon(&m, TMP "resumed.safetensors");
+    /* and the last write was torn */
+    FILE *f = fopen(TMP "resumed.safetensors.spool", "ab");
+    assert_non_null(f);
+    fputs("torn", f);
+    assert_int_equal(fclose(f), 0);
+    made_capture(&m, TMP "resumed.safetensors");
+    const kvm_str resumed = check_read(&keep, TMP "resumed.safetensors");
+    assert_int_equal(whole.len, resumed.len);
+    assert_memory_equal(whole.at, resumed.at, (size_t)whole.len);
+    assert_false(kvm_path_exists(KVM_STR(TMP "resumed.safetensors.spool")));
+}
+
+static void a_spool_of_another_capture_is_thrown_away(void **state)
+{
+    (void)state;
+    made m = small("first"), other = small("second");
+    m.row = other.row = counted;
+    m.ctx = &m;
+    other.ctx = &other;
+    abandon(&m, TMP "other.safetensors");
+    made_capture(&other, TMP "other.safetensors");
+    check_str(kvm_rows_info_of(open_rows(TMP "other.safetensors"))->model, "second");
+}
+
+static void bad_rows_are_refused(void **state)
+{
+    (void)state;
+    made m = small("bad");
+    kvm_err err = {0};
+    kvm_row_shape k[1] = {{2, 4}};
+    const kvm_rows_info info = {.model = KVM_STR("m"),
+                                .model_name = KVM_STR("m"),
+                                .text = KVM_STR("t"),
+                                .tokenizer = KVM_STR("k"),
+                                .layers = 1,
+                                .k = k,
+                                .v = k,
+                                .stride = 1,
+                                .tokens = 2};
+    kvm_rows_writer *w;
+    float rows[16] = {0};
+    check_ok(kvm_rows_create(&w, &keep, KVM_STR(TMP "bad.safetensors"), &info, &err),
+             &err);
+    check_status(KVM_RANGE, kvm_rows_publish(w, NULL, &err), &err);
+    err = (kvm_err){0};
+    check_status(KVM_RANGE, kvm_rows_put(w, KVM_OBJECT_K, 0, 1, 2, rows, &err), &err);
+    err = (kvm_err){0};
+    rows[9] = NAN;
+    check_status(KVM_NAN, kvm_rows_put(w, KVM_OBJECT_K, 0, 0, 2, rows, &err), &err);
+    check_contains(err.msg, "row 1");
+    (void)m;
+}
+
+static void the_first_difference_of_a_pair_is_named(void **state)
+{
+    (void)state;
+    made a = small("a"), b = small("b");
+    kvm_err err = {0};
+    made_capture(&a, TMP "a.safetensors");
+    made_capture(&b, TMP "b.safetensors");
+    check_ok(kvm_rows_same(open_rows(TMP "a.safetensors"),
+                           open_rows(TMP "b.safetensors"), &err),
+             &err);
+    b.sequences = 4;
+    made_capture(&b, TMP "b.safetensors");
+    check_status(KVM_MISMATCH,
+                 kvm_rows_same(open_rows(TMP "a.safetensors"),
+                               open_rows(TMP "b.safetensors"), &err),
+                 &err);
+    check_contains(err.msg, "20");
+    b.sequences = 3;
+    b.tokens = 4;
+    made_capture(&b, TMP "b.safetensors");
+    err = (kvm_err){0};
+    check_status(KVM_MISMATCH,
+                 kvm_rows_same(open_rows(TMP "a.safetensors"),
+                               open_rows(TMP "b.safetensors"), &err),
+                 &err);
+    check_contains(err.msg, "row 4");
+}
+
+static void files_of_another_kind_are_refused(void **state)
+{
+    (void)state;
+    made m = small("kind");
+    kvm_err err = {0};
+    kvm_rows *r;
+    made_capture(&m, TMP "kind.safetensors");
+    const kvm_str whole = check_read(&keep, TMP "kind.safetensors");
+    static const struct {
+        const char *from, *to;
+        kvm_status status;
+    } edits[] = {
+        {"kvmill.capture.v1", "kvmill.capture.v9", KVM_VERSION},
+        {"kvmill.capture.v1", "another.thing.v12", KVM_FORMAT},
+        {"\"point\":\"2\"", "\"point\":\"1\"", KVM_UNSUPPORTED},
+        {"\"heads.K\":\"2,2\"", "\"heads.K\":\"2,3\"", KVM_SHAPE},
+        {"\"heads.K\":\"2,2\"", "\"heads.K\":\"2 2\"", KVM_FORMAT},
+        {"\"layers\":\"2\"", "\"layers\":\"3\"", KVM_FORMAT},
+    };
+    for (size_t i = 0; i < COUNT(edits); i++) {
+        char *copy = kvm_new(&keep, char, whole.len);
+        memcpy(copy, whole.at, (size_t)whole.len);
+        const ptrdiff_t at = kvm_str_find(whole, kvm_str_of(edits[i].from));
+        assert_true(at > 0);
+        memcpy(copy + at, edits[i].to, strlen(edits[i].to));
+        err = (kvm_err){0};
+        check_status(edits[i].status,
+                     kvm_rows_parse(&r, &keep, (kvm_str){copy, whole.len},
+                                    KVM_STR("edited"), &err),
+                     &err);
+        check_contains(err.msg, "edited");
+    }
+}
+
+static void a_split_keeps_sequences_whole(void **state)
+{
+    (void)state;
+    made m = small("split");
+    kvm_err err = {0};
+    m.sequences = 10;
+    made_capture(&m, TMP "split.safetensors");
+    kvm_rows *r = open_rows(TMP "split.safetensors");
+    ptrdiff_t *fit, *held, n, h;
+    check_ok(kvm_rows_split(r, 3, 0.2, KVM_FIT, &keep, &fit, &n, &err), &err);
+    check_ok(kvm_rows_split(r, 3, 0.2, KVM_HELD, &keep, &held, &h, &err), &err);
+    assert_int_equal(h, 10);
+    assert_int_equal(n + h, 50);
+    for (ptrdiff_t i = 0; i < h; i++)
+        for (ptrdiff_t j = 0; j < n; j++)
+            assert_int_not_equal(kvm_rows_sequence(r)[held[i]],
+                                 kvm_rows_sequence(r)[fit[j]]);
+    check_status(KVM_RANGE, kvm_rows_split(r, 3, 1.0, KVM_FIT, &keep, &fit, &n, &err),
+                 &err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_written_is_read),
+        cmocka_unit_test(rotated_rows_strip_back_to_content),
+        cmocka_unit_test(a_killed_capture_goes_on),
+        cmocka_unit_test(a_spool_of_another_capture_is_thrown_away),
+        cmocka_unit_test(bad_rows_are_refused),
+        cmocka_unit_test(the_first_difference_of_a_pair_is_named),
+        cmocka_unit_test(files_of_another_kind_are_refused),
+        cmocka_unit_test(a_split_keeps_sequences_whole),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
