@@ -26,8 +26,8 @@ endif
 
 # --- packages: build/pkg.mk is remade, and read again, whenever scripts/deps changes.
 # Only `make run`, `test` and their kin install what is missing; others say what to do.
-INSTALLING := $(filter deps run test check real bench asan tsan,$(MAKECMDGOALS))
-NEEDS_PKG  := $(filter-out help clean layers lint format-check,$(or $(MAKECMDGOALS),all))
+INSTALLING := $(filter deps run test check unit fault real bench asan tsan cov,$(MAKECMDGOALS))
+NEEDS_PKG  := $(filter-out help clean layers format format-check,$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_PKG),)
 include build/pkg.mk
 endif
@@ -188,7 +188,7 @@ deps:
 	@scripts/deps
 
 ## layers: no include points down the list of floors, no banned call
-.PHONY: layers lint format-check
+.PHONY: layers lint format format-check
 layers:
 	@tests/layers.sh
 	@scripts/banned
@@ -197,6 +197,9 @@ lint: format-check build/pkg.mk
 	@scripts/lint '$(CPPFLAGS) -std=c11' $(ALL_SRC)
 format-check:
 	@scripts/format-check
+## format: clang-format every file in place
+format:
+	@scripts/format-check --fix
 
 ## compile_commands.json: for editors and clang tools
 compile_commands.json: Makefile FORCE
