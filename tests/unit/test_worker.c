@@ -1,0 +1,417 @@
+/* The worker: runs, reuses, retries, cancels, drains; and what submitting twice means. */
+#define _XOPEN_SOURCE 700 /* nftw */
+#include "workers/worker.h"
+
+#include <sys/stat.h>
+
+#include "tests/support/fake_kinds.h"
+#include "workers/host.h"
+#include "workers/machine.h"
+
+static fake_base b;
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_open(&b, "worker");
+    return 0;
+}
+static int tear_down(void **state)
+{
+    (void)state;
+    fake_close(&b);
+    return 0;
+}
+
+static kvm_worker_stats work(void)
+{
+    kvm_worker_stats stats;
+    const kvm_worker_options o = fake_options(30);
+    MUST(kvm_worker_run(&o, &stats, e));
+    return stats;
+}
+
+#define NUMBER(sql) kvm_test_number(b.db, sql)
+
+static void a_chain_is_worked_off(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 3, true, KVM_JOB_CAPTURE, 0);
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    assert_int_equal(s.outcome, KVM_SUBMIT_NEW);
+    assert_int_equal(s.jobs, 3);
+    const kvm_worker_stats w = work();
+    assert_int_equal(w.succeeded, 3);
+    assert_int_equal(w.failed + w.retried + w.skipped + w.lost, 0);
+    char sha[65];
+    int64_t bytes;
+    kvm_str path, text;
+    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), s.run, "capture", "out", sha,
+                              &bytes, e));
+    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
+    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
+    assert_string_equal(text.at, "2<1<0<>>>");
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_metrics"), 6);
+    assert_int_equal(
+        NUMBER("SELECT COUNT(*) FROM v_metrics WHERE labels='{\"layer\":3}'"), 3);
+    assert_int_equal(NUMBER("SELECT SUM(items) FROM v_quality"), 3);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_ttft WHERE rounds=2"), 3);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_events WHERE what='done'"), 3);
+    assert_int_equal(
+        NUMBER("SELECT COUNT(*) FROM v_lineage WHERE from_sha IS NOT NULL"), 2);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL"), 0);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM worker WHERE gone_at IS NULL"), 0);
+    char left[300]; /* no job's folder is left, the logs are */
+    snprintf(left, sizeof left, "%s/work/1", fake_home);
+    assert_false(kvm_path_exists(kvm_str_of(left)));
+    snprintf(left, sizeof left, "%s/logs/1-1.log", fake_home);
+    assert_true(kvm_path_exists(kvm_str_of(left)));
+}
+
+static void the_same_graph_again_is_done_already(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 3, true, KVM_JOB_CAPTURE, 0);
+    g.nodes[2].kind = KVM_JOB_TIMING;
+    const kvm_submitted first = fake_submit(&b, &g, false);
+    work();
+    kvm_submitted s = fake_submit(&b, &g, false);
+    assert_int_equal(s.outcome, KVM_SUBMIT_DONE);
+    assert_int_equal(s.run, first.run);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job"), 3);
+
+    s = fake_submit(&b, &g,
+                    true); /* on request: a new run, whose timing is measured again */
+    assert_int_equal(s.outcome, KVM_SUBMIT_NEW);
+    kvm_worker_stats w = work();
+    assert_int_equal(w.skipped, 2);
+    assert_int_equal(w.succeeded, 1);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_metrics WHERE run=2"), 6);
+    assert_int_equal(
+        NUMBER("SELECT COUNT(DISTINCT key) FROM job WHERE kind_name='timing'"), 1);
+
+    /* a change of the second step: the first is reused, the rest is done */
+    kvm_graph other = kvm_test_graph(&b.keep, 3, true, KVM_JOB_CAPTURE, 0);
+    json_object_set_new(other.nodes[1].params, "n", json_integer(77));
+    s = fake_submit(&b, &other, false);
+    assert_int_equal(s.outcome, KVM_SUBMIT_NEW);
+    w = work();
+    assert_int_equal(w.skipped, 1);
+    assert_int_equal(w.succeeded, 2);
+}
+
+static void a_lost_artefact_is_made_again(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 2, true, KVM_JOB_CAPTURE, 0);
+    const kvm_submitted first = fake_submit(&b, &g, false);
+    work();
+    kvm_result_artefact *all;
+    ptrdiff_t n;
+    MUST(kvm_run_artefacts(b.c, first.run, &all, &n, &b.keep, e));
+    assert_int_equal(n, 2);
+    char path[400];
+    snprintf(path, sizeof path, "%s/objects/%.2s/%s", fake_home, all[0].sha.at,
+             all[0].sha.at + 2);
+    assert_int_equal(unlink(path), 0);
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    assert_int_equal(s.outcome, KVM_SUBMIT_NEW);
+    kvm_worker_stats w = work();
+    assert_int_equal(w.succeeded,
+                     1); /* its bits are the same, so the next step stands */
+    assert_int_equal(w.skipped, 1);
+    assert_true(kvm_path_exists(kvm_str_of(path)));
+
+    FILE *f = fopen(path, "w"); /* damaged: same length, other content */
+    assert_true(f && fputs("9<>", f) >= 0 && fclose(f) == 0);
+    fake_submit(&b, &g, true);
+    w = work();
+    assert_int_equal(w.succeeded, 1);
+    assert_int_equal(w.skipped, 1);
+}
+
+static void failures_end_by_their_class(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 6, false, KVM_JOB_CAPTURE, 0);
+    const char *const how[] = {"segv", "oom", "exit", "bad", "disk", "ok"};
+    const char *const want[] = {"parked", "parked", "parked",
+                                "failed", "parked", "succeeded"};
+    for (int i = 0; i < 6; i++) fake_do(&g, i, how[i], 0);
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    work();
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(kvm_test_state(b.c, &b.keep, i + 1), want[i]);
+    assert_int_equal(NUMBER("SELECT crashes FROM job WHERE id=1"), 3);
+    assert_int_equal(NUMBER("SELECT retries FROM job WHERE id=5"), 5);
+    assert_int_equal(NUMBER("SELECT attempt FROM job WHERE id=4"), 1);
+    assert_int_equal(NUMBER("SELECT message LIKE '%signal 11%' FROM job WHERE id=1"),
+                     1);
+    assert_int_equal(
+        NUMBER("SELECT message LIKE '%exited with 137%' FROM job WHERE id=3"), 1);
+    assert_int_equal(NUMBER("SELECT message = 'rows differ' FROM job WHERE id=4"), 1);
+    assert_int_equal(
+        NUMBER("SELECT COUNT(*) FROM attempt WHERE job_id=1 AND log IS NOT NULL"), 3);
+
+    const kvm_submitted again = fake_submit(&b, &g, false); /* goes on where it stood */
+    assert_int_equal(again.outcome, KVM_SUBMIT_RESUMED);
+    assert_int_equal(again.run, s.run);
+    assert_int_equal(again.retried, 5);
+    assert_int_equal(work().succeeded, 0);
+}
+
+static void work_that_was_begun_is_found_again(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "segv", 0);
+    fake_submit(&b, &g, false);
+    work();
+    char tries[300];
+    struct stat st;
+    snprintf(tries, sizeof tries, "%s/work/1/dir/tries", fake_home);
+    assert_int_equal(stat(tries, &st), 0);
+    assert_int_equal(st.st_size, 3); /* three attempts in one folder */
+
+    /* a new catalogue gives the number again, not the folder */
+    kvm_catalogue_close(b.c);
+    const char *const ends[] = {"", "-wal", "-shm"};
+    for (int i = 0; i < 3; i++) {
+        char path[320];
+        snprintf(path, sizeof path, "%s%s", b.db, ends[i]);
+        unlink(path);
+    }
+    MUST(kvm_catalogue_open(&b.c, &b.keep, kvm_str_of(b.db), NULL, e));
+    kvm_graph other = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
+    fake_submit(&b, &other, false);
+    assert_int_equal(work().succeeded, 1);
+    assert_int_equal(NUMBER("SELECT value FROM metric WHERE name='tries'"), 1);
+}
+
+static void cancel_stops_a_running_job(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 2, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 60000);
+    fake_do(&g, 1, "deaf", 60000);
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    for (int i = 1; i <= 2; i++) {
+        const pid_t pid = fake_worker(fake_options(30), NULL);
+        char sql[100];
+        snprintf(sql, sizeof sql,
+                 "SELECT COUNT(*) FROM job WHERE id=%d AND state='running'", i);
+        fake_until(b.db, sql, 1, 10);
+        kvm_sleep(0.1);
+        const double asked = kvm_now();
+        MUST(kvm_job_cancel(b.c, i, NULL, e));
+        snprintf(sql, sizeof sql,
+                 "SELECT COUNT(*) FROM job WHERE id=%d AND state='cancelled'", i);
+        fake_until(b.db, sql, 1, i == 1 ? 2.5 : 6.5); /* deaf ones are killed */
+        assert_true(kvm_now() - asked < 6.5);
+        if (i == 1) kill(pid, SIGKILL); /* has gone on to the second */
+        fake_join(pid, 10);
+        if (i == 1) {
+            ptrdiff_t reaped;
+            MUST(kvm_jobs_reap_dead(b.c, kvm_machine_host(&b.keep), kvm_worker_dead,
+                                    NULL, &reaped, e));
+            kvm_test_sql(b.db, "UPDATE job SET run_after = 0");
+        }
+    }
+    kvm_run_state now;
+    MUST(kvm_run_state_of(b.c, s.run, &now, e));
+    assert_int_equal(now, KVM_RUN_CANCELLED);
+    fake_no_children();
+}
+
+static void a_drained_worker_burns_no_attempt(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 2, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 500);
+    fake_do(&g, 1, "ok", 60000);
+    fake_submit(&b, &g, false);
+    kvm_worker_options o = fake_options(30);
+    o.grace_s = 5;
+    pid_t pid = fake_worker(o, NULL); /* the short job may end … */
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 10), 7);
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "succeeded");
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 2), "ready");
+
+    o.grace_s = 0.2;
+    pid = fake_worker(o, NULL); /* … the long one is asked to stop after the grace … */
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
+    kvm_sleep(0.1);
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 10), 7);
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 2), "ready");
+    assert_int_equal(NUMBER("SELECT attempt FROM job WHERE id=2"), 0);
+
+    o.grace_s = 60;
+    pid = fake_worker(o, NULL); /* … and a second signal waits for nothing */
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
+    kvm_sleep(0.1);
+    kill(pid, SIGTERM);
+    kvm_sleep(0.1);
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 3), 7);
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 2), "ready");
+    assert_int_equal(NUMBER("SELECT attempt FROM job WHERE id=2"), 0);
+    fake_no_children();
+}
+
+static void a_budget_ends_a_job(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 60000);
+    fake_submit(&b, &g, false);
+    kvm_test_sql(b.db, "UPDATE job SET timeout_s = 0.1");
+    work();
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "parked");
+    assert_int_equal(NUMBER("SELECT message LIKE '%budget of 0.1 s%' FROM job"), 1);
+}
+
+static void jobs_that_cannot_be_run_fail_with_their_reason(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 4, false, KVM_JOB_CAPTURE, 0);
+    fake_submit(&b, &g, false);
+    kvm_test_sql(b.db, "UPDATE job SET kind = 999 WHERE id = 1;"
+                       "UPDATE job SET version = 99 WHERE id = 2;"
+                       "UPDATE job SET params = '{oops' WHERE id = 3;");
+    work();
+    const char *const why[] = {"does not know", "version 99", "step 2"};
+    for (int i = 0; i < 3; i++) {
+        char sql[200];
+        snprintf(
+            sql, sizeof sql,
+            "SELECT COUNT(*) FROM job WHERE id=%d AND state='failed' AND message LIKE "
+            "'%%%s%%'",
+            i + 1, why[i]);
+        if (NUMBER(sql) != 1) fail_msg("%s", sql);
+    }
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 4), "succeeded"); /* it lives */
+}
+
+static void graphs_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    kvm_submitted s;
+    kvm_graph g = kvm_test_graph(&b.keep, 2, true, KVM_JOB_CAPTURE, 0);
+    g.nodes[0].inputs[0].node = 1; /* forwards */
+    g.nodes[0].input_count = 1;
+    assert_int_equal(kvm_submit(b.c, b.store, &g, NULL, &s, b.keep, NULL), KVM_FORMAT);
+    g = kvm_test_graph(&b.keep, 1, false, (kvm_kind_id)77, 0);
+    assert_int_equal(kvm_submit(b.c, b.store, &g, NULL, &s, b.keep, NULL),
+                     KVM_NOTFOUND);
+    g.count = 0;
+    assert_int_equal(kvm_submit(b.c, b.store, &g, NULL, &s, b.keep, NULL), KVM_FORMAT);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM run"), 0);
+}
+
+static void plain_files_record_alike(void **state)
+{
+    (void)state;
+    kvm_jat params;
+    kvm_job j = {.keep = &b.keep};
+    char dir[300], path[320];
+    snprintf(dir, sizeof dir, "%s/single", fake_home);
+    MUST(kvm_json_parse(&params, &b.keep, KVM_STR("{\"n\":4}"), KVM_STR("params"), e));
+    j.params = params;
+    MUST(kvm_host_files(&j, &b.keep, kvm_str_of(dir), e));
+    MUST(fake_run(&j, e));
+    kvm_records r;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    MUST(kvm_records_read(&r, &b.keep, kvm_str_of(path), e));
+    assert_int_equal(r.output_count, 1);
+    assert_string_equal(r.outputs[0].name.at, "out");
+    assert_int_equal(r.result.metric_count, 2);
+    assert_int_equal(r.result.sample_count, 1);
+    assert_int_equal(r.result.timing_count, 1);
+    assert_true(r.result.timings[0].count == 2 &&
+                r.result.timings[0].seconds[1] < 0.26);
+    assert_false(r.ended);
+    assert_int_equal(j.host->metric(&j, "x", 0.0 / 0.0, NULL, NULL), KVM_NAN);
+}
+
+static void records_are_not_believed(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{\"output\":1,\"path\":\"x\"}\n",
+        "[]\n",
+        "nonsense\n",
+        "{\"what\":1}\n",
+        "{\"metric\":\"m\",\"value\":1}\n",
+        "{\"timing\":\"a\",\"tokens\":1,\"stage\":\"s\"}\n",
+        "{\"end\":0,\"message\":\"\",\"file\":\"\",\"line\":0}\n{\"reuse\":true}\n"};
+    char path[300];
+    kvm_records r;
+    snprintf(path, sizeof path, "%s/records", fake_home);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kvm_err err = {0};
+        MUST(kvm_file_publish(kvm_str_of(path), kvm_str_of(bad[i]), b.keep, e));
+        assert_int_equal(kvm_records_read(&r, &b.keep, kvm_str_of(path), &err),
+                         KVM_FORMAT);
+        assert_non_null(strstr(err.msg, "records:"));
+    }
+    /* a torn last line is no line */
+    MUST(kvm_file_publish(kvm_str_of(path),
+                          KVM_STR("{\"event\":\"a\",\"text\":\"b\"}\n{\"end\":0"),
+                          b.keep, e));
+    MUST(kvm_records_read(&r, &b.keep, kvm_str_of(path), e));
+    assert_int_equal(r.result.event_count, 1);
+    assert_false(r.ended);
+}
+
+static void workers_know_the_dead(void **state)
+{
+    (void)state;
+    const kvm_str me = kvm_worker_name(&b.keep);
+    assert_false(kvm_worker_dead(me));
+    kvm_str head, rest;
+    kvm_str_cut(me, '/', &head, &rest);
+    assert_true(kvm_str_eq(head, kvm_machine_host(&b.keep)));
+    assert_false(kvm_worker_dead(KVM_STR("elsewhere/boot/pid:[1]/1/1/x")));
+    assert_false(kvm_worker_dead(KVM_STR("rubbish")));
+    assert_true(kvm_worker_dead(
+        kvm_str_fmt(&b.keep, "%.*s/other-boot/pid:[1]/1/1/x", KVM_STR_ARG(head))));
+    /* a process that has ended */
+    int ends[2];
+    char name[512] = "";
+    assert_int_equal(pipe(ends), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const kvm_str its = kvm_worker_name(&b.keep);
+        _exit(write(ends[1], its.at, (size_t)its.len) == its.len ? 0 : 1);
+    }
+    close(ends[1]);
+    const ssize_t n = read(ends[0], name, sizeof name - 1);
+    close(ends[0]);
+    assert_true(n > 0);
+    assert_int_equal(fake_join(pid, 10), 0);
+    assert_true(kvm_worker_dead((kvm_str){name, n}));
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(a_chain_is_worked_off),
+        T(the_same_graph_again_is_done_already),
+        T(a_lost_artefact_is_made_again),
+        T(failures_end_by_their_class),
+        T(work_that_was_begun_is_found_again),
+        T(cancel_stops_a_running_job),
+        T(a_drained_worker_burns_no_attempt),
+        T(a_budget_ends_a_job),
+        T(jobs_that_cannot_be_run_fail_with_their_reason),
+        T(graphs_that_make_no_sense_are_refused),
+        T(plain_files_record_alike),
+        T(records_are_not_believed),
+        T(workers_know_the_dead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
