@@ -67,7 +67,8 @@ static inline ptrdiff_t fake_tries(kvm_job *j)
 static inline kvm_status fake_run(kvm_job *j, kvm_err *err)
 {
     const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-    for (int i = 0; i < 5; i++) signal(crashes[i], SIG_DFL); /* cmocka's would go on testing */
+    for (int i = 0; i < 5; i++)
+        signal(crashes[i], SIG_DFL); /* cmocka's would go on testing */
     int64_t n = 0, ms = 0;
     kvm_str how, before = KVM_STR("");
     TRY(kvm_json_i64(kvm_json_get(j->params, j->keep, "n"), &n, err));
