@@ -58,14 +58,19 @@ static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
     return KVM_OK;
 }
 
+static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens, kvm_err *err)
+{
+    TRY(kvm_job_i64(c->job, "sequences", 0, 2, INT32_MAX, sequences, err));
+    TRY(kvm_job_i64(c->job, "tokens", 0, 2, INT32_MAX, tokens, err));
+    return kvm_job_i64(c->job, "stride", 1, 1, INT32_MAX, &c->stride, err);
+}
+
 static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)
 {
     kvm_job *j = c->job;
     kvm_str path;
     ptrdiff_t sequences;
-    TRY(kvm_job_i64(j, "sequences", 0, 2, INT32_MAX, &sequences, err));
-    TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, tokens, err));
-    TRY(kvm_job_i64(j, "stride", 1, 1, INT32_MAX, &c->stride, err));
+    TRY(read_sizes(c, &sequences, tokens, err));
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text_path"), &path, err));
     return kvm_calibration_read(&c->text, j->keep, path, kvm_model_tokenizer(c->model),
                                 sequences, *tokens, err);
@@ -139,6 +144,22 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return kvm_job_put_cost(j, started, err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    capture c = {.job = j};
+    ptrdiff_t sequences, tokens;
+    kvm_dtype dtype;
+    TRY(read_sizes(&c, &sequences, &tokens, err));
+    return read_dtype(j, &dtype, err);
+}
+
 static const char *const inputs[] = {NULL};
 static const char *const outputs[] = {"capture", "cost", NULL};
-const kvm_job_kind kvm_job_capture = {KVM_JOB_CAPTURE, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_capture = {
+    .id = KVM_JOB_CAPTURE,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+    .check = check,
+};

@@ -315,4 +315,10 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 
 static const char *const inputs[] = {"translator", "mlp?", NULL};
 static const char *const outputs[] = {"items", "figures", NULL};
-const kvm_job_kind kvm_job_evaluate = {KVM_JOB_EVALUATE, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_evaluate = {
+    .id = KVM_JOB_EVALUATE,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+};

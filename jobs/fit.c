@@ -375,6 +375,19 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return s ? s : kvm_job_put_cost(j, started, err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    fit f = {.job = j};
+    return read_params(&f, err);
+}
+
 static const char *const inputs[] = {"gram", "cross", "source_capture", "target_capture", NULL};
 static const char *const outputs[] = {"translator", "fit", "cost", NULL};
-const kvm_job_kind kvm_job_fit = {KVM_JOB_FIT, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_fit = {
+    .id = KVM_JOB_FIT,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+    .check = check,
+};

@@ -366,6 +366,23 @@ static void move_report_last(builder *b)
         for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++) g->nodes[i].inputs[k].node--;
 }
 
+/* Every node's parameters read as its run() will read them. The message names the job; values come from the spec. */
+static kvm_status check_nodes(builder *b)
+{
+    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
+        const kvm_node *n = &b->graph->nodes[i];
+        const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
+        kvm_job j = {.keep = b->keep,
+                     .params = {.v = n->params, .file = b->spec->file.at, .path = ""}};
+        kvm_status s = kvm_schema_check(j.params, kind->params, *b->keep, b->err);
+        if (!s && kind->check) s = kind->check(&j, b->err);
+        if (s)
+            return kvm_err_prefix(b->err, s, "%.*s: %.*s", KVM_STR_ARG(b->spec->file),
+                                  KVM_STR_ARG(n->label));
+    }
+    return KVM_OK;
+}
+
 static kvm_status build(builder *b, kvm_str reverse)
 {
     json_t *p;
@@ -382,7 +399,7 @@ static kvm_status build(builder *b, kvm_str reverse)
     TRY(add_evaluations(b));
     TRY(add_timing(b));
     move_report_last(b);
-    return KVM_OK;
+    return check_nodes(b);
 }
 
 /* ---- both directions ---- */

@@ -60,6 +60,8 @@ typedef struct kvm_job_kind {
     const char *const *outputs;  /* names, NULL-terminated, likewise */
     const struct kvm_field *params; /* base/yaml.h table: what params may hold */
     kvm_status (*run)(kvm_job *j, kvm_err *err);
+    /* NULL, or reads the parameters and nothing else, so that a plan refuses what run() would */
+    kvm_status (*check)(kvm_job *j, kvm_err *err);
 } kvm_job_kind;
 
 const kvm_job_kind *kvm_job_kind_of(kvm_kind_id id); /* NULL: unknown */

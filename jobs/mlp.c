@@ -22,12 +22,33 @@ static const kvm_field params[] = {
     {0},
 };
 
+/* Progress of one step as a share of all steps. */
+typedef struct share {
+    kvm_progress progress; /* what the training reports to */
+    kvm_progress *whole;   /* NULL: nobody looks */
+    ptrdiff_t step, steps;
+} share;
+
+static void show_share(kvm_progress *p, double done, double total, const char *unit, double eta)
+{
+    (void)unit;
+    (void)eta; /* of this step alone */
+    const share *s = p->ctx;
+    kvm_progress_at(s->whole, (double)s->step + done / total, (double)s->steps, "maps");
+}
+
+static bool share_cancelled(kvm_progress *p)
+{
+    return kvm_progress_cancelled(((const share *)p->ctx)->whole);
+}
+
 typedef struct training {
     kvm_job *job;
     kvm_compute *compute;
     kvm_rows *source, *target;
     kvm_translator closed, mlp;
     kvm_mlp_options options;
+    share share;
     kvm_arena scratch;
     json_t *layers;
 } training;
@@ -47,7 +68,6 @@ static kvm_status read_options(training *t, kvm_err *err)
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "per_head"), false, &o->per_head, err));
     o->seed = (uint64_t)seed;
     o->split_seed = (uint64_t)split_seed;
-    o->progress = j->progress;
     return KVM_OK;
 }
 
@@ -91,6 +111,8 @@ static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *e
                                                                  : KVM_SPACE_K;
     kvm_mlp_figures figures;
     kvm_mlp_options o = t->options;
+    o.progress = &t->share.progress;
+    t->share.step = i;
     kvm_str name = kvm_str_fmt(j->keep, "step-%td.checkpoint", i);
     if (!name.at) return kvm_nomem(err, j->keep);
     TRY(kvm_job_path(j, name.at, &o.checkpoint, err));
@@ -104,6 +126,8 @@ static kvm_status train_all(training *t, kvm_err *err)
     kvm_job *j = t->job;
     kvm_step *steps = kvm_new(j->keep, kvm_step, t->closed.count);
     if (!steps) return kvm_nomem(err, j->keep);
+    t->share = (share){.whole = j->progress, .steps = t->closed.count};
+    t->share.progress = (kvm_progress){show_share, share_cancelled, .ctx = &t->share};
     for (ptrdiff_t i = 0; i < t->closed.count; i++) {
         const kvm_status s = train_step(t, i, &steps[i], err);
         if (s)
@@ -146,6 +170,19 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return s ? s : kvm_job_put_cost(j, started, err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    training t = {.job = j};
+    return read_options(&t, err);
+}
+
 static const char *const inputs[] = {"source_capture", "target_capture", "translator", NULL};
 static const char *const outputs[] = {"translator", "figures", "cost", NULL};
-const kvm_job_kind kvm_job_mlp = {KVM_JOB_MLP, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_mlp = {
+    .id = KVM_JOB_MLP,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+    .check = check,
+};

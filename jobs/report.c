@@ -171,4 +171,10 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 static const char *const inputs[] = {"fit", "translator", "mlp?", "items.*", "figures.*",
                                      "ablation.*", "timing?", "cost.*", NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
-const kvm_job_kind kvm_job_report = {KVM_JOB_REPORT, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_report = {
+    .id = KVM_JOB_REPORT,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+};

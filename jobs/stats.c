@@ -13,6 +13,17 @@ static const kvm_field params[] = {
     {0},
 };
 
+static kvm_status read_params(kvm_job *j, kvm_moments_options *o, kvm_err *err)
+{
+    ptrdiff_t seed, mib;
+    TRY(kvm_job_i64(j, "seed", 0, 0, INT64_MAX, &seed, err));
+    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o->fraction, err));
+    TRY(kvm_job_i64(j, "memory_mib", 1024, 1, 1 << 24, &mib, err));
+    o->seed = (uint64_t)seed;
+    o->budget = (size_t)mib << 20;
+    return KVM_OK;
+}
+
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
@@ -20,17 +31,12 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     kvm_compute *c;
     kvm_rows *rows_a, *rows_b;
     kvm_str path;
-    ptrdiff_t seed, mib;
     kvm_moments_options o = {.progress = j->progress};
     TRY(kvm_job_need_input(j, "a", &a, err));
     TRY(kvm_job_compute(j, &c, err));
-    TRY(kvm_job_i64(j, "seed", 0, 0, INT64_MAX, &seed, err));
-    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o.fraction, err));
-    TRY(kvm_job_i64(j, "memory_mib", 1024, 1, 1 << 24, &mib, err));
+    TRY(read_params(j, &o, err));
     TRY(kvm_job_path(j, "moments.safetensors", &path, err));
     TRY(kvm_rows_open(&rows_a, j->keep, a->path, err));
-    o.seed = (uint64_t)seed;
-    o.budget = (size_t)mib << 20;
     o.hash_a = a->sha;
     if (b) {
         o.hash_b = b->sha;
@@ -44,6 +50,19 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return kvm_job_put_cost(j, started, err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    kvm_moments_options o = {0};
+    return read_params(j, &o, err);
+}
+
 static const char *const inputs[] = {"a", "b?", NULL};
 static const char *const outputs[] = {"moments", "cost", NULL};
-const kvm_job_kind kvm_job_stats = {KVM_JOB_STATS, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_stats = {
+    .id = KVM_JOB_STATS,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+    .check = check,
+};

@@ -275,6 +275,19 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return kvm_job_put_json(j, "timing", "timing.json", json_incref(figures), err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    timing t = {.job = j};
+    return read_params(&t, err);
+}
+
 static const char *const inputs[] = {"translator", NULL};
 static const char *const outputs[] = {"timing", NULL};
-const kvm_job_kind kvm_job_timing = {KVM_JOB_TIMING, inputs, outputs, params, run};
+const kvm_job_kind kvm_job_timing = {
+    .id = KVM_JOB_TIMING,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .run = run,
+    .check = check,
+};

@@ -150,6 +150,40 @@ static void an_unknown_ablation_lists_those_there_are(void **state)
     check_contains(err.msg, "rotated");
 }
 
+/* what a job would refuse when it runs is refused when it is planned */
+static void ranges_are_checked_before_anything_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *section, *part;
+    } bad[] = {
+        {"fit: {lambda: -1}\n", "lambda"},
+        {"fit: {k: 0}\n", "k is 0"},
+        {"fit: {keys: x}\n", "keys"},
+        {"fit: {gates: {r2: 1}}\n", "no gate"},
+        {"mlp: {hidden: 0}\n", "hidden"},
+        {"timing: {lengths: [64, 64]}\n", "ascend"},
+        {"timing: {rounds: 0}\n", "rounds"},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        kvm_spec s;
+        kvm_err err;
+        kvm_compute *c;
+        kvm_graph g[2];
+        ptrdiff_t n;
+        const kvm_str yaml = kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, bad[i].section);
+        kvm_status st = read(yaml.at, &s, &err);
+        if (!st) {
+            check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+                     &err);
+            st = kvm_spec_graphs(&s, &arena, c, g, &n, &err);
+        }
+        assert_int_not_equal(st, KVM_OK);
+        check_contains(err.msg, bad[i].part);
+        check_contains(err.msg, "pair.yaml");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +191,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_input_points_backwards, setup, teardown),
         cmocka_unit_test_setup_teardown(both_directions_share_captures, setup, teardown),
         cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(ranges_are_checked_before_anything_runs, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are, setup,
                                         teardown),
