@@ -3,17 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool one_of(char c, const char *set)
+{
+    return c && strchr(set, c);
+}
+
 /* The start of a file's field that spreadsheets take for a formula. */
 static bool formula(kvm_str s)
 {
-    return s.len > 0 && memchr("=+-@\t\r", s.at[0], 6);
+    return s.len > 0 && one_of(s.at[0], "=+-@\t\r");
 }
 
 static void put_field(kvm_text *out, kvm_str s)
 {
     bool quoted = formula(s);
     for (ptrdiff_t i = 0; i < s.len && !quoted; i++)
-        quoted = memchr(",\"\r\n", s.at[i], 4) != NULL;
+        quoted = one_of(s.at[i], ",\"\r\n");
     if (!quoted) {
         kvm_text_add(out, s);
         return;

@@ -28,7 +28,7 @@ kvm_str kvm_doc__str(kvm_doc_reader *r, kvm_jat at, const char *key)
 
 double kvm_doc__num(kvm_doc_reader *r, kvm_jat at, const char *key)
 {
-    double out = (double)NAN;
+    double out = KVM_NONE;
     if (!r->status)
         hold(r, kvm_json_f64_or(kvm_doc__get(r, at, key), out, &out, r->err));
     return out;
@@ -103,7 +103,7 @@ kvm_numbers kvm_doc__numbers_at(kvm_doc_reader *r, kvm_jat at)
     out.at = kvm_doc__list_at(r, at, sizeof *out.at, &out.n);
     for (ptrdiff_t i = 0; i < out.n; i++) {
         const json_t *v = json_array_get(at.v, (size_t)i);
-        out.at[i] = json_is_number(v) ? json_number_value(v) : (double)NAN;
+        out.at[i] = json_is_number(v) ? json_number_value(v) : KVM_NONE;
         if (!json_is_number(v) && !json_is_null(v))
             hold(r, kvm_json_f64(kvm_json_item(at, r->keep, i), &out.at[i], r->err));
     }
@@ -164,10 +164,9 @@ static void check_keys(kvm_doc_reader *r, kvm_jat doc)
     kvm_str known[KVM_SECTION_COUNT + OTHER_KEYS];
     memcpy(known, section_keys, sizeof section_keys);
     memcpy(known + KVM_SECTION_COUNT, other_keys, sizeof other_keys);
-    void *at = json_object_iter((json_t *)(uintptr_t)doc.v);
-    for (; at && !r->status;
-         at = json_object_iter_next((json_t *)(uintptr_t)doc.v, at)) {
-        const kvm_str key = kvm_str_of(json_object_iter_key(at));
+    kvm_str key;
+    const json_t *value;
+    for (void *at = NULL; !r->status && kvm_json_next(doc, &at, &key, &value);) {
         bool found = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             found |= kvm_str_eq(key, known[i]);
@@ -252,11 +251,12 @@ static void read_absent(kvm_doc_reader *r, kvm_jat doc)
     const kvm_jat at = kvm_doc__get(r, doc, "absent");
     for (int s = 0; s < KVM_SECTION_COUNT; s++)
         r->d->absent[s] = kvm_doc__str(r, at, section_keys[s].at);
-    void *it = kvm_json_has(at) ? json_object_iter((json_t *)(uintptr_t)at.v) : NULL;
-    for (; it && !r->status; it = json_object_iter_next((json_t *)(uintptr_t)at.v, it))
-        if (find_section(kvm_str_of(json_object_iter_key(it))) < 0)
-            hold(r, kvm_fail(r->err, KVM_FORMAT, "%s: absent: \"%s\" is no section",
-                             doc.file, json_object_iter_key(it)));
+    kvm_str key;
+    const json_t *value;
+    for (void *it = NULL; !r->status && kvm_json_next(at, &it, &key, &value);)
+        if (find_section(key) < 0)
+            hold(r, kvm_fail(r->err, KVM_FORMAT, "%s: absent: \"%.*s\" is no section",
+                             doc.file, KVM_STR_ARG(key)));
 }
 
 static void read_notes(kvm_doc_reader *r, kvm_jat doc)
@@ -320,14 +320,14 @@ double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suit
         sum += v;
         ++*suites;
     }
-    return *suites ? sum / (double)*suites : (double)NAN;
+    return *suites ? sum / (double)*suites : KVM_NONE;
 }
 
 int kvm_document_arm(const kvm_document *d)
 {
     if (d->translator.arm >= 0) return d->translator.arm;
     int best = -1;
-    double best_mean = -INFINITY;
+    double best_mean = -(double)INFINITY;
     for (int a = 0; a < KVM_ARM_COUNT; a++) {
         if (kvm_arms[a].group != KVM_ARM) continue;
         ptrdiff_t suites;

@@ -23,12 +23,11 @@ static void each_arm(kvm_doc_reader *r, kvm_jat at,
     const kvm_jat arms = kvm_doc__get(r, at, "arms");
     if (r->status || !kvm_json_has(arms)) return;
     r->status = kvm_json_object(arms, r->err);
-    json_t *object = (json_t *)(uintptr_t)arms.v; /* jansson iterates mutably only */
-    for (void *it = json_object_iter(object); it && !r->status;
-         it = json_object_iter_next(object, it)) {
-        const char *key = json_object_iter_key(it);
-        const kvm_arm arm = kvm_doc__arm(r, arms, kvm_str_of(key));
-        if (!r->status) fn(r, out, arm, kvm_doc__get(r, arms, key));
+    kvm_str key;
+    const json_t *value;
+    for (void *it = NULL; !r->status && kvm_json_next(arms, &it, &key, &value);) {
+        const kvm_arm arm = kvm_doc__arm(r, arms, key);
+        if (!r->status) fn(r, out, arm, kvm_doc__get(r, arms, key.at));
     }
 }
 
@@ -105,12 +104,10 @@ static kvm_stages read_stages(kvm_doc_reader *r, kvm_jat point, const char *key)
     const ptrdiff_t n = (ptrdiff_t)json_object_size(at.v);
     s.at = kvm_new(r->keep, kvm_stage, n);
     if (n && !s.at && !r->status) r->status = kvm_nomem(r->err, r->keep);
-    json_t *object = (json_t *)(uintptr_t)at.v;
-    for (void *it = json_object_iter(object); it && !r->status;
-         it = json_object_iter_next(object, it)) {
-        const char *name = json_object_iter_key(it);
-        s.at[s.n++] = (kvm_stage){kvm_str_of(name), kvm_doc__num(r, at, name)};
-    }
+    kvm_str name;
+    const json_t *value;
+    for (void *it = NULL; !r->status && kvm_json_next(at, &it, &name, &value);)
+        s.at[s.n++] = (kvm_stage){name, kvm_doc__num(r, at, name.at)};
     return s;
 }
 

@@ -31,7 +31,10 @@ static int decimals(double v, int digits)
     for (int i = 0; i < digits; i++) half /= 10;
     if (size + half < 1) return digits;
     int whole = 1;
-    for (; whole < digits && size + 10 * half * unit >= 10 * unit; unit *= 10) whole++;
+    while (whole < digits && size + 10 * half * unit >= 10 * unit) {
+        unit *= 10;
+        whole++;
+    }
     return digits - whole;
 }
 

@@ -130,9 +130,9 @@ static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
 static void tiles(kvm_page *p)
 {
     const kvm_verdict *v = p->verdict;
-    const double speedup = v->longest ? v->longest->speedup.value : (double)NAN;
+    const double speedup = v->longest ? v->longest->speedup.value : KVM_NONE;
     const double even =
-        kvm_est_has(v->break_even) ? ceil(v->break_even.value) : (double)NAN;
+        kvm_est_has(v->break_even) ? ceil(v->break_even.value) : KVM_NONE;
     kvm_str length = KVM_STR("");
     if (v->longest) {
         const kvm_str tokens = kvm_number(p->mem, v->longest->tokens, KVM_FORMAT_COUNT);
@@ -152,7 +152,7 @@ static void tiles(kvm_page *p)
                                                   : KVM_STR("tokens, interpolated"))
                         : v->break_even.note);
     const bool gates = p->d->gate_count > 0;
-    tile(p, "Gates passed", gates ? (double)v->gates_passed : (double)NAN,
+    tile(p, "Gates passed", gates ? (double)v->gates_passed : KVM_NONE,
          KVM_FORMAT_COUNT,
          gates ? kvm_str_fmt(p->mem, "of %td; %td failed, %td not measured",
                              p->d->gate_count, v->gates_failed, v->gates_unmeasured)

@@ -10,7 +10,7 @@ static void map_figure(kvm_page *p, const kvm_r2_map *m)
     double sum = 0;
     ptrdiff_t targets = 0;
     for (ptrdiff_t c = 0; c < m->cols; c++) {
-        double best = -INFINITY;
+        double best = -(double)INFINITY;
         for (ptrdiff_t r = 0; r < m->rows; r++)
             if (m->r2[r * m->cols + c] > best) best = m->r2[r * m->cols + c];
         if (isfinite(best)) sum += best, targets++;
@@ -26,8 +26,8 @@ static void map_figure(kvm_page *p, const kvm_r2_map *m)
         .col_title = KVM_STR("target layer"),
         .lo = 0,
         .hi = 1};
-    const kvm_str mean = kvm_number(
-        p->mem, targets ? sum / (double)targets : (double)NAN, KVM_FORMAT_R2);
+    const kvm_str mean =
+        kvm_number(p->mem, targets ? sum / (double)targets : KVM_NONE, KVM_FORMAT_R2);
     kvm_page__figure(
         p, m->title,
         kvm_str_fmt(p->mem, "best single layer, mean R² %.*s", KVM_STR_ARG(mean)));

@@ -32,7 +32,7 @@ static double worth_showing(const kvm_suite *s)
         if (kvm_arms[a].group != KVM_CONTROL) most = fmax(most, v);
         worst = fmax(worst, v);
     }
-    return most > 0 && worst > 2 * most ? 1.5 * most : (double)NAN;
+    return most > 0 && worst > 2 * most ? 1.5 * most : KVM_NONE;
 }
 
 /* One suite: a bar for every cache the target could continue on. */
@@ -51,7 +51,7 @@ static void suite_figure(kvm_page *p, const kvm_suite *s)
     const kvm_mark chance = {s->chance, KVM_STR("chance"), false};
     const bool marked = isfinite(s->chance) && s->chance != 0;
     const bool share = s->format == KVM_FORMAT_PERCENT;
-    const double cut = s->lower_better ? worth_showing(s) : (double)NAN;
+    const double cut = s->lower_better ? worth_showing(s) : KVM_NONE;
     const kvm_bar_chart chart = {
         .title = s->title,
         .desc = KVM_STR("Score of the target on each cache, with 95 % intervals."),
@@ -126,37 +126,43 @@ kvm_status kvm_page__quality(kvm_page *p)
     return KVM_OK;
 }
 
-kvm_status kvm_page__needle(kvm_page *p)
+/* The recall of every cache that occurs, bands for the translators only: with all of
+ * them the figure would be one blot. */
+static kvm_status needle_series(kvm_page *p, kvm_series series[KVM_ARM_COUNT],
+                                ptrdiff_t *count)
 {
     const ptrdiff_t n = p->d->needle.count;
-    if (!kvm_page__section(p, KVM_SECTION_NEEDLE, n > 0)) return KVM_OK;
-    kvm_page__lede(p, KVM_STR("Share of prompts in which the answer hidden in the "
-                              "prefix comes back, by length of the prefix."));
     double *x = kvm_new(p->mem, double, n);
-    kvm_series series[KVM_ARM_COUNT];
-    ptrdiff_t count = 0;
     if (!x) return kvm_nomem(p->err, p->mem);
     for (ptrdiff_t i = 0; i < n; i++) x[i] = p->d->needle.points[i].tokens;
     for (int a = 0; a < KVM_ARM_COUNT; a++) {
         double *y = kvm_new(p->mem, double, 3 * n);
         if (!y) return kvm_nomem(p->err, p->mem);
-        bool any = false, band = true;
+        bool any = false;
         for (ptrdiff_t i = 0; i < n; i++) {
             const kvm_est e = p->d->needle.points[i].arms[a];
             y[i] = e.value, y[n + i] = e.low, y[2 * n + i] = e.high;
             any |= p->d->needle.points[i].present[a];
         }
-        band = kvm_arms[a].group == KVM_ARM;
-        if (any)
-            series[count++] = (kvm_series){.name = kvm_str_of(kvm_arms[a].label),
-                                           .x = x,
-                                           .y = y,
-                                           .low = band ? y + n : NULL,
-                                           .high = band ? y + 2 * n : NULL,
-                                           .n = n,
-                                           .look = kvm_look_arm((kvm_arm)a),
-                                           .dashed = kvm_arms[a].group == KVM_CONTROL};
+        if (!any) continue;
+        const bool band = kvm_arms[a].group == KVM_ARM;
+        series[(*count)++] = (kvm_series){.name = kvm_str_of(kvm_arms[a].label),
+                                          .x = x,
+                                          .y = y,
+                                          .low = band ? y + n : NULL,
+                                          .high = band ? y + 2 * n : NULL,
+                                          .n = n,
+                                          .look = kvm_look_arm((kvm_arm)a),
+                                          .dashed = kvm_arms[a].group == KVM_CONTROL};
     }
+    return KVM_OK;
+}
+
+static kvm_status needle_figure(kvm_page *p)
+{
+    kvm_series series[KVM_ARM_COUNT];
+    ptrdiff_t count = 0;
+    TRY(needle_series(p, series, &count));
     const kvm_line_chart chart = {
         .title = KVM_STR("Needle recall by length"),
         .desc = KVM_STR("Recall of the hidden answer on each cache against the length "
@@ -172,13 +178,25 @@ kvm_status kvm_page__needle(kvm_page *p)
               .hi = 1},
         .series = series,
         .series_count = count};
-    kvm_page__grid(p, 2);
-    kvm_page__figure(p, KVM_STR("Recall by length"),
-                     kvm_str_fmt(p->mem, "%.*s items at each length",
-                                 KVM_STR_ARG(kvm_number(p->mem, p->d->needle.items,
-                                                        KVM_FORMAT_COUNT))));
+    const kvm_str items = kvm_number(p->mem, p->d->needle.items, KVM_FORMAT_COUNT);
+    kvm_page__figure(
+        p, KVM_STR("Recall by length"),
+        isfinite(p->d->needle.items)
+            ? kvm_str_fmt(p->mem, "%.*s items at each length", KVM_STR_ARG(items))
+            : KVM_STR("number of items not stated"));
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
+    return KVM_OK;
+}
+
+kvm_status kvm_page__needle(kvm_page *p)
+{
+    if (!kvm_page__section(p, KVM_SECTION_NEEDLE, p->d->needle.count > 0))
+        return KVM_OK;
+    kvm_page__lede(p, KVM_STR("Share of prompts in which the answer hidden in the "
+                              "prefix comes back, by length of the prefix."));
+    kvm_page__grid(p, 2);
+    TRY(needle_figure(p));
     const kvm_table recall = kvm_report_table_recall(p->mem, p->d);
     kvm_page__html(p, "<div class=\"beside\">");
     TRY(kvm_page__table(p, &recall, false));

@@ -76,7 +76,7 @@ const char *const kvm_page_css[] = {
     "border-bottom:1px solid var(--soft);vertical-align:bottom;line-height:1.3}",
     "tbody{border-bottom:1px solid var(--line)}",
     "tbody th{font-weight:600}",
-    "td{min-width:4.5rem}td:last-child:not(.n){min-width:11rem}",
+    "td{min-width:5.8rem}td:last-child:not(.n){min-width:11rem}",
     ".n{text-align:right;white-space:nowrap;min-width:0}",
     "thead .n{white-space:normal}",
     ".tall small{display:block;line-height:1.2}",
@@ -106,8 +106,7 @@ const char *const kvm_page_css[] = {
     ".tiles{grid-template-columns:repeat(6,1fr)}.columns{break-inside:avoid}"
     "main,header,footer{max-width:none;padding:0}nav,summary{display:none}"
     "section{break-before:auto;margin-top:1.6rem}h2,h3,.lede,figcaption{break-after:"
-    "avoid}"
-    ".beside table{font-size:7pt}.beside th,.beside td{padding-right:.35rem}"
+    "avoid}.lede{break-inside:avoid}.beside{grid-column:1/-1}"
     "td,td:last-child:not(.n){min-width:0}"
     "figure,tr,.verdict,.tiles{break-inside:avoid}.scroll{overflow:visible}"
     ".g2{grid-template-columns:1fr 1fr}.g3{grid-template-columns:1fr 1fr 1fr}"

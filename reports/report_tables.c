@@ -107,7 +107,7 @@ kvm_table kvm_report_table_quality(kvm_arena *keep, const kvm_document *d)
 static kvm_est point_only(const kvm_suite_arm *arm)
 {
     if (!arm->present) return kvm_est_missing(KVM_STR("this arm was not run"));
-    return (kvm_est){arm->score.value, (double)NAN, (double)NAN, arm->score.note};
+    return (kvm_est){arm->score.value, KVM_NONE, KVM_NONE, arm->score.note};
 }
 
 kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d)
@@ -187,7 +187,7 @@ kvm_table kvm_report_table_recall(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, p->achieved, KVM_FORMAT_COUNT);
         for (int a = 0; a < n; a++) {
             const kvm_est e = p->arms[arms[a]];
-            kvm_table_est(&t, (kvm_est){e.value, (double)NAN, (double)NAN, e.note},
+            kvm_table_est(&t, (kvm_est){e.value, KVM_NONE, KVM_NONE, e.note},
                           KVM_FORMAT_PERCENT);
         }
     }
@@ -289,8 +289,9 @@ kvm_table kvm_report_table_maps(kvm_arena *keep, const kvm_document *d)
                                 COLUMNS(columns));
     for (ptrdiff_t m = 0; m < d->map_count; m++)
         for (ptrdiff_t i = 0; i < d->maps[m].rows * d->maps[m].cols; i++) {
+            const ptrdiff_t source = i / d->maps[m].cols;
             words(&t, d->maps[m].title);
-            kvm_table_num(&t, (double)(i / d->maps[m].cols), KVM_FORMAT_COUNT);
+            kvm_table_num(&t, (double)source, KVM_FORMAT_COUNT);
             kvm_table_num(&t, (double)(i % d->maps[m].cols), KVM_FORMAT_COUNT);
             kvm_table_num(&t, d->maps[m].r2[i], KVM_FORMAT_R2);
         }
@@ -312,7 +313,7 @@ kvm_table kvm_report_table_greedy(kvm_arena *keep, const kvm_document *d)
                 words(&t, d->greedy[g].title);
                 kvm_table_num(&t, (double)layer->target, KVM_FORMAT_COUNT);
                 kvm_table_num(&t, (double)(i + 1), KVM_FORMAT_COUNT);
-                kvm_table_num(&t, i < layer->order.n ? layer->order.at[i] : (double)NAN,
+                kvm_table_num(&t, i < layer->order.n ? layer->order.at[i] : KVM_NONE,
                               KVM_FORMAT_COUNT);
                 kvm_table_num(&t, layer->r2.at[i], KVM_FORMAT_R2);
             }

@@ -68,7 +68,7 @@ static void sort(double *x, ptrdiff_t n)
 
 double kvm_quantile(const double *sorted, ptrdiff_t n, double q)
 {
-    if (n <= 0) return NAN;
+    if (n <= 0) return KVM_NONE;
     const double at = q * (double)(n - 1);
     ptrdiff_t lo = (ptrdiff_t)floor(at);
     if (lo < 0) lo = 0;
@@ -140,8 +140,7 @@ static void mean_row(const boot *b, const double *sum, ptrdiff_t to)
 {
     double *mean = b->means + to * KVM_ARM_COUNT;
     for (int a = 0; a < KVM_ARM_COUNT; a++)
-        mean[a] =
-            b->s->item[a] ? mean_of(b->s, sum[a], sum[KVM_ARM_COUNT]) : (double)NAN;
+        mean[a] = b->s->item[a] ? mean_of(b->s, sum[a], sum[KVM_ARM_COUNT]) : KVM_NONE;
 }
 
 static void add_row(double *sum, const double *row)
@@ -371,7 +370,7 @@ kvm_est kvm_break_even(const double *tokens, const double *cold, const double *s
             last_slow = i;
     }
     if (last_slow < 0)
-        return (kvm_est){tokens[0], NAN, NAN,
+        return (kvm_est){tokens[0], KVM_NONE, KVM_NONE,
                          KVM_STR("at or below the shortest length measured")};
     if (!sooner) return kvm_est_missing(KVM_STR("not sooner at any length measured"));
     if (last_slow == n - 1)

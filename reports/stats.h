@@ -14,6 +14,8 @@
 #include "base/rng.h"
 #include "base/str.h"
 
+#define KVM_NONE ((double)NAN) /* no value */
+
 typedef struct kvm_est {
     double value;     /* NaN: missing, and note says why */
     double low, high; /* 95 % interval, or quartiles of a timing; NaN: none */
@@ -30,11 +32,11 @@ static inline bool kvm_est_has_interval(kvm_est e)
 }
 static inline kvm_est kvm_est_of(double value)
 {
-    return (kvm_est){value, NAN, NAN, {"", 0}};
+    return (kvm_est){value, KVM_NONE, KVM_NONE, {"", 0}};
 }
 static inline kvm_est kvm_est_missing(kvm_str why)
 {
-    return (kvm_est){NAN, NAN, NAN, why};
+    return (kvm_est){KVM_NONE, KVM_NONE, KVM_NONE, why};
 }
 /* kvm_est_json - {"value","low","high","note"}, absent members left out, a missing
  * value as null; gives a new reference, NULL when memory is out */

@@ -260,7 +260,7 @@ kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from
 
 double kvm_svg__at(const kvm_scale *s, double v)
 {
-    if (!isfinite(v) || (s->log && v <= 0)) return (double)NAN;
+    if (!isfinite(v) || (s->log && v <= 0)) return KVM_NONE;
     double t = s->log ? (log(v) - log(s->lo)) / (log(s->hi) - log(s->lo))
                       : (v / 2 - s->lo / 2) / (s->hi / 2 - s->lo / 2);
     t = t > 0 ? (t < 1 ? t : 1) : 0;
@@ -271,9 +271,10 @@ static int linear_ticks(double *tick, const kvm_scale *s, bool whole, int most)
 {
     double step = nice_step((s->hi - s->lo) / most);
     if (whole && step < 1) step = 1;
+    const double first = ceil(s->lo / step - 1e-9);
     int n = 0;
-    for (double k = ceil(s->lo / step - 1e-9); n < KVM_SVG_TICKS; k++) {
-        const double v = k * step;
+    while (n < KVM_SVG_TICKS) {
+        const double v = (first + n) * step;
         if (v > s->hi + 1e-9 * step) break;
         tick[n++] = fabs(v) < step * 1e-9 ? 0 : v;
     }
@@ -287,8 +288,10 @@ static int power_ticks(double *tick, const kvm_scale *s, double base, int most)
     const double last = floor(log(s->hi) / log(base) + 1e-9);
     const double stride = fmax(1, ceil((last - first + 1) / most));
     int n = 0;
-    for (double k = first; k <= last && n < KVM_SVG_TICKS; k += stride)
-        tick[n++] = pow(base, k);
+    while (n < KVM_SVG_TICKS && first + n * stride <= last) {
+        tick[n] = pow(base, first + n * stride);
+        n++;
+    }
     return n;
 }
 
@@ -299,12 +302,13 @@ int kvm_svg__ticks(double tick[KVM_SVG_TICKS], const kvm_scale *s, const kvm_axi
     if (axis->doubling && s->hi / s->lo >= 2) return power_ticks(tick, s, 2, most);
     const double decades = log10(s->hi) - log10(s->lo);
     if (decades >= 2) return power_ticks(tick, s, 10, most);
-    static const double lead[] = {1, 2, 5};
+    static const double lead[] = {1, 2, 5}; /* of at most three decades: nine ticks */
+    const double decade = pow(10, floor(log10(s->lo)));
     int n = 0;
-    for (double k = floor(log10(s->lo)); k <= log10(s->hi) && n < KVM_SVG_TICKS; k++)
-        for (int i = 0; i < 3 && n < KVM_SVG_TICKS; i++) {
-            const double v = lead[i] * pow(10, k);
-            if (v >= s->lo && v <= s->hi) tick[n++] = v;
-        }
+    for (int i = 0; i < 9; i++) {
+        const int up = i / 3;
+        const double v = lead[i % 3] * decade * pow(10, up);
+        if (v >= s->lo && v <= s->hi) tick[n++] = v;
+    }
     return n >= 2 ? n : linear_ticks(tick, s, false, most);
 }

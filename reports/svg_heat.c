@@ -87,9 +87,10 @@ static void ramp(kvm_text *out, const kvm_heat_map *h, double y)
     }
     double x = LEFT;
     char room[16];
-    for (int i = 0; i <= 10; i++, x += 11) {
+    for (int i = 0; i <= 10; i++) {
         snprintf(room, sizeof room, "h%d", i);
         swatch(out, room, x, y, 11);
+        x += 11;
     }
     kvm_svg__tick(out, LEFT, y + 22, "t num", 's', h->lo, KVM_FORMAT_NUMBER);
     kvm_svg__tick(out, x, y + 22, "t num", 'e', h->hi, KVM_FORMAT_NUMBER);

@@ -14,8 +14,8 @@ typedef struct frame {
 static void extent(const kvm_line_chart *c, double *xlo, double *xhi, double *ylo,
                    double *yhi)
 {
-    *xlo = *ylo = INFINITY;
-    *xhi = *yhi = -INFINITY;
+    *xlo = *ylo = (double)INFINITY;
+    *xhi = *yhi = -(double)INFINITY;
     for (ptrdiff_t s = 0; s < c->series_count; s++) {
         const kvm_series *it = &c->series[s];
         for (ptrdiff_t i = 0; i < it->n; i++) {

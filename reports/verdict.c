@@ -108,7 +108,7 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
     static const kvm_arm donors[] = {KVM_ARM_RAW_SOURCE, KVM_ARM_WRONG_DONOR,
                                      KVM_ARM_ZERO};
     int best = -1;
-    double most = -INFINITY;
+    double most = -(double)INFINITY;
     for (int i = 0; i < 3; i++) {
         ptrdiff_t suites;
         const double mean = kvm_mean_ratio(d, (int)donors[i], 0, &suites);

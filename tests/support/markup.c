@@ -37,7 +37,8 @@ static void check_characters(scan *s)
 
 static char peek(const scan *s)
 {
-    return s->at < s->text.len ? s->text.at[s->at] : 0;
+    if (s->at >= s->text.len) return 0;
+    return s->text.at[s->at];
 }
 
 static kvm_str name(scan *s)

@@ -145,13 +145,13 @@ static void quantiles_are_numpys(void **at)
             const double t = x[j];
             x[j] = x[j - 1], x[j - 1] = t;
         }
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)want, key, value)
-    {
+    const kvm_jat all = {.v = want, .file = "", .path = ""};
+    kvm_str key;
+    const json_t *value;
+    for (void *it = NULL; kvm_json_next(all, &it, &key, &value);) {
         double q;
-        assert_true(kvm_str_to_f64(kvm_str_of(key), &q));
-        near(kvm_quantile(x, n, q), json_number_value(value), 1e-15, key);
+        assert_true(kvm_str_to_f64(key, &q));
+        near(kvm_quantile(x, n, q), json_number_value(value), 1e-15, key.at);
     }
     assert_true(isnan(kvm_quantile(x, 0, 0.5)));
     near(kvm_quantile(x, 1, 0.9), x[0], 0, "one value");
