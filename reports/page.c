@@ -123,8 +123,8 @@ static void tile(kvm_page *p, const char *name, double v, kvm_format format,
 
 static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
 {
-    return n ? kvm_str_fmt(p->mem, "mean of %td %s", n, n == 1 ? "suite" : "suites")
-             : KVM_STR("no suite has it");
+    return n ? kvm_str_fmt(p->mem, "mean of %td %s", n, n == 1 ? "measure" : "measures")
+             : KVM_STR("no measure has it");
 }
 
 static void tiles(kvm_page *p)

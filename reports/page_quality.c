@@ -43,9 +43,9 @@ static void suite_figure(kvm_page *p, const kvm_suite *s)
     kvm_arm_group last = KVM_ANCHOR;
     for (int a = 0; a < KVM_ARM_COUNT; a++) {
         if (!s->arms[a].present) continue;
-        bars[n++] =
-            (kvm_bar){kvm_str_of(kvm_arms[a].label), s->arms[a].score,
-                      kvm_look_arm((kvm_arm)a), n > 0 && kvm_arms[a].group != last};
+        const bool new_group = n > 0 && kvm_arms[a].group != last;
+        bars[n++] = (kvm_bar){kvm_str_of(kvm_arms[a].label), s->arms[a].score,
+                              kvm_look_arm((kvm_arm)a), new_group};
         last = kvm_arms[a].group;
     }
     const kvm_mark chance = {s->chance, KVM_STR("chance"), false};

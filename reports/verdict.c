@@ -88,7 +88,7 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
         return;
     }
     say(p, kvm_str_fmt(p->mem, "On %td %s, ", v->retention_suites,
-                       v->retention_suites == 1 ? "suite" : "suites"));
+                       v->retention_suites == 1 ? "measure" : "measures"));
     say(p, d->target.name);
     say(p, KVM_STR(" keeps "));
     say_number(p, v->retention, KVM_FORMAT_PERCENT);

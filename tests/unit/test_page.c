@@ -122,7 +122,7 @@ static void the_verdict_speaks_first(void **at)
     kvm_err err = {0};
     check_ok(kvm_report_verdict(&headline, &sentence, &s->keep, sample(s), &err), &err);
     check_str(headline, "The translated cache serves.");
-    check_contains(sentence.at, "On 4 suites, zoo-large keeps ");
+    check_contains(sentence.at, "On 4 measures, zoo-large keeps ");
     check_contains(sentence.at, " of the gap between the two models");
     check_contains(sentence.at, "At 32,768 tokens the first token comes ");
     check_contains(sentence.at, "7 of 8 gates passed: Error concentration c_K, worst "
