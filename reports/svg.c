@@ -251,7 +251,7 @@ kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from
         return s;
     }
     widen_linear(&s);
-    if (axis->fixed) return s;
+    if (axis->fixed || axis->whole) return s;
     const double step = nice_step((s.hi - s.lo) / 5);
     s.lo = floor(s.lo / step + 1e-9) * step;
     s.hi = ceil(s.hi / step - 1e-9) * step;

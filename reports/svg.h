@@ -27,7 +27,7 @@ typedef struct kvm_axis {
     kvm_format format; /* of the tick labels */
     bool log;          /* values <= 0 are left out */
     bool doubling;     /* of a log axis: ticks at powers of two */
-    bool whole;        /* of a linear axis: ticks at whole numbers */
+    bool whole; /* of a linear axis: ticks at whole numbers, ends at the data's */
     bool fixed; /* range is lo ... hi; values beyond are drawn at the edge, marked */
     double lo, hi;
 } kvm_axis;

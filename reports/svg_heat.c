@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-enum { LEFT = 26, TOP = 34, CELL_MOST = 62, CELL_LEAST = 6, LABELLED = 27 };
+enum { LEFT = 26, TOP = 34, CELL_MOST = 62, CELL_LEAST = 4, LABELLED = 27 };
 
 /* The class of a cell: its step of the ramp, "hu" below the ramp, "hn" not measured. */
 static const char *heat_class(char room[8], double v, double lo, double hi)
@@ -34,11 +34,12 @@ static void cell(kvm_text *out, const kvm_heat_map *h, ptrdiff_t row, ptrdiff_t 
     const double v = h->value[row * h->cols + col];
     const double x = LEFT + size * (double)col, y = TOP + size * (double)row;
     char room[16];
+    const double gap = size < 12 ? 0.2 : 1;
     const char *cls = heat_class(room, v, h->lo, h->hi);
     kvm_text_addf(out,
                   "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
                   "height=\"%.1f\"><title>%td \xe2\x86\x92 %td: ",
-                  cls, x + 0.5, y + 0.5, size - 1, size - 1, row, col);
+                  cls, x + gap / 2, y + gap / 2, size - gap, size - gap, row, col);
     if (isfinite(v))
         kvm_text_addf(out, "%.3f", v);
     else
@@ -53,12 +54,21 @@ static void cell(kvm_text *out, const kvm_heat_map *h, ptrdiff_t row, ptrdiff_t 
     kvm_svg__text(out, x + size / 2, y + size / 2 + 4, cls, 'm', kvm_str_of(room));
 }
 
+/* the least of 1, 2, 5, 10, 20, 50 ... that is not below `least` */
+static ptrdiff_t round_step(double least)
+{
+    ptrdiff_t step = 1;
+    for (int i = 0; (double)step < least; i++)
+        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
+    return step;
+}
+
 /* Layer numbers along both edges, as many as there is room for. */
 static void numbers(kvm_text *out, const kvm_heat_map *h, double size)
 {
     char room[24];
-    const ptrdiff_t every_row = size >= 12 ? 1 : (ptrdiff_t)ceil(12 / size);
-    const ptrdiff_t every_col = size >= 18 ? 1 : (ptrdiff_t)ceil(18 / size);
+    const ptrdiff_t every_row = round_step(12 / size);
+    const ptrdiff_t every_col = round_step(18 / size);
     for (ptrdiff_t r = 0; r < h->rows; r += every_row) {
         snprintf(room, sizeof room, "%td", r);
         kvm_svg__text(out, LEFT - 6, TOP + size * ((double)r + 0.5) + 4, "t num", 'e',

@@ -1,6 +1,6 @@
 #include "reports/svg_internal.h"
 
-enum { PLOT_HEIGHT = 210, MOST_LEGEND = 24, MARK_ROW = 14 };
+enum { PLOT_HEIGHT = 210, MOST_LEGEND = 24, MARK_ROW = 14, CROWD = 12 };
 
 /* Where the plot stands in the figure. */
 typedef struct frame {
@@ -193,7 +193,8 @@ void kvm_svg_lines(kvm_text *out, const kvm_line_chart *c)
     bool any = false;
     for (ptrdiff_t i = 0; i < c->series_count; i++) {
         const kvm_series *s = &c->series[i];
-        kvm_text_addf(out, "<g class=\"%s\">", s->look.name);
+        kvm_text_addf(out, "<g class=\"%s%s\">", s->look.name,
+                      c->series_count > CROWD ? " crowd" : "");
         for (ptrdiff_t from = 0, to; next_run(s, &f, &from, &to); from = to) {
             any = true;
             if (s->low && s->high) band(out, s, &f, from, to);
