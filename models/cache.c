@@ -1,4 +1,4 @@
-/* cache.c - what a model keeps between tokens: one slot per object, f32, head outermost. */
+/* cache.c - what a model keeps between tokens: one f32 slot per object. */
 #include <string.h>
 
 #include "models/model_internal.h"

@@ -1,8 +1,8 @@
 /* checkpoint.h - one face over a Hugging Face folder and a GGUF file.
  *
- * Layers ask for tensors by the rows of weights.def and see row-major views of the mapped
- * file: the format, the name prefix and the order of dimensions stay in here. Tensors that
- * nobody asks for (vision towers, prediction heads) are never looked at. */
+ * Layers ask for tensors by the rows of weights.def and see row-major views of the
+ * mapped file: the format, the name prefix and the order of dimensions stay in here.
+ * Tensors that nobody asks for (vision towers, prediction heads) are left alone. */
 #ifndef KVM_MODELS_CHECKPOINT_H
 #define KVM_MODELS_CHECKPOINT_H
 
@@ -17,8 +17,8 @@ typedef enum kvm_weight_id {
 
 typedef struct kvm_checkpoint kvm_checkpoint;
 
-/* kvm_checkpoint_open - path: a folder with config.json and safetensors, or a .gguf file.
- * KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
+/* kvm_checkpoint_open - path: a folder with config.json and safetensors, or a .gguf
+ * file. KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
 KVM_MUST kvm_status kvm_checkpoint_open(kvm_checkpoint **ck, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
 const kvm_config *kvm_checkpoint_config(const kvm_checkpoint *ck);

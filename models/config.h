@@ -1,8 +1,9 @@
 /* config.h - what a checkpoint says about its shape, in one form.
  *
- * Hugging Face's config.json (nested text_config, old and new rope dialects, layer_types
- * and their aliases) and the keys of a GGUF file end in the same struct; every number is
- * checked for range here, so that products of a few of them cannot overflow later. */
+ * Hugging Face's config.json (nested text_config, old and new rope dialects,
+ * layer_types and their aliases) and the keys of a GGUF file end in the same struct;
+ * every number is checked for range here, so that products of a few of them cannot
+ * overflow later. */
 #ifndef KVM_MODELS_CONFIG_H
 #define KVM_MODELS_CONFIG_H
 
@@ -47,14 +48,15 @@ typedef struct kvm_config {
     ptrdiff_t *window; /* (layers) tokens a layer sees; 0: all */
 } kvm_config;
 
-/* kvm_config_of_json / _of_gguf - out lives in keep. KVM_FORMAT, KVM_RANGE (the field and
- * what it may be) and KVM_UNSUPPORTED (what this file asks for and what runs instead). */
+/* kvm_config_of_json / _of_gguf - out lives in keep. KVM_FORMAT, KVM_RANGE (the field
+ * and what it may be) and KVM_UNSUPPORTED (what this file asks for and what runs
+ * instead). */
 KVM_MUST kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
                                        kvm_err *err);
 KVM_MUST kvm_status kvm_config_of_gguf(kvm_config *out, kvm_arena *keep,
                                        const kvm_gguf *g, kvm_err *err);
-/* kvm_config_hash - SHA-256 over the canonical text of the struct: equal for the two rope
- * dialects of one config */
+/* kvm_config_hash - SHA-256 over the canonical text of the struct: equal for the two
+ * rope dialects of one config */
 KVM_MUST kvm_status kvm_config_hash(const kvm_config *c, char hex[65],
                                     kvm_arena scratch, kvm_err *err);
 

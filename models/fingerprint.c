@@ -1,11 +1,12 @@
-/* fingerprint.c - who a model is: its config, its tokenizer and every byte of its weights.
+/* fingerprint.c - who a model is: its config, its tokenizer and every byte of its
+ * weights.
  *
- * The weights hash of one file is the file's SHA-256 (what sha256sum prints); of several,
- * SHA-256 over those digests, one a line, in order of the file names. Hashing takes a second
- * per 0.5-2 GB, so the digest of a large file is remembered under $XDG_CACHE_HOME/kvmill
- * (default ~/.cache/kvmill) by device, inode, size and both times: a file that changes gets
- * another ctime. A file changed within the last seconds is not remembered, as a second
- * change could keep its ctime. */
+ * The weights hash of one file is the file's SHA-256 (what sha256sum prints); of
+ * several, SHA-256 over those digests, one a line, in order of the file names. Hashing
+ * takes a second per 0.5-2 GB, so the digest of a large file is remembered under
+ * $XDG_CACHE_HOME/kvmill (default ~/.cache/kvmill) by device, inode, size and both
+ * times: a file that changes gets another ctime. A file changed within the last seconds
+ * is not remembered, as a second change could keep its ctime. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* forward.c - tokens through the stack, a chunk at a time.
  *
- * Activations of one chunk live in the model's own arena, which grows when a larger chunk
- * is asked for and never in decode. In the last block only the rows whose logits are wanted
- * go past the keys and values. */
+ * Activations of one chunk live in the model's own arena, which grows when a larger
+ * chunk is asked for and never in decode. In the last block only the rows whose logits
+ * are wanted go past the keys and values. */
 #include "models/model_internal.h"
 #include <string.h>
 

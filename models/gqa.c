@@ -1,4 +1,4 @@
-/* gqa.c - grouped-query attention with rotary positions (models.md sections 1.3, 2.1-2.3).
+/* gqa.c - grouped-query attention with rotary positions (models.md 1.3, 2.1-2.3).
  *
  *   x = norm(h); q, k, v = W x (+ b)         point 1: k, v
  *   q, k = rms per head, where the family has it    2: k

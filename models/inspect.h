@@ -1,4 +1,4 @@
-/* inspect.h - what a checkpoint would keep in its cache, as data for a person or a script. */
+/* inspect.h - what a checkpoint would keep in its cache, as data. */
 #ifndef KVM_MODELS_INSPECT_H
 #define KVM_MODELS_INSPECT_H
 
@@ -6,11 +6,13 @@
 #include "models/model.h"
 
 /* kvm_model_inspect - out is owned by keep:
- *   model    path, name, family, sizes, parameters, weight dtype and bytes, hashes
- *   position the rotary encoding: scaling, theta, factor, width, attention factor, context
- *   layers   [{layer, window, objects: [{object, what, shape, dtype, bytes_per_token,
- *            bytes_per_prompt, position, points: [{point, what}]}]}]
- *   totals   objects, bytes_per_token, bytes_per_prompt, bytes at lengths up to the context */
+ *   model     path, name, family, sizes, parameters, weight dtype and bytes, hashes
+ *   position  encoding, scaling, theta, width, attention_factor; factor,
+ *             original_context and query_temperature where there are such
+ *   layers    [{layer, kind, window, objects: [{object, what, shape, axes, dtype,
+ *             bytes_per_token, bytes_per_prompt, position, points: [{point, what}]}]}]
+ *   totals    objects, bytes_per_token, bytes_per_prompt,
+ *             at: [{tokens, bytes}] at lengths up to the context */
 KVM_MUST kvm_status kvm_model_inspect(json_t **out, kvm_arena *keep, const kvm_model *m,
                                       kvm_err *err);
 

@@ -1,10 +1,10 @@
 /* layer.h - what a layer kind is: load, forward and its cache objects side by side.
  *
  * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward;
- * both add to the residual stream. A kind is a constant table; its layers are structs that
- * begin with kvm_layer. Adding a kind is one file and one row in models/model.c.
+ * both add to the residual stream. A kind is a constant table; its layers are structs
+ * that begin with kvm_layer. Adding a kind is one file and one row in models/model.c.
  *
- * Shape letters: T tokens of a step, H kv heads, D head size, C capacity of the cache. */
+ * Shape letters: T tokens of a step, H kv heads, D head size, C cache capacity. */
 #ifndef KVM_MODELS_LAYER_H
 #define KVM_MODELS_LAYER_H
 
@@ -43,12 +43,12 @@ typedef struct kvm_layer_kind {
     ptrdiff_t (*objects)(const kvm_layer *l, kvm_object *out);
     /* bytes of scratch that a step of n tokens takes */
     size_t (*scratch)(const kvm_layer *l, ptrdiff_t n);
-    /* h (T, hidden): the last step->out rows += the layer's result; new rows of its objects
-     * go to the slots and to the capture */
+    /* h (T, hidden): the last step->out rows += the layer's result; new rows of its
+     * objects go to the slots and to the capture */
     kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor h,
                           kvm_err *err);
-    /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to point
-     * 3 and back, in place. NULL with objects. KVM_UNSUPPORTED: no way back. */
+    /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to
+     * point 3 and back, in place. NULL with objects. KVM_UNSUPPORTED: no way back. */
     kvm_status (*advance)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err);
@@ -71,7 +71,7 @@ extern const kvm_layer_kind kvm_gqa, kvm_ffn;
 KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int point,
                                   const float *rows, kvm_err *err);
 
-/* f32 rows of a step's scratch; NULL when it is spent (a wrong kvm_layer_kind.scratch) */
+/* f32 rows of a step's scratch; NULL when it is spent (kind->scratch is wrong) */
 kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width);
 static inline size_t kvm_step_rows_bytes(ptrdiff_t n, ptrdiff_t width)
 {

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* types that are numbers by themselves; the others need scales that are stored elsewhere */
+/* types that are numbers by themselves; the others need scales that are stored
+ * elsewhere */
 static bool readable(kvm_dtype d)
 {
     return d == KVM_F32 || d == KVM_F16 || d == KVM_BF16 || d == KVM_F64 ||

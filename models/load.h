@@ -1,5 +1,5 @@
-/* load.h - weights on their way from a checkpoint into a layer: shape against the config,
- * type against what kernels read, finite when asked, counted. */
+/* load.h - weights on their way from a checkpoint into a layer: shape against the
+ * config, type against what kernels read, finite when asked, counted. */
 #ifndef KVM_MODELS_LOAD_H
 #define KVM_MODELS_LOAD_H
 
@@ -26,8 +26,8 @@ typedef struct kvm_linear_row {
                                file holds them in pair order */
 } kvm_linear_row;
 
-/* KVM_NOTFOUND, KVM_SHAPE, KVM_DTYPE, KVM_NAN name the tensor; KVM_MISMATCH: a bias that
- * the config knows nothing of */
+/* KVM_NOTFOUND, KVM_SHAPE, KVM_DTYPE, KVM_NAN name the tensor; KVM_MISMATCH: a bias
+ * that the config knows nothing of */
 KVM_MUST kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row,
                                     kvm_weight **w, kvm_err *err);
 /* n numbers widened to f32, in keep: norms, biases, frequency divisors */

@@ -1,11 +1,12 @@
 /* model.h - a language model that lets its caches be looked at.
  *
- * A model is a stack of layers read from a checkpoint (HF folder or GGUF); weights stay as stored
- * (mmap). A cache holds every object of every layer for the tokens seen so far. kvm_model_forward
- * runs n more tokens through both, in one shot or in chunks, and may hand what it computes to a
- * capture sink at three points: 1 raw projection, 2 after the norm, 3 what an engine keeps
- * (models.md section 3). Rows can be put into an empty cache at each of these points; a cache is
- * usable only when every object of every layer has been injected for the same tokens.
+ * A model is a stack of layers read from a checkpoint (HF folder or GGUF); weights stay
+ * as stored (mmap). A cache holds every object of every layer for the tokens seen so
+ * far. kvm_model_forward runs n more tokens through both, in one shot or in chunks, and
+ * may hand what it computes to a capture sink at three points: 1 raw projection, 2
+ * after the norm, 3 what an engine keeps (models.md section 3). Rows can be put into an
+ * empty cache at each of these points; a cache is usable only when every object of
+ * every layer has been injected for the same tokens.
  *
  * Shape letters: L layers, H kv heads, D head size, T tokens, V vocabulary. */
 #ifndef KVM_MODELS_MODEL_H
@@ -31,109 +32,145 @@ enum { KVM_POINT_RAW = 1, KVM_POINT_NORMED = 2, KVM_POINT_ENGINE = 3 };
 typedef struct kvm_object {
     kvm_object_kind kind;
     ptrdiff_t layer;
-    ptrdiff_t heads, dim;   /* a row is heads*dim numbers, head outermost */
-    kvm_dtype dtype;        /* as the checkpoint's engine would keep it */
-    bool rotary;            /* point 3 is rotated by `rope`; points 1, 2 are not */
-    kvm_rope rope;          /* valid when rotary */
-    bool normed;            /* points 1 and 2 differ */
+    ptrdiff_t heads, dim; /* a row is heads*dim numbers, head outermost */
+    kvm_dtype dtype;      /* as the checkpoint's engine would keep it */
+    bool rotary;          /* point 3 is rotated by `rope`; points 1, 2 are not */
+    kvm_rope rope;        /* valid when rotary */
+    bool normed;          /* points 1 and 2 differ */
 } kvm_object;
 
 typedef struct kvm_model_info { /* values; strings borrow from the model */
     kvm_str path, family, name;
     ptrdiff_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
-    kvm_dtype weight_dtype;      /* of the majority of the matrix bytes */
+    kvm_dtype weight_dtype; /* of the majority of the matrix bytes */
     ptrdiff_t parameters;
-    ptrdiff_t weight_bytes;      /* as stored */
-    ptrdiff_t objects;           /* number of kvm_object, layer-major */
-    ptrdiff_t token_bytes;       /* cache bytes per token over all objects, stored dtype */
-    ptrdiff_t prompt_bytes;      /* cache bytes per prompt */
-    double flops_per_token;      /* matrices of the layers: 2 * parameters used per token */
-    double flops_per_logits;     /* of the head, per row of logits */
-    const char *fingerprint;     /* sha-256 hex over (config hash, tokenizer hash, weights hash) */
+    ptrdiff_t weight_bytes;  /* as stored */
+    ptrdiff_t objects;       /* number of kvm_object, layer-major */
+    ptrdiff_t token_bytes;   /* cache bytes per token over all objects, stored dtype */
+    ptrdiff_t prompt_bytes;  /* cache bytes per prompt */
+    double flops_per_token;  /* matrices of the layers: 2 * parameters used per token */
+    double flops_per_logits; /* of the head, per row of logits */
+    /* SHA-256 hex over (config hash, tokenizer hash or "-", weights hash) */
+    const char *fingerprint;
     const char *config_hash, *weights_hash; /* hex */
 } kvm_model_info;
 
 typedef struct kvm_model kvm_model;
 
 typedef struct kvm_model_options {
-    bool no_tokenizer;      /* do not look for one */
-    bool check_finite;      /* look for NaN/Inf in every weight at load (KVM_NAN names the tensor) */
+    bool no_tokenizer; /* do not look for one */
+    bool check_finite; /* look for NaN/Inf in every weight at load (KVM_NAN names the
+                          tensor) */
 } kvm_model_options;
 
-/* kvm_model_open - read config, tokenizer and weights; every tensor's shape and dtype is checked
- * against the config before anything runs. c is borrowed and must outlive the model.
- * KVM_FORMAT / KVM_SHAPE / KVM_UNSUPPORTED name file, tensor or config field, and the remedy. */
-KVM_MUST kvm_status kvm_model_open(kvm_model **m, kvm_arena *keep, kvm_compute *c, kvm_str path,
-                                   const kvm_model_options *o, kvm_err *err);
+/* kvm_model_open - read config, tokenizer and weights; every tensor's shape and dtype
+ * is checked against the config before anything runs. c is borrowed and must outlive
+ * the model. KVM_FORMAT / KVM_SHAPE / KVM_UNSUPPORTED name file, tensor or config
+ * field, and the remedy. */
+KVM_MUST kvm_status kvm_model_open(kvm_model **m, kvm_arena *keep, kvm_compute *c,
+                                   kvm_str path, const kvm_model_options *o,
+                                   kvm_err *err);
 const kvm_model_info *kvm_model_info_of(const kvm_model *m);
-const kvm_object *kvm_model_object(const kvm_model *m, ptrdiff_t i); /* i < info.objects */
+/* i < info.objects */
+const kvm_object *kvm_model_object(const kvm_model *m, ptrdiff_t i);
 /* index of an object, -1 when the layer has none of that kind */
-ptrdiff_t kvm_model_find_object(const kvm_model *m, kvm_object_kind kind, ptrdiff_t layer);
-const kvm_tokenizer *kvm_model_tokenizer(const kvm_model *m); /* NULL with no_tokenizer */
+ptrdiff_t kvm_model_find_object(const kvm_model *m, kvm_object_kind kind,
+                                ptrdiff_t layer);
+/* NULL with no_tokenizer */
+const kvm_tokenizer *kvm_model_tokenizer(const kvm_model *m);
 kvm_compute *kvm_model_compute(const kvm_model *m);
 
 /* ---- cache ---- */
 
 typedef struct kvm_cache kvm_cache;
-/* capacity in tokens; KVM_RANGE beyond the model's context (naming both). Memory is reserved, touched as used. */
+/* capacity in tokens; KVM_RANGE beyond the model's context (naming both). Memory is
+ * reserved, touched as used. */
 KVM_MUST kvm_status kvm_cache_new(kvm_cache **c, kvm_arena *keep, const kvm_model *m,
                                   ptrdiff_t capacity, kvm_err *err);
-ptrdiff_t kvm_cache_length(const kvm_cache *c);  /* tokens seen; the next token's position */
-size_t kvm_cache_bytes(const kvm_cache *c);      /* in use */
+/* tokens seen; the next token's position */
+ptrdiff_t kvm_cache_length(const kvm_cache *c);
+size_t kvm_cache_bytes(const kvm_cache *c); /* in use */
 void kvm_cache_clear(kvm_cache *c);
-/* keep the first `length` tokens; KVM_RANGE when there are fewer. Scoring several continuations of one prefix = truncate between them. */
+/* keep the first `length` tokens; KVM_RANGE when there are fewer. Scoring several
+ * continuations of one prefix = truncate between them. */
 KVM_MUST kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err);
-KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err); /* same model, enough capacity */
-/* Point-3 view of an object: (H,T,D), T = kvm_cache_length, head stride = capacity*D; borrows, dies with the next forward */
-KVM_MUST kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object, kvm_tensor *view, kvm_err *err);
-/* kvm_cache_read - rows [from, from+n) of an object as f32 (n, H*D), taken back to `point`: 3 as kept; 2 strips the rotary
- * (exact in mathematics, not in bits); KVM_UNSUPPORTED for 1 where a norm lies between. */
-KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point, ptrdiff_t from, ptrdiff_t n, float *rows,
+/* between caches of one model; KVM_RANGE when to is too small */
+KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err);
+/* Point-3 view of an object: (H,T,D), T = kvm_cache_length, head stride = capacity*D;
+ * borrows, dies with the next forward */
+KVM_MUST kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object,
+                                   kvm_tensor *view, kvm_err *err);
+/* kvm_cache_read - rows [from, from+n) of an object as f32 (n, H*D), taken back to
+ * `point`: 3 as kept; 2 strips the rotary (exact in mathematics, not in bits);
+ * KVM_UNSUPPORTED for 1 where a norm lies between. */
+KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point,
+                                   ptrdiff_t from, ptrdiff_t n, float *rows,
                                    kvm_err *err);
 
-/* Injection into an empty cache: begin(T) -> rows of every object, any order, any split -> end. */
+/* Injection into an empty cache: begin(T) -> rows of every object, any order, any split
+ * -> end. */
 KVM_MUST kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err);
-/* rows (n, H*D) f32 for tokens from .. from+n-1, at a capture point: 1 applies the model's norm and rotary, 2 the rotary, 3 nothing */
-KVM_MUST kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point, ptrdiff_t from, ptrdiff_t n, const float *rows,
+/* rows (n, H*D) f32 for tokens from .. from+n-1, at a capture point: 1 applies the
+ * model's norm and rotary, 2 the rotary, 3 nothing */
+KVM_MUST kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point,
+                                    ptrdiff_t from, ptrdiff_t n, const float *rows,
                                     kvm_err *err);
-/* KVM_MISMATCH names the first object and token that is missing; the cache stays empty then */
+/* KVM_MISMATCH names the first object and token that is missing; the cache stays empty
+ * then */
 KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
 
 /* ---- running ---- */
 
-/* What a forward may hand out. Rows are f32 (n, H*D), tokens first .. first+n-1 of the cache; valid during the call only. */
+/* What a forward may hand out. Rows are f32 (n, H*D), tokens first .. first+n-1 of the
+ * cache; valid during the call only. */
 typedef struct kvm_capture {
-    kvm_status (*rows)(void *ctx, ptrdiff_t object, int point, ptrdiff_t first, ptrdiff_t n, const float *rows, kvm_err *err);
-    unsigned points;        /* bit p set: hand out point p (1u << KVM_POINT_ENGINE …) */
-    /* queries after norm, rotary and temperature (n, Hq*D) and attention output before o_proj (n, Hq*D); NULL: not wanted */
-    kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n, const float *q, const float *out, kvm_err *err);
-    kvm_status (*hidden)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n, const float *h, kvm_err *err); /* block output (n,hidden) */
+    kvm_status (*rows)(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
+                       ptrdiff_t n, const float *rows, kvm_err *err);
+    unsigned points; /* bit p set: hand out point p (1u << KVM_POINT_ENGINE ...) */
+    /* queries after norm, rotary and temperature (n, Hq*D) and attention output before
+     * o_proj (n, Hq*D); NULL: not wanted */
+    kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                            const float *q, const float *out, kvm_err *err);
+    kvm_status (*hidden)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                         const float *h, kvm_err *err); /* block output (n,hidden) */
     void *ctx;
 } kvm_capture;
 
 typedef struct kvm_forward_options {
-    ptrdiff_t chunk;          /* tokens per internal step; 0: the model's choice (bounded memory at 32K) */
-    ptrdiff_t logits_last;    /* logits of the last so many of the n tokens; 0: none */
-    float *logits;            /* out (logits_last, V) f32; caller's */
+    ptrdiff_t chunk; /* tokens per internal step; 0: the model's choice (bounded memory
+                        at 32K) */
+    ptrdiff_t logits_last; /* logits of the last so many of the n tokens; 0: none */
+    float *logits;         /* out (logits_last, V) f32; caller's */
     const kvm_capture *capture; /* NULL: none */
-    kvm_progress *progress;   /* NULL */
+    kvm_progress *progress;     /* NULL */
 } kvm_forward_options;
 
-/* kvm_model_forward - n tokens at positions kvm_cache_length(cache) …; the cache grows by n.
- * KVM_RANGE beyond capacity or for an id outside the vocabulary; the cache is unchanged on error.
- * Not thread-safe per model: one forward at a time (parallelism is inside). */
-KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache, const int32_t *ids, ptrdiff_t n,
+/* kvm_model_forward - n tokens at positions kvm_cache_length(cache) ..; the cache grows
+ * by n. KVM_RANGE beyond capacity or for an id outside the vocabulary; the cache is
+ * unchanged on error. Not thread-safe per model: one forward at a time (parallelism is
+ * inside). */
+KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache,
+                                      const int32_t *ids, ptrdiff_t n,
                                       const kvm_forward_options *o, kvm_err *err);
-size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk); /* activations a forward of that chunk takes */
+/* activations of a forward in chunks of so many tokens; 0: the model's choice */
+size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk);
 
 /* ---- sampling (models/sampling.c) ---- */
-typedef struct kvm_sampling { double temperature; /* 0: greedy, lowest id on ties */ double top_p; /* 0 or 1: off */ ptrdiff_t top_k; /* 0: off */ kvm_rng *rng; } kvm_sampling;
+typedef struct kvm_sampling {
+    double temperature; /* 0: greedy, lowest id on ties */
+    double top_p;       /* 0 or 1: off */
+    ptrdiff_t top_k;    /* 0: off */
+    kvm_rng *rng;
+} kvm_sampling;
 int32_t kvm_sample(const float *logits, ptrdiff_t vocab, const kvm_sampling *s);
 
-/* kvm_generate - continue from `logits` (V; of the last token) until a stop token or max_new. ids out (max_new), caller's; the stop token is
- * not among them. each (optional) is called per token and may end it by returning false. On
- * return the cache holds every id that was given out. KVM_RANGE when the cache is full first. */
-KVM_MUST kvm_status kvm_generate(kvm_model *m, kvm_cache *cache, const float *logits, const kvm_sampling *s, ptrdiff_t max_new, int32_t *ids,
-                                 ptrdiff_t *n, bool (*each)(void *ctx, int32_t id), void *ctx, kvm_err *err);
+/* kvm_generate - continue from `logits` (V; of the last token) until a stop token or
+ * max_new. ids out (max_new), caller's; the stop token is not among them. each
+ * (optional) is called per token and may end it by returning false. On return the cache
+ * holds every id that was given out. KVM_RANGE when the cache is full first. */
+KVM_MUST kvm_status kvm_generate(kvm_model *m, kvm_cache *cache, const float *logits,
+                                 const kvm_sampling *s, ptrdiff_t max_new, int32_t *ids,
+                                 ptrdiff_t *n, bool (*each)(void *ctx, int32_t id),
+                                 void *ctx, kvm_err *err);
 
 #endif

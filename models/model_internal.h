@@ -1,5 +1,5 @@
-/* model_internal.h - a model and a cache from the inside: for model.c, forward.c, cache.c
- * and inject.c. */
+/* model_internal.h - a model and a cache from the inside: for model.c, forward.c,
+ * cache.c and inject.c. */
 #ifndef KVM_MODELS_MODEL_INTERNAL_H
 #define KVM_MODELS_MODEL_INTERNAL_H
 

@@ -4,8 +4,8 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* Frequencies are formed in f32 as the reference does: at position 8,192 an ulp of one of
- * them is an angle of 5e-4. */
+/* Frequencies are formed in f32 as the reference does: at position 8,192 an ulp of one
+ * of them is an angle of 5e-4. */
 static void plain(float *f, ptrdiff_t width, double theta)
 {
     for (ptrdiff_t j = 0; j < width / 2; j++)

@@ -1,4 +1,4 @@
-/* rope.h - the frequencies and the factor of a rotary encoding (models.md section 1.2). */
+/* rope.h - the frequencies and the factor of a rotary encoding (models.md 1.2). */
 #ifndef KVM_MODELS_ROPE_H
 #define KVM_MODELS_ROPE_H
 

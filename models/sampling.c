@@ -51,8 +51,8 @@ static double total_mass(const row *r, const cut *c)
     return sum;
 }
 
-/* The shortest head of the order whose weight reaches `target`; entries weigh 1 (counted)
- * or their mass. Only entries above `within` are looked at. */
+/* The shortest head of the order whose weight reaches `target`; entries weigh 1
+ * (counted) or their mass. Only entries above `within` are looked at. */
 static cut descend(const row *r, const cut *within, double target, bool counted)
 {
     uint32_t prefix = 0, mask = 0;

@@ -1,5 +1,5 @@
-/* Any bytes as config.json, or as a GGUF file: refused with a reason, or sizes that the rest
- * may multiply. */
+/* Any bytes as config.json, or as a GGUF file: refused with a reason, or sizes that the
+ * rest may multiply. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* Checkpoints that contradict themselves: each is refused with the tensor's name. The golden
- * llama model is copied, one thing is changed, and it is opened. */
+/* Checkpoints that contradict themselves: each is refused with the tensor's name. The
+ * golden llama model is copied, one thing is changed, and it is opened. */
 #include <stdio.h>
 #include <string.h>
 

@@ -10,7 +10,8 @@
 
 #define DIR "build/tmp/safetensors/"
 
-/* a file of this header, `size` as its length field (-1: the true one), and data bytes */
+/* a file of this header, `size` as its length field (-1: the true one), and data bytes
+ */
 static kvm_str file_of(kvm_arena *a, const char *head, long long size, ptrdiff_t data)
 {
     const ptrdiff_t len = (ptrdiff_t)strlen(head);
