@@ -103,7 +103,8 @@ const char *const kvm_page_css[] = {
     ".verdict{padding:1rem;margin-left:-1rem;margin-right:-1rem;border-radius:0}"
     ".tiles{grid-template-columns:1fr 1fr}section{margin-top:2.2rem}}",
     "@media print{@page{margin:16mm 14mm}:root{--paper:#fff}body{font-size:10pt}"
-    ".tiles{grid-template-columns:repeat(6,1fr)}.columns{break-inside:avoid}"
+    ".tiles{grid-template-columns:repeat(6,1fr)}.columns{break-inside:avoid;"
+    "grid-template-columns:1fr 1fr;gap:1.5rem}#gates,#ablations{break-inside:avoid}"
     "main,header,footer{max-width:none;padding:0}nav,summary{display:none}"
     "section{break-before:auto;margin-top:1.6rem}h2,h3,.lede,figcaption{break-after:"
     "avoid}.lede{break-inside:avoid}.beside{grid-column:1/-1}"

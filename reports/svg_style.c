@@ -31,7 +31,9 @@ const char *const kvm_svg_css[] = {
     "stroke-linecap:round}",
     ".fig .dash{stroke-dasharray:1 4}",
     ".fig .dot{fill:var(--paper);stroke:var(--c);stroke-width:1.5}",
-    ".fig .off{fill:var(--c)}", ".fig .band{fill:var(--c);opacity:.16}",
+    ".fig .off{fill:var(--c)}",
+    ".fig .crowd .line{stroke-width:1}.fig .crowd .dot{stroke:none;fill:none}"
+    ".fig .band{fill:var(--c);opacity:.16}",
     ".fig .bar{fill:var(--c)}.fig .part{stroke:var(--paper);stroke-width:.8}",
     ".fig .whisker{fill:none;stroke:var(--ink);stroke-width:1.2;opacity:.75}",
     ".fig .cut{fill:none;stroke:var(--paper);stroke-width:2.5}",

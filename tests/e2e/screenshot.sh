@@ -41,6 +41,7 @@ HOME=$home "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$ho
     { cat "$home/log"; exit 1; }
 echo "$out/print.pdf"
 if command -v pdftoppm >/dev/null; then
+    rm -f "$out"/print-*.png
     pdftoppm -r 60 -png "$out/print.pdf" "$out/print"
 else
     echo "screenshot: no pdftoppm, the PDF was not turned into pictures"
