@@ -122,8 +122,8 @@ static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
         return KVM_OK;
     }
     json_array_append_new(
-        t->log, json_pack("{s:s, s:s%?, s:f, s:f, s:o}", "model",
-                          t->on_target ? "target" : "source", "text", text.at, (size_t)text.len,
+        t->log, json_pack("{s:s, s:o, s:f, s:f, s:o}", "model",
+                          t->on_target ? "target" : "source", "text", kvm_cli_json_text(text),
                           "ttft_s", when.first, "translate_s", when.translate, "cold_ttft_s",
                           when.cold >= 0 ? json_real(when.cold) : json_null()));
     return KVM_OK;

@@ -104,6 +104,14 @@ static kvm_status logs(kvm_cli *cli, kvm_err *err)
     return KVM_OK;
 }
 
+static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
+{
+    static const char *const columns[] = {"run", "job", "label", "output", "sha", "bytes", NULL};
+    kvm_view_filter f = {"pair", {0}, 0};
+    if (cli->arg_count > 1) f.text = cli->args[1];
+    return show_view(cli, "v_lineage", &f, cli->arg_count > 1, columns, err);
+}
+
 static kvm_status cancel(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
@@ -142,7 +150,7 @@ static kvm_status dispatch(kvm_cli *cli, const verb *verbs, ptrdiff_t n, kvm_err
 static kvm_status jobs(kvm_cli *cli, kvm_err *err)
 {
     static const verb verbs[] = {
-        {"list", list}, {"show", show}, {"logs", logs}, {"cancel", cancel}, {"retry", retry}};
+        {"list", list}, {"show", show}, {"logs", logs}, {"artefacts", artefacts}, {"cancel", cancel}, {"retry", retry}};
     return dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }
 

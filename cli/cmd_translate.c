@@ -43,8 +43,8 @@ static kvm_status show(kvm_cli *cli, const answer *a, kvm_err *err)
 {
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         return kvm_cli_print_json(
-            cli, json_pack("{s:s%?, s:I, s:I, s:f, s:f, s:f}", "text", a->text.at,
-                           (size_t)a->text.len, "tokens", (json_int_t)a->tokens, "generated",
+            cli, json_pack("{s:o, s:I, s:I, s:f, s:f, s:f}", "text",
+                           kvm_cli_json_text(a->text), "tokens", (json_int_t)a->tokens, "generated",
                            (json_int_t)a->generated, "source_prefill_s", a->prefill,
                            "switch_ttft_s", a->translate, "cold_ttft_s", a->cold),
             err);

@@ -48,3 +48,9 @@ kvm_status kvm_cli_print(kvm_str text, kvm_err *err)
         return kvm_fail_errno(err, "stdout");
     return KVM_OK;
 }
+
+json_t *kvm_cli_json_text(kvm_str text)
+{
+    json_t *v = json_stringn(text.at, (size_t)text.len);
+    return v ? v : json_null();
+}

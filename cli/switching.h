@@ -17,9 +17,10 @@ typedef struct kvm_switching {
 
 KVM_MUST kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source, kvm_str target, kvm_str translator,
                                        ptrdiff_t capacity, kvm_err *err);
-/* the source's whole cache into the emptied target's; seconds it took */
+/* Both arms are run once unmeasured, then timed: a cold arm without warm-up would flatter the switch.
+ * translate: the source's whole cache into the emptied target's */
 KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds, kvm_err *err);
-/* seconds that the target takes to read these ids itself, first token included; its cache is emptied before and after */
+/* cold: the target reads these ids itself, first token included; its cache is emptied before and after */
 KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids, ptrdiff_t n, double *seconds, kvm_err *err);
 
 #endif

@@ -1,0 +1,151 @@
+/* cmd_models.c - `kvmill models inspect PATH...` and `models list`: what a checkpoint caches. */
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/open.h"
+#include "models/inspect.h"
+#include "reports/number.h"
+#include "reports/table.h"
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "-";
+}
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+/* [2, "T", 32] as "(2, T, 32)"; text stays */
+static kvm_str shape_text(kvm_arena *keep, const json_t *shape)
+{
+    if (json_is_string(shape)) return kvm_str_of(json_string_value(shape));
+    kvm_text t = {0};
+    size_t i;
+    json_t *v;
+    kvm_text_add(&t, KVM_STR("("));
+    json_array_foreach(shape, i, v) {
+        if (i) kvm_text_add(&t, KVM_STR(", "));
+        if (json_is_string(v)) kvm_text_addf(&t, "%s", json_string_value(v));
+        else kvm_text_addf(&t, "%lld", (long long)json_integer_value(v));
+    }
+    kvm_text_add(&t, KVM_STR(")"));
+    kvm_str s = kvm_str_copy(keep, kvm_text_str(&t));
+    kvm_text_free(&t);
+    return s;
+}
+
+static kvm_str points_text(kvm_arena *keep, const json_t *points)
+{
+    kvm_text t = {0};
+    size_t i;
+    json_t *p;
+    json_array_foreach(points, i, p)
+        kvm_text_addf(&t, "%s%lld %s", i ? "; " : "", (long long)int_of(p, "point"),
+                      text_of(p, "what"));
+    kvm_str s = kvm_str_copy(keep, kvm_text_str(&t));
+    kvm_text_free(&t);
+    return s;
+}
+
+static void add_object(kvm_table *t, kvm_arena *keep, json_int_t layer, const json_t *o)
+{
+    kvm_table_text(t, kvm_str_fmt(keep, "%lld", (long long)layer), KVM_TONE_PLAIN);
+    kvm_table_text(t, kvm_str_of(text_of(o, "object")), KVM_TONE_PLAIN);
+    kvm_table_text(t, shape_text(keep, json_object_get(o, "shape")), KVM_TONE_PLAIN);
+    kvm_table_text(t, kvm_str_of(text_of(o, "dtype")), KVM_TONE_PLAIN);
+    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_token")), KVM_FORMAT_COUNT);
+    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_prompt")), KVM_FORMAT_COUNT);
+    kvm_table_text(t, kvm_str_of(text_of(o, "position")), KVM_TONE_PLAIN);
+    kvm_table_text(t, points_text(keep, json_object_get(o, "points")), KVM_TONE_MUTED);
+}
+
+static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
+{
+    static const char *const titles[] = {"layer", "object", "shape", "dtype", "bytes/token",
+                                         "bytes/prompt", "position", "capture points"};
+    enum { N = sizeof titles / sizeof *titles };
+    kvm_column c[N];
+    for (int i = 0; i < N; i++)
+        c[i] = (kvm_column){titles[i], kvm_str_of(titles[i]),
+                            i == 4 || i == 5 ? KVM_COL_NUMBER : KVM_COL_TEXT};
+    kvm_table t = kvm_table_new(cli->keep, "objects", KVM_STR("cache objects"), c, N);
+    size_t i, k;
+    json_t *layer, *object;
+    json_array_foreach(json_object_get(v, "layers"), i, layer)
+        json_array_foreach(json_object_get(layer, "objects"), k, object)
+            add_object(&t, cli->keep, int_of(layer, "layer"), object);
+    kvm_text out = {0};
+    kvm_status s = kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
+    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
+    kvm_text_free(&out);
+    return s;
+}
+
+static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
+{
+    const json_t *m = json_object_get(v, "model"), *totals = json_object_get(v, "totals");
+    printf("%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint %.16s\n",
+           text_of(m, "name"), text_of(m, "family"), (long long)int_of(m, "parameters"),
+           text_of(m, "weight_dtype"), (double)int_of(m, "weight_bytes") / (1 << 20),
+           text_of(m, "fingerprint"));
+    TRY(print_objects(cli, v, err));
+    printf("  %lld objects, %.1f KiB per token, %.1f KiB per prompt\n",
+           (long long)int_of(totals, "objects"), (double)int_of(totals, "bytes_per_token") / 1024,
+           (double)int_of(totals, "bytes_per_prompt") / 1024);
+    return KVM_OK;
+}
+
+static kvm_status inspect(kvm_cli *cli, kvm_err *err)
+{
+    kvm_compute *c;
+    kvm_str first;
+    json_t *all = json_array();
+    if (!kvm_json_own(cli->keep, all)) return kvm_nomem(err, cli->keep);
+    TRY(kvm_cli_arg(cli, 1, "a checkpoint (folder or .gguf)", &first, err));
+    TRY(kvm_cli_compute(cli, cli->keep, &c, err));
+    for (ptrdiff_t i = 1; i < cli->arg_count; i++) {
+        kvm_model *m;
+        json_t *v;
+        TRY(kvm_model_open(&m, cli->keep, c, cli->args[i],
+                           &(kvm_model_options){.no_tokenizer = true}, err));
+        TRY(kvm_model_inspect(&v, cli->keep, m, err));
+        json_array_append(all, v);
+        if (!kvm_cli_has(cli, KVM_OPT_JSON)) TRY(print_model(cli, v, err));
+    }
+    if (!kvm_cli_has(cli, KVM_OPT_JSON)) return KVM_OK;
+    return kvm_cli_print_json(
+        cli, json_incref(cli->arg_count == 2 ? json_array_get(all, 0) : all), err);
+}
+
+static const char *const families[] = {
+#define X(name, ...) #name,
+#include "models/families.def"
+#undef X
+};
+
+static kvm_status list(kvm_cli *cli, kvm_err *err)
+{
+    json_t *names = json_array();
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        json_array_append_new(names, json_string(families[i]));
+        if (!kvm_cli_has(cli, KVM_OPT_JSON)) printf("%s\n", families[i]);
+    }
+    if (kvm_cli_has(cli, KVM_OPT_JSON)) return kvm_cli_print_json(cli, names, err);
+    json_decref(names);
+    return KVM_OK;
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
+    kvm_str verb;
+    TRY(kvm_cli_arg(cli, 0, "inspect or list", &verb, err));
+    if (kvm_str_eq(verb, KVM_STR("inspect"))) return inspect(cli, err);
+    if (kvm_str_eq(verb, KVM_STR("list"))) return list(cli, err);
+    return kvm_fail(err, KVM_USAGE, "models inspect PATH... or models list, not \"%.*s\"",
+                    KVM_STR_ARG(verb));
+}
+
+const kvm_command kvm_command_models = {"models", NULL, run};

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# The whole job on the example pair, small: run, run again, change lambda, kill -9 and go on, chat.
+# Output is TAP; usage: test_run.sh BUILD-DIR
+set -u
+kvmill=$PWD/$1/kvmill
+work=build/tmp/e2e-run
+rm -rf "$work" && mkdir -p "$work"
+zoo=$PWD/tests/zoo
+export KVMILL_THREADS=2
+n=0
+
+ok() { # ok STATUS NAME - one TAP line
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then echo "ok $n - $2"; else
+        echo "not ok $n - $2"
+        [ -f "$work/log" ] && tail -n 25 "$work/log" | sed 's/^/# /'
+    fi
+}
+
+spec() { # spec FILE FIT - a pair that takes seconds
+    cat >"$work/$1" <<EOF
+name: small-large
+source: $zoo/small
+target: $zoo/large
+both_directions: true
+calibration: {text: calibration, sequences: 24, tokens: 256}
+fit: $2
+mlp: {hidden: 16, epochs: 2, batch: 512}
+evaluate: {suites: [prose, facts-mc, facts-qa, needle], items: 5, attention_items: 2, ablations: [rotated, k1]}
+timing: {lengths: [64, 256], rounds: 3, warmups: 1}
+EOF
+}
+
+# gates may say no (exit 3) on so little text: that is a result, not a failure
+run() { # run STORE SPEC...
+    local store=$1
+    shift
+    "$kvmill" run "$work/$1" --store "$work/$store" --quiet >"$work/log" 2>&1
+    local s=$?
+    [ $s = 0 ] || [ $s = 3 ]
+}
+
+# what must be the same bits whenever and wherever it is computed: not the costs, not the timings
+results() {
+    "$kvmill" jobs artefacts --json --store "$work/$1" | tr -d ' ",' |
+        awk -F: '/^(label|output|sha):/ {v[$1]=$2} /^sha:/ {last=1} /^}/ && last {print v["label"], v["output"], v["sha"]; last=0}' |
+        grep -vE ' (cost|timing|html|json|csv)' | sort -u
+}
+
+spec pair.yaml '{}'
+run a pair.yaml
+ok $? "a spec becomes a report"
+test -s "$work/a/reports/small-large.html" && test -s "$work/a/reports/large-small.json"
+ok $? "both directions have a page and its data"
+[ "$("$kvmill" jobs list --store "$work/a" --json | grep -c '"kind": "capture"')" = 4 ] &&
+    [ "$("$kvmill" jobs list --store "$work/a" --json --state skipped | grep -c '"kind": "capture"')" = 2 ]
+ok $? "two captures ran, two were reused"
+
+before=$("$kvmill" jobs list --store "$work/a" --json | grep -c '"job"')
+"$kvmill" run "$work/pair.yaml" --store "$work/a" >"$work/log" 2>&1
+grep -q 'nothing to do' "$work/log" &&
+    [ "$before" = "$("$kvmill" jobs list --store "$work/a" --json | grep -c '"job"')" ]
+ok $? "the same spec again does nothing and says so"
+
+spec lambda.yaml '{lambda: 1e-2}'
+run a lambda.yaml
+[ "$("$kvmill" jobs list --store "$work/a" --json --state succeeded | grep -c '"kind": "capture"')" = 2 ]
+ok $? "another lambda runs fit and what follows, no capture"
+
+sum=0
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    "$kvmill" run "$work/pair.yaml" --store "$work/b" --quiet >"$work/log" 2>&1 &
+    pid=$!
+    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
+    wait $pid 2>/dev/null
+done
+run b pair.yaml
+ok $? "a run killed $sum times goes on to its end"
+spec pair.yaml '{}'
+results b >"$work/b.txt"
+"$kvmill" run "$work/pair.yaml" --store "$work/c" --quiet >"$work/log" 2>&1
+results c >"$work/c.txt"
+[ -s "$work/b.txt" ] && diff "$work/b.txt" "$work/c.txt" >"$work/log"
+ok $? "killed or not, the results are the same bits"
+pgrep -f "$kvmill run $work" >/dev/null
+[ $? = 1 ]
+ok $? "no process is left behind"
+
+"$kvmill" chat "$work/pair.yaml" --switch --json --tokens 8 --store "$work/a" "Hello there." "And now?" >"$work/log" 2>&1
+[ $? = 0 ] && grep -q '"model": "target"' "$work/log" && grep -q '"cold_ttft_s": [0-9]' "$work/log"
+ok $? "a conversation goes on with the target"
+
+sed 's/lambda: 1e-2/lamda: 1e-2/' "$work/lambda.yaml" >"$work/typo.yaml"
+"$kvmill" run "$work/typo.yaml" --store "$work/a" >"$work/log" 2>&1
+[ $? = 2 ] && grep -q 'typo.yaml:6' "$work/log" && grep -q 'lambda' "$work/log"
+ok $? "a typo is named with its line and the nearest key"
+sed 's/sequences: 24, tokens: 256/sequences: 2, tokens: 40/' "$work/pair.yaml" >"$work/few.yaml"
+"$kvmill" run "$work/few.yaml" --store "$work/d" >"$work/log" 2>&1
+[ $? = 1 ] && grep -q 'rows' "$work/log" && grep -q 'features' "$work/log"
+ok $? "fewer rows than features are refused"
+sed 's/lengths: \[64, 256\]/lengths: [64, 50000]/; s/, ablations.*/}/' "$work/pair.yaml" >"$work/long.yaml"
+"$kvmill" run "$work/long.yaml" --store "$work/a" >"$work/log" 2>&1
+[ $? != 0 ] && grep -q '40960' "$work/log"
+ok $? "a prefix longer than the model's context is refused"
+echo "1..$n"
