@@ -1,83 +1,80 @@
 /* moments.h - Xt Y in f64 from f32 rows (template; see vec.h).
  *
- * A part owns a rectangle of the result. For each <= 4096 rows it sums f32 products block by
- * block into an f32 rectangle, then adds that into f64 (design.md 3): an entry's bits
- * depend on the rows alone. X's side is transposed into rows for the tile loop, Y's side is
- * copied into panels. Of a Gram matrix only entries with column >= row are summed; the rest
- * is mirrored. */
+ * Rows come in chunks of <= 4096. A chunk is first copied into panels, in which a column is no
+ * longer a page apart from row to row. Then each part owns a rectangle of the result: it
+ * sums f32 products over the chunk, and adds that into f64 (design.md 3). X's side of a
+ * rectangle is turned back into rows for the tile loop. Of a Gram matrix only entries with
+ * column >= row are summed; the rest is mirrored. An entry's bits depend on the shapes
+ * alone, not on threads. */
 #ifndef KVM_KERNELS_MOMENTS_H
 #define KVM_KERNELS_MOMENTS_H
 
 #include "kernels/gemm.h"
 
 enum {
-    SUM_ROWS = 4096,        /* rows summed in f32 */
-    SUM_K = 256,            /* rows per packed block */
+    SUM_ROWS = 4096,      /* rows summed in f32, at most */
+    SUM_FLOATS = 1 << 24, /* of packed chunk, unless that is under SUM_LEAST rows */
+    SUM_LEAST = 256,
+    SUM_K = 256,            /* rows per step of a rectangle */
     SUM_PITCH = SUM_K + 16, /* keeps the rows of a tile out of one cache set */
-    MIRROR = 64,
+    SUM_TALL = 16 * MR,     /* a rectangle, its sums and X's side of it fit L2 */
+    SUM_WIDE = 512,
+    MIRROR = 8, /* a cache line of f64: rows may lie a power of two apart */
 };
 
 typedef struct moments_job {
     kvm_in out, x, y;
     bool symmetric;
-    ptrdiff_t tall, wide, across; /* rectangle; number of them along a row */
+    ptrdiff_t row0, rows, chunk; /* of this chunk; the longest */
+    float *xp, *yp; /* panels of the chunk, (F/NR,chunk,NR); one when symmetric */
+    ptrdiff_t wide, across; /* of a rectangle; rectangles side by side */
     float *buffer;
     ptrdiff_t buffer_size;
 } moments_job;
 
-/* features i0..i0+m of rows n0..n0+k of x, to (m,SUM_PITCH) */
-static void pack_features(float *to, kvm_in x, ptrdiff_t i0, ptrdiff_t m, ptrdiff_t n0,
-                          ptrdiff_t k)
+/* VW rows of t into its panels */
+static void pack_rows(const moments_job *j, kvm_in t, float *panels, ptrdiff_t first)
 {
-    for (ptrdiff_t p = 0; p < k; p += VW) {
-        for (ptrdiff_t i = 0; i < m; i += VW) {
-            vf r[VW];
-            for (int q = 0; q < VW; q++) {
-                if (p + q >= k)
-                    r[q] = v_all(0);
-                else if (m - i >= VW)
-                    r[q] = v_load(kvm_row32(x, n0 + p + q) + i0 + i);
-                else
-                    r[q] = v_load_n(kvm_row32(x, n0 + p + q) + i0 + i, m - i);
+    for (ptrdiff_t col = 0; col < t->dim[1]; col += NR) {
+        float *to = panels + col * j->chunk + first * NR;
+        for (ptrdiff_t i = first; i < least(first + VW, j->rows); i++, to += NR) {
+            const float *from = kvm_row32(t, j->row0 + i) + col;
+            for (int v = 0; v < NV; v++) {
+                const ptrdiff_t left = t->dim[1] - col - v * VW;
+                vf w = v_all(0);
+                if (left >= VW)
+                    w = v_load(from + v * VW);
+                else if (left > 0)
+                    w = v_load_n(from + v * VW, left);
+                v_store(to + v * VW, w);
             }
+        }
+    }
+}
+
+static void pack_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    const moments_job *j = ctx;
+    pack_rows(j, j->x, j->xp, part * VW);
+    if (!j->symmetric) pack_rows(j, j->y, j->yp, part * VW);
+}
+
+/* features i0..i0+m of rows n..n+k of the chunk, to (m,SUM_PITCH); i0 and the bounds of
+ * panels need not meet */
+static void turn_features(const moments_job *j, float *to, ptrdiff_t i0, ptrdiff_t m,
+                          ptrdiff_t n, ptrdiff_t k)
+{
+    for (ptrdiff_t i = i0 / VW * VW; i < i0 + m; i += VW) {
+        const float *from = j->xp + i / NR * NR * j->chunk + n * NR + i % NR;
+        for (ptrdiff_t p = 0; p < k; p += VW) {
+            vf r[VW];
+            for (int q = 0; q < VW; q++)
+                r[q] = p + q < k ? v_load(from + (p + q) * NR) : v_all(0);
             v_transpose(r);
-            for (int q = 0; q < VW && i + q < m; q++)
-                v_store(to + (i + q) * SUM_PITCH + p, r[q]);
-        }
-    }
-}
-
-/* columns j0..j0+NR of rows n0..n0+k of y, to (k,NR) */
-static void pack_columns(float *to, kvm_in y, ptrdiff_t j0, ptrdiff_t n0, ptrdiff_t k)
-{
-    for (ptrdiff_t p = 0; p < k; p++) {
-        const float *from = kvm_row32(y, n0 + p) + j0;
-        for (int v = 0; v < NV; v++) {
-            const ptrdiff_t left = y->dim[1] - j0 - v * VW;
-            vf w = v_all(0);
-            if (left >= VW)
-                w = v_load(from + v * VW);
-            else if (left > 0)
-                w = v_load_n(from + v * VW, left);
-            v_store(to + p * NR + v * VW, w);
-        }
-    }
-}
-
-/* sum (m,pitch) f32 += over rows n0..n0+k */
-static void sum_block(const moments_job *j, float *sum, float *a, float *panel,
-                      ptrdiff_t i0, ptrdiff_t m, ptrdiff_t j0, ptrdiff_t end,
-                      ptrdiff_t n0, ptrdiff_t k, bool add)
-{
-    pack_features(a, j->x, i0, m, n0, k);
-    for (ptrdiff_t col = j0; col < end; col += NR) {
-        if (j->symmetric && col + NR <= i0) continue;
-        pack_columns(panel, j->y, col, n0, k);
-        for (ptrdiff_t t = 0; t < tiles_in(m); t++) {
-            const ptrdiff_t r = tile_from(m, t), mr = tile_from(m, t + 1) - r;
-            if (j->symmetric && i0 + r >= col + NR) break;
-            tile_of[mr](sum + r * j->wide + (col - j0), j->wide, a + r * SUM_PITCH,
-                        SUM_PITCH, panel, k, NULL, add, NR);
+            for (int q = 0; q < VW; q++)
+                if (i + q >= i0 && i + q < i0 + m)
+                    v_store(to + (i + q - i0) * SUM_PITCH + p, r[q]);
         }
     }
 }
@@ -98,19 +95,25 @@ static void sum_out(const moments_job *j, const float *sum, ptrdiff_t i0, ptrdif
 static void moments_part(void *ctx, ptrdiff_t part, int thread)
 {
     const moments_job *j = ctx;
-    const ptrdiff_t i0 = part / j->across * j->tall, j0 = part % j->across * j->wide;
-    const ptrdiff_t m = least(j->tall, j->out->dim[0] - i0);
-    const ptrdiff_t end = least(j0 + j->wide, j->out->dim[1]), rows = j->x->dim[0];
+    const ptrdiff_t i0 = part / j->across * SUM_TALL, j0 = part % j->across * j->wide;
+    const ptrdiff_t m = least(SUM_TALL, j->out->dim[0] - i0);
+    const ptrdiff_t end = least(j0 + j->wide, j->out->dim[1]);
     if (j->symmetric && end <= i0) return;
-    float *sum = j->buffer + thread * j->buffer_size;
-    float *a = sum + j->tall * j->wide, *panel = a + j->tall * SUM_PITCH;
-    for (ptrdiff_t n0 = 0; n0 < rows; n0 += SUM_ROWS) {
-        const ptrdiff_t stop = least(n0 + SUM_ROWS, rows);
-        for (ptrdiff_t n = n0; n < stop; n += SUM_K)
-            sum_block(j, sum, a, panel, i0, m, j0, end, n, least(SUM_K, stop - n),
-                      n > n0);
-        sum_out(j, sum, i0, m, j0, end);
+    float *sum = j->buffer + thread * j->buffer_size, *a = sum + SUM_TALL * j->wide;
+    for (ptrdiff_t n = 0; n < j->rows; n += SUM_K) {
+        const ptrdiff_t k = least(SUM_K, j->rows - n);
+        turn_features(j, a, i0, m, n, k);
+        for (ptrdiff_t col = j0; col < end; col += NR) {
+            const float *panel = j->yp + col * j->chunk + n * NR;
+            for (ptrdiff_t t = 0; t < tiles_in(m); t++) {
+                const ptrdiff_t r = tile_from(m, t), mr = tile_from(m, t + 1) - r;
+                if (j->symmetric && i0 + r >= col + NR) break;
+                tile_of[mr](sum + r * j->wide + (col - j0), j->wide, a + r * SUM_PITCH,
+                            SUM_PITCH, panel, k, NULL, n > 0, NR);
+            }
+        }
     }
+    sum_out(j, sum, i0, m, j0, end);
 }
 
 static void mirror_part(void *ctx, ptrdiff_t part, int thread)
@@ -128,17 +131,26 @@ static void mirror_part(void *ctx, ptrdiff_t part, int thread)
 static kvm_status moments(kvm_compute *c, kvm_in out, kvm_in x, kvm_in y,
                           bool symmetric, kvm_err *err)
 {
-    const bool large = out->dim[0] >= 4096;
+    const ptrdiff_t rows = x->dim[0], down = (out->dim[0] + SUM_TALL - 1) / SUM_TALL;
+    const ptrdiff_t fx = up_to(x->dim[1], NR),
+                    fy = symmetric ? 0 : up_to(y->dim[1], NR);
     moments_job j = {.out = out, .x = x, .y = y, .symmetric = symmetric};
-    j.tall = (large ? 32 : 16) * MR;
-    j.wide = large ? 1024 : 256;
+    j.wide = out->dim[1] > 4 * SUM_WIDE ? SUM_WIDE : SUM_WIDE / 2;
     j.across = (out->dim[1] + j.wide - 1) / j.wide;
-    j.buffer_size = j.tall * j.wide + j.tall * SUM_PITCH + SUM_K * NR;
+    j.chunk = SUM_ROWS;
+    while (j.chunk > SUM_LEAST && j.chunk * (fx + fy) > SUM_FLOATS) j.chunk /= 2;
+    j.chunk = least(j.chunk, up_to(rows, VW));
+    j.buffer_size = SUM_TALL * (j.wide + SUM_PITCH);
     kvm_arena scratch = c->scratch;
     j.buffer = kvm_new_raw(&scratch, float, j.buffer_size * c->threads);
-    if (!j.buffer) return kvm_nomem(err, &scratch);
-    const ptrdiff_t down = (out->dim[0] + j.tall - 1) / j.tall;
-    kvm_pool_run(c->pool, down * j.across, moments_part, &j);
+    j.xp = kvm_new_raw(&scratch, float, j.chunk *(fx + fy));
+    if (!j.buffer || !j.xp) return kvm_nomem(err, &scratch);
+    j.yp = j.xp + j.chunk * (symmetric ? 0 : fx);
+    for (j.row0 = 0; j.row0 < rows; j.row0 += j.chunk) {
+        j.rows = least(j.chunk, rows - j.row0);
+        kvm_pool_run(c->pool, (j.rows + VW - 1) / VW, pack_part, &j);
+        kvm_pool_run(c->pool, down * j.across, moments_part, &j);
+    }
     if (symmetric)
         kvm_pool_run(c->pool, (out->dim[0] + MIRROR - 1) / MIRROR, mirror_part, &j);
     return KVM_OK;
