@@ -63,7 +63,8 @@ static kvm_status switch_over(talk *t, const int32_t *ids, ptrdiff_t n, times *w
 
 static bool print_piece(void *ctx, int32_t id)
 {
-    const kvm_str piece = kvm_tokenizer_piece(ctx, id);
+    const talk *t = ctx; /* both models share one tokenizer */
+    const kvm_str piece = kvm_tokenizer_piece(kvm_model_tokenizer(t->s.source), id);
     if (piece.at) fwrite(piece.at, 1, (size_t)piece.len, stdout);
     fflush(stdout);
     return true;
@@ -73,7 +74,6 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
 {
     kvm_model *m = t->on_target ? t->s.target : t->s.source;
     kvm_cache *cache = t->on_target ? t->s.target_cache : t->s.source_cache;
-    kvm_tokenizer *tokenizer = (kvm_tokenizer *)(uintptr_t)kvm_model_tokenizer(m);
     int32_t *ids, *said = kvm_new(t->cli->keep, int32_t, t->max_new);
     ptrdiff_t n, said_n;
     if (!said) return kvm_nomem(err, t->cli->keep);
@@ -90,12 +90,12 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     when->first = kvm_now() - started + when->translate;
     const bool quiet = kvm_cli_has(t->cli, KVM_OPT_JSON);
     TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said, &said_n,
-                     quiet ? NULL : print_piece, tokenizer, err));
+                     quiet ? NULL : print_piece, t, err));
     memcpy(t->cached, ids, (size_t)n * sizeof *ids);
     memcpy(t->cached + n, said, (size_t)said_n * sizeof *said);
     const ptrdiff_t held = kvm_cache_length(cache);
     t->cached_n = n + said_n < held ? n + said_n : held;
-    return kvm_decode(tokenizer, said, said_n, true, t->cli->keep, text, err);
+    return kvm_decode(kvm_model_tokenizer(m), said, said_n, true, t->cli->keep, text, err);
 }
 
 static void show_times(const talk *t, const times *when)

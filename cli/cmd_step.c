@@ -48,17 +48,20 @@ static const struct {
     {"suite", "suite_path", suite_hash},
 };
 
-static kvm_status fill_hashes(kvm_cli *cli, kvm_jat params, kvm_err *err)
+/* params gets a copy of itself with the hashes that its places lack */
+static kvm_status fill_hashes(kvm_cli *cli, kvm_jat *params, kvm_err *err)
 {
-    json_t *p = (json_t *)(uintptr_t)params.v;
+    json_t *p = kvm_json_own(cli->keep, json_deep_copy(params->v));
+    if (!p) return kvm_nomem(err, cli->keep);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const char *hex;
         kvm_str path;
         if (!json_object_get(p, places[i].place) || json_object_get(p, places[i].key)) continue;
-        TRY(kvm_json_str(kvm_json_get(params, cli->keep, places[i].place), &path, err));
+        TRY(kvm_json_str(kvm_json_get(*params, cli->keep, places[i].place), &path, err));
         TRY(places[i].hash(cli, path, &hex, err));
         json_object_set_new(p, places[i].key, json_string(hex));
     }
+    params->v = p;
     return KVM_OK;
 }
 
@@ -92,7 +95,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_arg(cli, 0, "the parameters (PARAMS.yaml)", &file, err));
     if (!cli->value[KVM_OPT_OUT]) return kvm_fail(err, KVM_USAGE, "--out DIR is missing");
     TRY(kvm_yaml_read(&j.params, cli->keep, file, err));
-    TRY(fill_hashes(cli, j.params, err));
+    TRY(fill_hashes(cli, &j.params, err));
     TRY(kvm_schema_check(j.params, kind->params, *cli->keep, err));
     TRY(read_inputs(cli, inputs, &j.input_count, err));
     TRY(kvm_cli_threads(cli, &j.threads, err));

@@ -280,8 +280,9 @@ static json_t *suite_card(const evaluation *e)
         if (kvm_arm_absent(&e->caches, arm))
             json_object_set_new(absent, kvm_arms[arm].key,
                                 json_string(kvm_arm_absent(&e->caches, arm)));
-    return json_pack("{s:s%, s:s, s:f, s:I, s:o}", "suite", e->suite->name.at,
-                     (size_t)e->suite->name.len, "kind", kinds[e->suite->kind], "chance",
+    return json_pack("{s:s%, s:s, s:s, s:f, s:I, s:o}", "suite", e->suite->name.at,
+                     (size_t)e->suite->name.len, "kind", kinds[e->suite->kind], "metric",
+                     e->suite->metric.at, "chance",
                      e->suite->chance, "items", (json_int_t)e->n, "absent", absent);
 }
 

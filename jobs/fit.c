@@ -108,13 +108,14 @@ static kvm_status read_gates(fit *f, kvm_err *err)
     kvm_gates_init(f->gates);
     const kvm_jat at = kvm_json_get(f->job->params, f->job->keep, "gates");
     if (!kvm_json_has(at)) return KVM_OK;
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)at.v, name, value) {
-        kvm_gate *g = kvm_gate_find(f->gates, kvm_str_of(name));
+    kvm_str name;
+    const json_t *value;
+    for (void *it = NULL; kvm_json_next(at, &it, &name, &value);) {
+        kvm_gate *g = kvm_gate_find(f->gates, name);
         if (!g)
-            return kvm_fail(err, KVM_USAGE, "%s: there is no gate \"%s\"", at.file, name);
-        TRY(kvm_json_f64(kvm_json_get(at, f->job->keep, name), &g->threshold, err));
+            return kvm_fail(err, KVM_USAGE, "%s: there is no gate \"%.*s\"", at.file,
+                            KVM_STR_ARG(name));
+        TRY(kvm_json_f64(kvm_json_get(at, f->job->keep, name.at), &g->threshold, err));
     }
     return KVM_OK;
 }

@@ -26,12 +26,23 @@ static json_t *get(const json_t *o, const char *key)
     return json_object_get(o, key);
 }
 
+/* an arm is scored on every item or on none: a hole would count as 0 */
+static kvm_status check_holes(const ptrdiff_t seen[KVM_ARM_COUNT], ptrdiff_t n, const metric *m,
+                              kvm_err *err)
+{
+    for (int a = 0; a < KVM_ARM_COUNT; a++)
+        if (seen[a] && seen[a] != n)
+            return kvm_fail(err, KVM_MISMATCH, "%s of %s stands beside %td of %td items", m->name,
+                            kvm_arms[a].key, seen[a], n);
+    return KVM_OK;
+}
+
 /* the items of a suite as columns, one per arm; items of stated length `length` only (0: all) */
 static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m, int64_t length,
                           kvm_arena *scratch, kvm_err *err)
 {
     double *column[KVM_ARM_COUNT];
-    bool seen[KVM_ARM_COUNT] = {false};
+    ptrdiff_t seen[KVM_ARM_COUNT] = {0};
     const ptrdiff_t most = (ptrdiff_t)json_array_size(items);
     for (int a = 0; a < KVM_ARM_COUNT; a++)
         if (!(column[a] = kvm_new(scratch, double, most + 1))) return kvm_nomem(err, scratch);
@@ -43,12 +54,12 @@ static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m, i
             const json_t *v = get(get(get(item, "scores"), kvm_arms[a].key), m->name);
             if (!v) continue;
             column[a][s->n] = json_number_value(v);
-            seen[a] = true;
+            seen[a]++;
         }
         s->n++;
     }
     for (int a = 0; a < KVM_ARM_COUNT; a++) s->item[a] = seen[a] ? column[a] : NULL;
-    return KVM_OK;
+    return check_holes(seen, s->n, m, err);
 }
 
 static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUNT],
@@ -102,6 +113,8 @@ static kvm_status add_suite(kvm_report_builder *b, json_t *suites, const json_t 
                               m->low ? "low" : "high", "items", (json_int_t)s.n, "arms",
                               arms_json(&s, c));
     json_t *note = absent_note(figures);
+    if (strcmp(m->name, json_string_value(get(figures, "metric"))) != 0)
+        json_object_set_new(suite, "secondary", json_true());
     if (!m->low) json_object_set(suite, "chance", get(figures, "chance"));
     if (note) json_object_set_new(suite, "note", note);
     json_array_append_new(suites, suite);

@@ -29,11 +29,11 @@ static kvm_est median_of(const json_t *arm, const char *stage, kvm_arena scratch
     return x ? kvm_median(x, n, scratch) : kvm_est_missing(KVM_STR("out of memory"));
 }
 
-static json_t *stages_json(const json_t *arm, kvm_arena scratch)
+static json_t *stages_json(json_t *arm, kvm_arena scratch)
 {
     json_t *out = json_object(), *list;
     const char *stage;
-    json_object_foreach((json_t *)(uintptr_t)arm, stage, list)
+    json_object_foreach(arm, stage, list)
         if (strcmp(stage, "total") != 0)
             json_object_set_new(out, stage, json_real(median_of(arm, stage, scratch).value));
     return out;
@@ -51,7 +51,7 @@ static kvm_est speedup(kvm_report_builder *b, const json_t *cold, const json_t *
 
 static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scratch)
 {
-    const json_t *cold = get(p, "cold"), *swap = get(p, "switch");
+    json_t *cold = get(p, "cold"), *swap = get(p, "switch");
     const double tokens = json_number_value(get(p, "tokens"));
     const double translate = median_of(swap, "translate", scratch).value;
     json_t *out = json_object();

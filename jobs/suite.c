@@ -179,6 +179,34 @@ static kvm_str dir_of(kvm_str path)
     return end == 0 ? KVM_STR(".") : kvm_str_slice(path, 0, end > 1 ? end - 1 : end);
 }
 
+/* the metrics of metrics.def, in its order */
+static const struct {
+    const char *kind, *name;
+} metrics[] = {
+#define X(kind, name, title, format, better, as_perplexity) {#kind, #name},
+#include "jobs/metrics.def"
+#undef X
+};
+
+static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep, kvm_err *err)
+{
+    kvm_str kind, given, known = {0};
+    TRY(kvm_json_str(kvm_json_get(card, keep, "kind"), &kind, err));
+    TRY(kvm_json_str_or(kvm_json_get(card, keep, "metric"), KVM_STR(""), &given, err));
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        if (!kvm_str_eq(kind, kvm_str_of(metrics[i].kind))) continue;
+        if (given.len == 0 || kvm_str_eq(given, kvm_str_of(metrics[i].name))) {
+            s->metric = kvm_str_of(metrics[i].name);
+            return KVM_OK;
+        }
+        known = kvm_str_fmt(keep, "%.*s %s", KVM_STR_ARG(known), metrics[i].name);
+        if (!known.at) return kvm_nomem(err, keep);
+    }
+    if (s->kind == KVM_SUITE_CALIBRATION && given.len == 0) return KVM_OK;
+    return kvm_fail(err, KVM_FORMAT, "%s: metric \"%.*s\" is none of a %.*s suite's:%.*s",
+                    card.file, KVM_STR_ARG(given), KVM_STR_ARG(kind), KVM_STR_ARG(known));
+}
+
 static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
                             kvm_err *err)
 {
@@ -189,6 +217,7 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(kvm_json_str(kvm_json_get(card, keep, "provenance"), &s->provenance, err));
     TRY(kvm_json_str(kvm_json_get(card, keep, "file"), file, err));
     TRY(kvm_json_f64_or(kvm_json_get(card, keep, "chance"), 0, &s->chance, err));
+    TRY(check_metric(s, card, keep, err));
     int64_t max_new;
     TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
     const bool generates = s->kind == KVM_SUITE_GENERATION || s->kind == KVM_SUITE_NEEDLE;

@@ -29,6 +29,7 @@ typedef struct kvm_item { /* borrows from the suite */
 
 typedef struct kvm_suite {
     kvm_str name, path, licence, provenance;
+    kvm_str metric; /* the headline: the card's, else the first of its kind in metrics.def; empty for calibration */
     kvm_suite_kind kind;
     double chance;          /* expected score of guessing; 0 for generation */
     ptrdiff_t max_new_tokens;

@@ -313,6 +313,7 @@ double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suit
     *suites = 0;
     for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++) {
         const kvm_suite_arm *a = &d->suites[i].arms[arm];
+        if (d->suites[i].secondary) continue;
         const double v = which == 0   ? a->retention.value
                          : which == 1 ? a->floor_normalised.value
                                       : a->gap_recovered.value;

@@ -101,6 +101,7 @@ typedef struct kvm_suite {
     kvm_str name, title, metric, note;
     kvm_format format;
     bool lower_better;
+    bool secondary; /* shown, but neither the means nor the verdict look at it */
     double chance, items;
     kvm_suite_arm arms[KVM_ARM_COUNT];
 } kvm_suite;

@@ -69,6 +69,7 @@ static void read_suites(kvm_doc_reader *r, kvm_jat doc)
         s->chance = kvm_doc__num(r, at, "chance");
         s->items = kvm_doc__num(r, at, "items");
         s->lower_better = read_better(r, at);
+        s->secondary = kvm_doc__flag(r, at, "secondary", false);
         if (!s->title.len) s->title = s->name;
         each_arm(r, at, put_suite_arm, s);
     }

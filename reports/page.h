@@ -6,56 +6,58 @@
  * is shown as "not measured", with the reason that "absent" gives for the section. A
  * wrong type, an unknown section, arm or verdict is KVM_FORMAT with the place.
  *
- * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.90, "high": 0.96, "note":
- * "..."} low/high: 95 % interval (quality), quartiles (seconds). value null: note says
- * why. kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions (not
- * percent). ARM, a key of arms.def.  OBJ, any short name of a cached tensor:
- * "k_content", "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people
- * read.
+ * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.90, "high": 0.96, "note": "..."}
+ *   low/high: 95 % interval (quality), quartiles (seconds). value null: note says why.
+ *   kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions (not percent).
+ * ARM, a key of arms.def.  OBJ, any short name of a cached tensor: "k_content",
+ *   "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people read.
  *
  * {
  *   "format": "kvmill.report", "version": 1,
- *   "sample": "why these numbers are not a measurement",     -> a banner; omit for real
- * runs "made": "2026-01-31T12:00:00Z", "pair": { "name": "small-large", file names
- * derive from it "source": MODEL, "target": MODEL, "reverse": {"name": "large-small",
- * "href": "large-small.html"}
- *   },
+ *   "sample": "why these numbers are not a measurement",  -> a banner; omit for real runs
+ *   "made": "2026-01-31T12:00:00Z",
+ *   "pair": {"name": "small-large",                       file names derive from it
+ *     "source": MODEL, "target": MODEL,
+ *     "reverse": {"name": "large-small", "href": "large-small.html"}},
  *     MODEL: {"name": "small", "family": "qwen3", "parameters": 1100000, "layers": 4,
- *             "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"}
+ *       "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"}
  *
- *   "translator": {"arm": ARM,        the one that the verdict speaks of; absent: the
- * ARM with the best mean floor-normalised retention "shape": "per target layer, k best
- * source layers", "k": 4, "lambda": 1e-3, "parameters": 98304, "bytes": 393216,
- *     "selected": [[2,1,3,0], ...]}                           per target layer, best
- * first
+ *   "translator": {"arm": ARM,   the one that the verdict speaks of; absent: the ARM with
+ *                                the best mean floor-normalised retention
+ *     "shape": "per target layer, k best source layers", "k": 4, "lambda": 1e-3,
+ *     "parameters": 98304, "bytes": 393216,
+ *     "selected": [[2,1,3,0], ...]},                      per target layer, best first
  *
  *   "calibration": {"text": "State of the Union 1961-2021", "sequences": 256,
  *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "held_out_rows": 6554,
  *     "features": 256},
  *
- *   "gates": [{"name": "held_out_r2", "title": "Held-out R², worst layer", "value":
- * EST, "format": FORMAT, "need": "≥ 0.30", "verdict": "pass" | "fail" | "unmeasured",
- *     "required": true, "where": "layer 3, V", "note": "..."}],
- *     required (default true): a failed one makes the verdict "does not serve"
+ *   "gates": [{"name": "held_out_r2", "title": "Held-out R2, worst layer", "value": EST,
+ *     "format": FORMAT, "need": "> 0.30", "verdict": "pass" | "fail" | "unmeasured",
+ *     "required": true,          (default) a failed one makes it "does not serve"
+ *     "where": "layer 3, V", "note": "..."}],
  *
  *   "linearity": {
  *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...]}],
- *         held-out R² of one source layer alone, r2[source layer][target layer], null
- * ok "greedy": [{"object": OBJ, "title": "K content", "layers": [{"target": 0, "order":
- * [2,1], "r2": [0.61, 0.70]}]}], "k": {"k": [1,2,4,...], "chosen": 4, "series":
- * [{"title": "K content", "r2": [...]}]},    mean over layers, held-out "lambda":
- * {"lambda": [1e-6,...], "chosen": 1e-3,         relative "series": [{"title": "K
- * content", "r2": [...]}], "absolute": {"lambda": 0.01, "relative": 6.7e-9,     where
- * it falls on the axis "r2": [...]}}                           one per series
- *   },
+ *         held-out R2 of one source layer alone, r2[source][target], null ok
+ *     "greedy": [{"object": OBJ, "title": "K content",
+ *       "layers": [{"target": 0, "order": [2,1], "r2": [0.61, 0.70]}]}],
+ *     "k": {"k": [1,2,4,...], "chosen": 4,                mean over layers, held-out
+ *       "series": [{"title": "K content", "r2": [...]}]},
+ *     "lambda": {"lambda": [1e-6,...], "chosen": 1e-3,    relative
+ *       "series": [{"title": "K content", "r2": [...]}],
+ *       "absolute": {"lambda": 0.01, "relative": 6.7e-9,  where it falls on the axis
+ *         "r2": [...]}}},                                 one per series
  *
- *   "layers": [{"arm": ARM, "rows": [{"layer": 0, "k_r2": EST, "v_r2": EST,  held-out
- *     "k_r2_fit": EST, "v_r2_fit": EST,                                      in-sample
+ *   "layers": [{"arm": ARM, "rows": [{"layer": 0,
+ *     "k_r2": EST, "v_r2": EST,                           held-out
+ *     "k_r2_fit": EST, "v_r2_fit": EST,                   in-sample
  *     "cosine": EST, "c_k": EST, "c_v": EST}]}],
  *
- *   "suites": [{"name": "arc_challenge", "title": "ARC-Challenge", "metric":
- * "accuracy", "format": FORMAT, "better": "high" | "low", "chance": 0.25, "items": 400,
+ *   "suites": [{"name": "arc_challenge", "title": "ARC-Challenge", "metric": "accuracy",
+ *     "format": FORMAT, "better": "high" | "low", "chance": 0.25, "items": 400,
  *     "note": "...",
+ *     "secondary": true,         shown, but neither the means nor the verdict look at it
  *     "arms": {ARM: {"score": EST, "retention": EST, "floor_normalised": EST,
  *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST}}}],
  *         kvm_comparison_json makes an arm's object
@@ -64,28 +66,28 @@
  *     "points": [{"tokens": 512, "achieved": 509, "bos": 1, "arms": {ARM: EST}}]},
  *         recall (contained answer); needle points are also welcome among "suites"
  *
- *   "timing": {"machine": "2 × …", "threads": 2, "rounds": 10, "warmups": 2,
- *     "break_even": EST,                                       tokens; kvm_break_even
+ *   "timing": {"machine": "2 x ...", "threads": 2, "rounds": 10, "warmups": 2,
+ *     "break_even": EST,                                  tokens; kvm_break_even
  *     "points": [{"tokens": 64,
- *       "cold": EST, "switch": EST,                            median s, quartiles
- *       "speedup": EST,                                        cold/switch, rounds'
- * ratio "cold_stages":   {"prefill": s, "first_decode": s}, "switch_stages":
- * {"capture": s, "transfer": s, "translate": s, "inject": s, "first_decode": s}, any
- * names, in this order "bytes_moved": b, "peak_bytes": b, "translate_tokens_per_s": x,
- * "translate_bytes_per_s": x, "note": "..."}]},
+ *       "cold": EST, "switch": EST,                       median s, quartiles
+ *       "speedup": EST,                                   cold/switch, rounds' ratio
+ *       "cold_stages": {"prefill": s, "first_decode": s},
+ *       "switch_stages": {"transfer": s, "translate": s, "inject": s, "first_decode": s},
+ *                                                         any names, in this order
+ *       "bytes_moved": b, "peak_bytes": b, "translate_tokens_per_s": x,
+ *       "translate_bytes_per_s": x, "note": "..."}]},
  *
  *   "build": {"steps": [{"title": "capture small", "seconds": 41.0, "reused": false}],
- *     "bytes": 393216,                                         the translator's file
- *     "amortise": [{"tokens": 2048, "switches": EST}]},        kvm_amortise
+ *     "bytes": 393216,                                    the translator's file
+ *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *
  *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT}],
- *     "rows": [{"title": "fit and infer rotated", "cells": [EST, ...], "note":
- * "..."}]},
+ *     "rows": [{"title": "fit and infer rotated", "cells": [EST, ...], "note": "..."}]},
  *
- *   "provenance": [{"title": "Models", "rows": [["small", "sha256 …"], ...]}],
+ *   "provenance": [{"title": "Models", "rows": [["small", "sha256 ..."], ...]}],
  *   "spec": "the pair's YAML or JSON, as text",
  *   "notes": ["anything a reader must know", ...],
- *   "absent": {"timing": "the spec asks for none"}             section -> reason
+ *   "absent": {"timing": "the spec asks for none"}        section -> reason
  * }
  *
  * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |

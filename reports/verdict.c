@@ -34,7 +34,7 @@ static bool beats_control(const kvm_suite *s, int arm)
 static const kvm_suite *no_better_than_control(const kvm_document *d, int arm)
 {
     for (ptrdiff_t i = 0; i < d->suite_count; i++)
-        if (beats_control(&d->suites[i], KVM_ARM_NATIVE) &&
+        if (!d->suites[i].secondary && beats_control(&d->suites[i], KVM_ARM_NATIVE) &&
             d->suites[i].arms[arm].present && !beats_control(&d->suites[i], arm))
             return &d->suites[i];
     return NULL;

@@ -54,6 +54,7 @@ static void multiple_choice_is_read(void **state)
     check_str(s->items[1].question, "");
     assert_true(s->chance == 0.5);
     assert_int_equal(s->max_new_tokens, 32);
+    check_str(s->metric, "accuracy");
 }
 
 static void needle_and_generation_have_answers(void **state)
@@ -108,6 +109,9 @@ static void wrong_cards_are_named(void **state)
     write_card("needle", "chanse: 0.1\n");
     check_status(KVM_FORMAT, read(&s, &err), &err);
     check_contains(err.msg, "chance");
+    write_card("needle", "metric: f1\n");
+    check_status(KVM_FORMAT, read(&s, &err), &err);
+    check_contains(err.msg, "recall");
     write_card("needle", "chance: 1.5\n");
     check_status(KVM_RANGE, read(&s, &err), &err);
 }
