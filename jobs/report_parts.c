@@ -1,0 +1,42 @@
+#include "jobs/report_parts.h"
+
+#include <string.h>
+
+#include "base/file.h"
+
+kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
+                           kvm_err *err)
+{
+    kvm_jat root;
+    TRY(kvm_json_read(&root, b->job->keep, in->path, err));
+    *v = json_deep_copy(root.v);
+    return kvm_json_own(b->job->keep, *v) ? KVM_OK : kvm_nomem(err, b->job->keep);
+}
+
+kvm_status kvm_report_load_lines(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
+                                 kvm_err *err)
+{
+    kvm_str text, line;
+    *v = json_array();
+    if (!kvm_json_own(b->job->keep, *v)) return kvm_nomem(err, b->job->keep);
+    TRY(kvm_file_read(&text, b->job->keep, in->path, (size_t)1 << 32, err));
+    while (kvm_str_cut(text, '\n', &line, &text)) {
+        kvm_jat root;
+        TRY(kvm_json_parse(&root, b->job->keep, line, in->path, err));
+        json_array_append_new(*v, json_deep_copy(root.v));
+    }
+    return KVM_OK;
+}
+
+const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix, ptrdiff_t i,
+                                    const char **rest)
+{
+    const size_t n = strlen(prefix);
+    for (ptrdiff_t k = 0; k < b->job->input_count; k++) {
+        const kvm_job_input *in = &b->job->inputs[k];
+        if (strncmp(in->name, prefix, n) != 0 || in->name[n] != '.' || i-- > 0) continue;
+        if (rest) *rest = in->name + n + 1;
+        return in;
+    }
+    return NULL;
+}
