@@ -67,7 +67,8 @@ static uint32_t small_narrow(float f, small_float s)
     v += (1u << (shift - 1)) - 1 + ((v >> shift) & 1); /* ties to even */
     v >>= shift;
     if (s.ieee) return sign | (v >= top ? top : v);
-    return sign | (v >= all ? all : v);
+    return sign |
+           (v >= all ? all - 1 : v); /* saturates, infinity too, as PyTorch does */
 }
 
 static float e8m0_widen(uint8_t b)

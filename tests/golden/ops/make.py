@@ -1,0 +1,142 @@
+"""Golden vectors of kernels/ops.def and kernels/dtypes.def, from NumPy, PyTorch (float64) and the
+`gguf` package's dequantiser; none of kvmill's code runs here. Writes ops.json beside itself.
+
+    python tests/golden/ops/make.py        (numpy, torch, gguf; seed 20260131)
+
+Arrays are hex of their little-endian bytes, so that no digit and no NaN is lost."""
+import json
+import os
+
+import gguf
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+rng = np.random.default_rng(20260131)
+cases = []
+
+
+def hexed(a):
+    return np.ascontiguousarray(a).tobytes().hex()
+
+
+def f32(*shape, scale=1.0):
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def t64(a):
+    return torch.from_numpy(np.asarray(a, dtype=np.float64))
+
+
+def case(op, out, ints=(), reals=(), **arrays):
+    """out: float64 reference; arrays: inputs as stored"""
+    cases.append({"op": op, "ints": [int(i) for i in ints], "reals": [float(r) for r in reals],
+                  "out": hexed(np.asarray(out, dtype=np.float64)),
+                  **{k: hexed(v) for k, v in arrays.items()}})
+
+
+for t, f, group, wide, plus in [(3, 12, 12, 12, 0), (2, 12, 4, 4, 1), (5, 12, 6, 12, 0)]:
+    x, w = f32(t, f), f32(wide)
+    eps = 1e-5
+    xs = t64(x).reshape(t, f // group, group)
+    y = F.rms_norm(xs, (group,), None, eps).reshape(t, f)
+    ws = t64(w) + plus
+    y = y * (ws if wide == f else ws.repeat(f // group))
+    case("rmsnorm", y, [t, f, group, wide, plus], [eps], x=x, w=w)
+
+for t, i, o, add in [(1, 7, 5, 0), (4, 33, 6, 1), (20, 40, 9, 0)]:
+    x, w, b, y = f32(t, i), f32(o, i), f32(o), f32(t, o)
+    case("linear", F.linear(t64(x), t64(w), t64(b)) + (t64(y) if add else 0),
+         [t, i, o, add], x=x, w=w, b=b, y=y)
+
+for inter in (0, 1):
+    for inverse in (0, 1):
+        t, h, d, width, factor = 4, 2, 10, 8, np.float32(1.25)
+        x = f32(t, h, d)
+        pos = np.array([0, 3, 1000, 70001], dtype=np.int32)
+        freq = (10000.0 ** (-np.arange(width // 2) / (width // 2))).astype(np.float32)
+        angle = (pos.astype(np.float32)[:, None] * freq[None, :]).astype(np.float64)
+        z = np.exp(1j * (-angle if inverse else angle))[:, None, :]
+        z = z / np.float64(factor) if inverse else z * np.float64(factor)
+        y = x.astype(np.float64)
+        a, b = ((y[..., 0:width:2], y[..., 1:width:2]) if inter else
+                (y[..., :width // 2], y[..., width // 2:width]))
+        turned = (a + 1j * b) * z
+        y = y.copy()
+        if inter:
+            y[..., 0:width:2], y[..., 1:width:2] = turned.real, turned.imag
+        else:
+            y[..., :width // 2], y[..., width // 2:width] = turned.real, turned.imag
+        case("rope", y, [t, h, d, width, inter, inverse], [factor], x=x, freq=freq, pos=pos)
+
+for t, hq, hk, d, dv, c, first, window in [(5, 4, 2, 6, 6, 9, 4, 0), (5, 4, 2, 6, 3, 12, 4, 3),
+                                          (1, 3, 1, 8, 8, 7, 6, 0), (30, 2, 2, 4, 5, 30, 0, 7)]:
+    q, k, v = f32(t, hq, d), f32(hk, c, d), f32(hk, c, dv)
+    at, key = np.arange(t)[:, None] + first, np.arange(c)[None, :]
+    seen = (key <= at) & ((key > at - window) if window else True)
+    y = F.scaled_dot_product_attention(
+        t64(q).permute(1, 0, 2)[None], t64(k).repeat_interleave(hq // hk, 0)[None],
+        t64(v).repeat_interleave(hq // hk, 0)[None], attn_mask=torch.from_numpy(seen), scale=0.4)
+    case("attention", y[0].permute(1, 0, 2), [t, hq, hk, d, dv, c, first, window], [0.4],
+         q=q, k=k, v=v)
+
+g, u = f32(3, 21, scale=4), f32(3, 21)
+case("silu_mul", F.silu(t64(g)) * t64(u), [3, 21], gate=g, up=u)
+
+x, ids = f32(4, 57, scale=6), np.array([0, 56, 13, 13], dtype=np.int32)
+case("logprob", torch.log_softmax(t64(x), -1)[range(4), ids], [4, 57], x=x, ids=ids)
+
+x, y, start = f32(50, 6), f32(50, 4), rng.standard_normal((6, 6))
+case("gram", start + start.T + t64(x).T.numpy() @ t64(x).numpy(), [50, 6], x=x,
+     start=start + start.T)
+case("cross", t64(x).T @ t64(y), [50, 6, 4], x=x, y=y)
+
+m = rng.standard_normal((7, 7))
+a = m @ m.T + np.eye(7)
+b = rng.standard_normal((7, 3))
+case("cholesky", np.linalg.cholesky(a), [7], a=a)
+case("cholesky_solve", np.linalg.solve(a, b), [7, 3], factor=np.linalg.cholesky(a), b=b)
+case("eigh", np.linalg.eigvalsh(a), [7], a=a)
+for at in (0, 1):
+    for bt in (0, 1):
+        p, r, z = rng.standard_normal((5, 8)), rng.standard_normal((8, 3)), f32(5, 3)
+        case("gemm64", p @ r, [5, 8, 3, at, bt], a=p.T if at else p, b=r.T if bt else r)
+        p, r = p.astype(np.float32), r.astype(np.float32)
+        case("gemm32", p.astype(np.float64) @ r.astype(np.float64) + 0.5 * z,
+             [5, 8, 3, at, bt], [0.5], a=p.T if at else p, b=r.T if bt else r, start=z)
+
+# stored types: bytes -> f32 bits, and f32 -> bytes where they can be written
+dtypes = []
+torch_types = {"F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn,
+               "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu}
+edges = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65519.99, 65520, 448, 463.9, 464, 465,
+                  479, 480, 57344, 61439, 61440, 2**-24, 2**-25, 1.01 * 2**-25, 2**-14, 2**-9, 2**-10,
+                  1.5 * 2**-9, 2**-16, 2**-17, 2**-127, 2**-126, 3e38, 1.0, 1.00048828125,
+                  1.0014648], dtype=np.float32)
+for name, dt in torch_types.items():
+    size = 2 if name.endswith("16") else 1
+    raw = (np.arange(256, dtype=np.uint8) if size == 1 else
+           np.concatenate([rng.integers(0, 65536, 300), [0, 1, 0x8000, 0x3ff, 0x400, 0x7bff, 0x7c00,
+                           0xfc00, 0x7f80, 0xff80]]).astype(np.uint16))
+    wide = torch.from_numpy(raw.view(np.int8 if size == 1 else np.int16)).view(dt).float().numpy()
+    source = np.concatenate([edges, f32(100), f32(60, scale=1e-3), f32(60, scale=100)])
+    if name == "F8_E8M0":
+        source = np.abs(source)
+    narrow = torch.from_numpy(source).to(dt).view(torch.int8 if size == 1 else torch.int16).numpy()
+    dtypes.append({"name": name, "raw": hexed(raw), "wide": hexed(wide), "source": hexed(source),
+                   "narrow": hexed(narrow)})
+
+for name in "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K".split():
+    kind = gguf.GGMLQuantizationType[name]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (3, size), dtype=np.uint8)
+    scales = {"Q6_K": [208], "Q4_0": [0], "Q5_0": [0], "Q8_0": [0]}.get(name, [0, 2])
+    for at in scales:  # finite f16 scales, one of them subnormal
+        raw[:, at:at + 2] = np.array([0.013, -2.5, 3e-6], dtype=np.float16).view(np.uint8).reshape(3, 2)
+    wide = gguf.dequantize(raw, kind).astype(np.float32)
+    dtypes.append({"name": name, "raw": hexed(raw), "wide": hexed(wide)})
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
+with open(path, "w") as f:
+    json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
+    f.write("\n")
