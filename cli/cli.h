@@ -1,8 +1,9 @@
 /* cli.h - one command: its options, its arguments, its exit code.
  *
- * A command is a row of commands.def and a file cmd_<name>.c. main.c parses the options of its
- * table (plus the common ones), then calls run(). Results go to stdout (text for people, one JSON
- * document with --json), everything else to stderr. Nobody but main.c exits. */
+ * A command is a row of commands.def and a file cmd_<name>.c. main.c parses the options
+ * of its table (plus the common ones), then calls run(). Results go to stdout (text for
+ * people, one JSON document with --json), everything else to stderr. Nobody but main.c
+ * exits. */
 #ifndef KVM_CLI_CLI_H
 #define KVM_CLI_CLI_H
 
@@ -11,13 +12,31 @@
 #include "base/json.h"
 
 /* design.md section 9 */
-enum { KVM_EXIT_DONE = 0, KVM_EXIT_FAILED = 1, KVM_EXIT_USAGE = 2, KVM_EXIT_GATE = 3, KVM_EXIT_ENVIRONMENT = 4 };
+enum {
+    KVM_EXIT_DONE = 0,
+    KVM_EXIT_FAILED = 1,
+    KVM_EXIT_USAGE = 2,
+    KVM_EXIT_GATE = 3,
+    KVM_EXIT_ENVIRONMENT = 4
+};
 
 typedef enum kvm_opt_id {
-    KVM_OPT_JSON, KVM_OPT_QUIET, KVM_OPT_STORE, KVM_OPT_THREADS, KVM_OPT_BACKEND, /* common to all */
-    KVM_OPT_AGAIN, KVM_OPT_SOURCE, KVM_OPT_TARGET, KVM_OPT_OUT, KVM_OPT_STAY, KVM_OPT_SWITCH,
-    KVM_OPT_TOKENS, KVM_OPT_LIMIT, KVM_OPT_STATE,
-    KVM_OPT_GFLOPS, KVM_OPT_GBS,
+    KVM_OPT_JSON,
+    KVM_OPT_QUIET,
+    KVM_OPT_STORE,
+    KVM_OPT_THREADS,
+    KVM_OPT_BACKEND, /* common to all */
+    KVM_OPT_AGAIN,
+    KVM_OPT_SOURCE,
+    KVM_OPT_TARGET,
+    KVM_OPT_OUT,
+    KVM_OPT_STAY,
+    KVM_OPT_SWITCH,
+    KVM_OPT_TOKENS,
+    KVM_OPT_LIMIT,
+    KVM_OPT_STATE,
+    KVM_OPT_GFLOPS,
+    KVM_OPT_GBS,
     KVM_OPT_COUNT
 } kvm_opt_id;
 
@@ -26,14 +45,14 @@ typedef struct kvm_option {
     const char *name;  /* "threads" for --threads */
     const char *value; /* "N" when it takes one, NULL for a flag */
     const char *help;
-} kvm_option;          /* tables end with name NULL */
+} kvm_option; /* tables end with name NULL */
 
 typedef struct kvm_cli {
     const char *name;                 /* as the command was called */
     const char *value[KVM_OPT_COUNT]; /* NULL: not given; "" for a flag */
     kvm_str *args;                    /* what is left after the options */
     ptrdiff_t arg_count;
-    kvm_arena *keep;                  /* for the life of the process */
+    kvm_arena *keep; /* for the life of the process */
 } kvm_cli;
 
 typedef struct kvm_command {
@@ -43,13 +62,19 @@ typedef struct kvm_command {
 } kvm_command;
 
 extern const kvm_option kvm_common_options[];
-extern const kvm_command kvm_command_step; /* every kind of kinds.def is a command by its name */
+extern const kvm_command
+    kvm_command_step; /* every kind of kinds.def is a command by its name */
 const kvm_command *kvm_command_find(kvm_str name); /* NULL: unknown */
 
-static inline bool kvm_cli_has(const kvm_cli *cli, kvm_opt_id id) { return cli->value[id] != NULL; }
-KVM_MUST kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback, int64_t least, int64_t *out, kvm_err *err);
+static inline bool kvm_cli_has(const kvm_cli *cli, kvm_opt_id id)
+{
+    return cli->value[id] != NULL;
+}
+KVM_MUST kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback,
+                                int64_t least, int64_t *out, kvm_err *err);
 /* one argument is needed at place i: KVM_USAGE says what is missing */
-KVM_MUST kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *what, kvm_str *out, kvm_err *err);
+KVM_MUST kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *what,
+                                kvm_str *out, kvm_err *err);
 /* --store, KVMILL_STORE, else ./run */
 kvm_str kvm_cli_store(const kvm_cli *cli);
 /* --json: v pretty-printed to stdout; takes v */

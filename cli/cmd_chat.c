@@ -1,8 +1,10 @@
-/* cmd_chat.c - `kvmill chat PAIR.yaml --switch`: the source answers first, then the target goes on from its cache.
+/* cmd_chat.c - `kvmill chat PAIR.yaml --switch`: the source answers first, then the
+ * target goes on from its cache.
  *
- * Messages come from the arguments, or from standard input, one a line. The first answer is the source's; with
- * --switch every later one is the target's, on the translated cache of all that was said. Beside each
- * answer stands its time to first token; beside the first after the switch also what re-reading would have taken. */
+ * Messages come from the arguments, or from standard input, one a line. The first
+ * answer is the source's; with --switch every later one is the target's, on the
+ * translated cache of all that was said. Beside each answer stands its time to first
+ * token; beside the first after the switch also what re-reading would have taken. */
 #include <string.h>
 #include <unistd.h>
 
@@ -33,7 +35,8 @@ static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
 {
     kvm_str text;
     TRY(kvm_chat_render(kvm_model_tokenizer(t->s.source), t->turns, t->turn_count,
-                        &(kvm_chat_options){.open_assistant = true}, t->cli->keep, &text, err));
+                        &(kvm_chat_options){.open_assistant = true}, t->cli->keep,
+                        &text, err));
     TRY(kvm_encode(t->encoder, text, NULL, t->cli->keep, ids, n, err));
     if (*n + t->max_new > t->s.capacity)
         return kvm_fail(err, KVM_RANGE, "the conversation has grown beyond %td tokens",
@@ -42,8 +45,8 @@ static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
 }
 
 /* the cache keeps what it shares with the conversation as it now reads */
-static kvm_status keep_common(talk *t, kvm_cache *cache, const int32_t *ids, ptrdiff_t n,
-                              kvm_err *err)
+static kvm_status keep_common(talk *t, kvm_cache *cache, const int32_t *ids,
+                              ptrdiff_t n, kvm_err *err)
 {
     ptrdiff_t same = 0;
     while (same < t->cached_n && same < n - 1 && t->cached[same] == ids[same]) same++;
@@ -85,23 +88,25 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     }
     const double started = kvm_now();
     TRY(keep_common(t, cache, ids, n, err));
-    TRY(kvm_model_forward(m, cache, ids + t->cached_n, n - t->cached_n,
-                          &(kvm_forward_options){.logits_last = 1, .logits = t->s.logits}, err));
+    TRY(kvm_model_forward(
+        m, cache, ids + t->cached_n, n - t->cached_n,
+        &(kvm_forward_options){.logits_last = 1, .logits = t->s.logits}, err));
     when->first = kvm_now() - started + when->translate;
     const bool quiet = kvm_cli_has(t->cli, KVM_OPT_JSON);
-    TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said, &said_n,
-                     quiet ? NULL : print_piece, t, err));
+    TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said,
+                     &said_n, quiet ? NULL : print_piece, t, err));
     memcpy(t->cached, ids, (size_t)n * sizeof *ids);
     memcpy(t->cached + n, said, (size_t)said_n * sizeof *said);
     const ptrdiff_t held = kvm_cache_length(cache);
     t->cached_n = n + said_n < held ? n + said_n : held;
-    return kvm_decode(kvm_model_tokenizer(m), said, said_n, true, t->cli->keep, text, err);
+    return kvm_decode(kvm_model_tokenizer(m), said, said_n, true, t->cli->keep, text,
+                      err);
 }
 
 static void show_times(const talk *t, const times *when)
 {
-    fprintf(stderr, "\n  [%s: first token after %.1f ms", t->on_target ? "target" : "source",
-            when->first * 1e3);
+    fprintf(stderr, "\n  [%s: first token after %.1f ms",
+            t->on_target ? "target" : "source", when->first * 1e3);
     if (when->cold >= 0)
         fprintf(stderr, ", of which translating %.1f ms; reading it all again: %.1f ms",
                 when->translate * 1e3, when->cold * 1e3);
@@ -122,10 +127,11 @@ static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
         return KVM_OK;
     }
     json_array_append_new(
-        t->log, json_pack("{s:s, s:o, s:f, s:f, s:o}", "model",
-                          t->on_target ? "target" : "source", "text", kvm_cli_json_text(text),
-                          "ttft_s", when.first, "translate_s", when.translate, "cold_ttft_s",
-                          when.cold >= 0 ? json_real(when.cold) : json_null()));
+        t->log,
+        json_pack("{s:s, s:o, s:f, s:f, s:o}", "model",
+                  t->on_target ? "target" : "source", "text", kvm_cli_json_text(text),
+                  "ttft_s", when.first, "translate_s", when.translate, "cold_ttft_s",
+                  when.cold >= 0 ? json_real(when.cold) : json_null()));
     return KVM_OK;
 }
 
@@ -144,7 +150,8 @@ static kvm_status talk_from_input(talk *t, kvm_err *err)
 }
 
 /* the translator that the newest run of this pair made */
-static kvm_status find_translator(kvm_cli *cli, kvm_str pair, kvm_str *path, kvm_err *err)
+static kvm_status find_translator(kvm_cli *cli, kvm_str pair, kvm_str *path,
+                                  kvm_err *err)
 {
     kvm_catalogue *c;
     kvm_store *store;
@@ -169,13 +176,15 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
     TRY(find_translator(cli, spec.name, &translator, err));
-    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator, CONTEXT,
-                           err));
+    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator,
+                           CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;
     t->cached = kvm_new(cli->keep, int32_t, CONTEXT);
     t->log = json_array();
-    if (!t->cached || !kvm_json_own(cli->keep, t->log)) return kvm_nomem(err, cli->keep);
-    return kvm_encoder_new(&t->encoder, cli->keep, kvm_model_tokenizer(t->s.source), err);
+    if (!t->cached || !kvm_json_own(cli->keep, t->log))
+        return kvm_nomem(err, cli->keep);
+    return kvm_encoder_new(&t->encoder, cli->keep, kvm_model_tokenizer(t->s.source),
+                           err);
 }
 
 static kvm_status run(kvm_cli *cli, kvm_err *err)
@@ -186,11 +195,13 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(open_talk(t, cli, err));
     if (cli->arg_count < 2) TRY(talk_from_input(t, err));
     for (ptrdiff_t i = 1; i < cli->arg_count; i++) {
-        if (!kvm_cli_has(cli, KVM_OPT_JSON)) printf("> %.*s\n", KVM_STR_ARG(cli->args[i]));
+        if (!kvm_cli_has(cli, KVM_OPT_JSON))
+            printf("> %.*s\n", KVM_STR_ARG(cli->args[i]));
         TRY(take_turn(t, cli->args[i], err));
     }
-    return kvm_cli_has(cli, KVM_OPT_JSON) ? kvm_cli_print_json(cli, json_incref(t->log), err)
-                                          : KVM_OK;
+    return kvm_cli_has(cli, KVM_OPT_JSON)
+               ? kvm_cli_print_json(cli, json_incref(t->log), err)
+               : KVM_OK;
 }
 
 static const kvm_option options[] = {

@@ -1,4 +1,5 @@
-/* cmd_doctor.c - `kvmill doctor`: what this program is, what it runs on, and what is wrong. */
+/* cmd_doctor.c - `kvmill doctor`: what this program is, what it runs on, and what is
+ * wrong. */
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -18,8 +19,8 @@ typedef struct checkup {
 static void add(checkup *d, const char *what, bool good, kvm_str found)
 {
     d->bad += !good;
-    json_array_append_new(d->rows, json_pack("{s:s, s:b, s:s%}", "check", what, "good", good,
-                                             "found", found.at ? found.at : "",
+    json_array_append_new(d->rows, json_pack("{s:s, s:b, s:s%}", "check", what, "good",
+                                             good, "found", found.at ? found.at : "",
                                              found.at ? (size_t)found.len : (size_t)0));
 }
 
@@ -27,8 +28,10 @@ static void check_program(checkup *d)
 {
     kvm_arena *keep = d->cli->keep;
     add(d, "program", true,
-        kvm_str_fmt(keep, "kvmill %s, commit %s", KVM_PROGRAM_VERSION, kvm_build_commit));
-    add(d, "compiler", true, kvm_str_fmt(keep, "%s %s", kvm_build_compiler, kvm_build_flags));
+        kvm_str_fmt(keep, "kvmill %s, commit %s", KVM_PROGRAM_VERSION,
+                    kvm_build_commit));
+    add(d, "compiler", true,
+        kvm_str_fmt(keep, "%s %s", kvm_build_compiler, kvm_build_flags));
     add(d, "machine", true, kvm_machine_class(keep, kvm_cli_backend(d->cli)));
 }
 
@@ -45,7 +48,8 @@ static void check_compute(checkup *d)
 
 static void check_memory(checkup *d)
 {
-    const double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double bytes =
+        (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     add(d, "memory", true, kvm_str_fmt(d->cli->keep, "%.1f GiB", bytes / (1 << 30)));
 }
 
@@ -55,11 +59,13 @@ static void check_store(checkup *d)
     const kvm_str home = kvm_cli_store(d->cli);
     struct statvfs v;
     if (!kvm_path_exists(home)) {
-        add(d, "store", true, kvm_str_fmt(keep, "%.*s: not made yet", KVM_STR_ARG(home)));
+        add(d, "store", true,
+            kvm_str_fmt(keep, "%.*s: not made yet", KVM_STR_ARG(home)));
         return;
     }
     const bool writable = access(home.at, W_OK) == 0 && statvfs(home.at, &v) == 0;
-    const double free_gib = writable ? (double)v.f_bavail * (double)v.f_frsize / (1 << 30) : 0;
+    const double free_gib =
+        writable ? (double)v.f_bavail * (double)v.f_frsize / (1 << 30) : 0;
     add(d, "store", writable && free_gib > 0.1,
         kvm_str_fmt(keep, "%.*s: %s, %.1f GiB free", KVM_STR_ARG(home),
                     writable ? "writable" : "NOT writable", free_gib));
@@ -71,7 +77,8 @@ static void check_catalogue(checkup *d)
     kvm_err err = {0};
     json_t *problems;
     kvm_arena *keep = d->cli->keep;
-    const kvm_str path = kvm_path_join(keep, kvm_cli_store(d->cli), KVM_STR("catalogue.db"));
+    const kvm_str path =
+        kvm_path_join(keep, kvm_cli_store(d->cli), KVM_STR("catalogue.db"));
     if (!path.at || !kvm_path_exists(path)) {
         add(d, "catalogue", true, KVM_STR("not made yet"));
         return;
@@ -86,7 +93,8 @@ static void check_catalogue(checkup *d)
     json_array_foreach(problems, i, p)
         add(d, "catalogue", false, kvm_str_of(json_string_value(p)));
     if (json_array_size(problems) == 0)
-        add(d, "catalogue", true, kvm_str_fmt(keep, "sound, schema %d", kvm_catalogue_newest()));
+        add(d, "catalogue", true,
+            kvm_str_fmt(keep, "sound, schema %d", kvm_catalogue_newest()));
 }
 
 static kvm_status show(checkup *d, kvm_err *err)
@@ -97,11 +105,13 @@ static kvm_status show(checkup *d, kvm_err *err)
     kvm_text t = {0};
     size_t i;
     json_t *row;
-    json_array_foreach(d->rows, i, row) {
+    json_array_foreach(d->rows, i, row)
+    {
         const bool good = json_is_true(json_object_get(row, "good"));
         kvm_paint(&t, good ? KVM_STR("ok   ") : KVM_STR("BAD  "),
                   good ? KVM_TONE_GOOD : KVM_TONE_BAD, term);
-        kvm_text_addf(&t, "%-10s %s\n", json_string_value(json_object_get(row, "check")),
+        kvm_text_addf(&t, "%-10s %s\n",
+                      json_string_value(json_object_get(row, "check")),
                       json_string_value(json_object_get(row, "found")));
     }
     const kvm_status s = kvm_cli_print(kvm_text_str(&t), err);

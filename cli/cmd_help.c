@@ -1,4 +1,5 @@
-/* cmd_help.c - `kvmill help`: the commands, one command's options, or the keys of a spec. */
+/* cmd_help.c - `kvmill help`: the commands, one command's options, or the keys of a
+ * spec. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -42,20 +43,28 @@ static void print_all(void)
     printf("\ncommon options:\n");
     print_options(kvm_common_options);
     printf("\nexit codes: 0 done, 1 failed work, 2 bad usage or input, 3 gate not met, "
-           "4 environment\n`kvmill help COMMAND` shows its options, `kvmill help spec` the "
+           "4 environment\n`kvmill help COMMAND` shows its options, `kvmill help spec` "
+           "the "
            "keys of a pair spec.\n");
 }
 
 static const char *type_name(kvm_field_type t)
 {
     switch (t) {
-    case KVM_FIELD_STR: return "string";
-    case KVM_FIELD_INT: return "integer";
-    case KVM_FIELD_NUM: return "number";
-    case KVM_FIELD_BOOL: return "true or false";
-    case KVM_FIELD_LIST: return "list";
-    case KVM_FIELD_OBJECT: return "section";
-    case KVM_FIELD_ANY: return "any";
+    case KVM_FIELD_STR:
+        return "string";
+    case KVM_FIELD_INT:
+        return "integer";
+    case KVM_FIELD_NUM:
+        return "number";
+    case KVM_FIELD_BOOL:
+        return "true or false";
+    case KVM_FIELD_LIST:
+        return "list";
+    case KVM_FIELD_OBJECT:
+        return "section";
+    case KVM_FIELD_ANY:
+        return "any";
     }
     return "";
 }
@@ -63,8 +72,8 @@ static const char *type_name(kvm_field_type t)
 static void print_fields(const kvm_field *f, int indent)
 {
     for (; f->key; f++) {
-        printf("%*s%-*s %-14s %s%s\n", indent, "", 22 - indent, f->key, type_name(f->type),
-               f->required ? "(required) " : "", f->help);
+        printf("%*s%-*s %-14s %s%s\n", indent, "", 22 - indent, f->key,
+               type_name(f->type), f->required ? "(required) " : "", f->help);
         if (f->inside) print_fields(f->inside, indent + 2);
     }
 }

@@ -1,4 +1,5 @@
-/* cmd_jobs.c - `kvmill jobs`, `pairs` and `migrate`: the catalogue's views, and two changes of state. */
+/* cmd_jobs.c - `kvmill jobs`, `pairs` and `migrate`: the catalogue's views, and two
+ * changes of state. */
 #include <string.h>
 #include <unistd.h>
 
@@ -13,7 +14,8 @@ static kvm_str cell_text(kvm_arena *keep, const json_t *v)
 {
     if (json_is_string(v))
         return (kvm_str){json_string_value(v), (ptrdiff_t)json_string_length(v)};
-    if (json_is_integer(v)) return kvm_str_fmt(keep, "%lld", (long long)json_integer_value(v));
+    if (json_is_integer(v))
+        return kvm_str_fmt(keep, "%lld", (long long)json_integer_value(v));
     if (json_is_real(v)) return kvm_str_fmt(keep, "%.4g", json_real_value(v));
     if (json_is_boolean(v)) return json_is_true(v) ? KVM_STR("yes") : KVM_STR("no");
     return KVM_STR("-");
@@ -30,27 +32,29 @@ static kvm_status print_rows(kvm_cli *cli, const json_t *rows, const char *name,
     kvm_table t = kvm_table_new(cli->keep, name, kvm_str_of(name), c, n);
     size_t i;
     json_t *row;
-    json_array_foreach(rows, i, row)
-        for (ptrdiff_t k = 0; k < n; k++)
-            kvm_table_text(&t, cell_text(cli->keep, json_object_get(row, columns[k])),
-                           KVM_TONE_PLAIN);
+    json_array_foreach(rows, i, row) for (ptrdiff_t k = 0; k < n; k++) kvm_table_text(
+        &t, cell_text(cli->keep, json_object_get(row, columns[k])), KVM_TONE_PLAIN);
     kvm_text out = {0};
-    kvm_status s = kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
+    kvm_status s =
+        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
     if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
     kvm_text_free(&out);
     return s;
 }
 
-static kvm_status show_view(kvm_cli *cli, const char *view, const kvm_view_filter *filters,
-                            ptrdiff_t count, const char *const *columns, kvm_err *err)
+static kvm_status show_view(kvm_cli *cli, const char *view,
+                            const kvm_view_filter *filters, ptrdiff_t count,
+                            const char *const *columns, kvm_err *err)
 {
     kvm_catalogue *c;
     json_t *rows;
     int64_t limit;
     TRY(kvm_cli_i64(cli, KVM_OPT_LIMIT, 0, 0, &limit, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    TRY(kvm_catalogue_view(c, &rows, cli->keep, view, filters, count, (ptrdiff_t)limit, err));
-    if (kvm_cli_has(cli, KVM_OPT_JSON)) return kvm_cli_print_json(cli, json_incref(rows), err);
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, view, filters, count, (ptrdiff_t)limit,
+                           err));
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        return kvm_cli_print_json(cli, json_incref(rows), err);
     return print_rows(cli, rows, view, columns, err);
 }
 
@@ -59,14 +63,15 @@ static kvm_status job_id(kvm_cli *cli, int64_t *id, kvm_err *err)
     kvm_str text;
     TRY(kvm_cli_arg(cli, 1, "the job's number", &text, err));
     if (!kvm_str_to_i64(text, id) || *id < 1)
-        return kvm_fail(err, KVM_USAGE, "\"%.*s\" is not a job's number", KVM_STR_ARG(text));
+        return kvm_fail(err, KVM_USAGE, "\"%.*s\" is not a job's number",
+                        KVM_STR_ARG(text));
     return KVM_OK;
 }
 
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"job", "run", "pair", "label", "state", "attempt",
-                                          "message", NULL};
+    static const char *const columns[] = {"job",   "run",     "pair",    "label",
+                                          "state", "attempt", "message", NULL};
     kvm_view_filter f = {"state", {0}, 0};
     if (kvm_cli_has(cli, KVM_OPT_STATE)) f.text = kvm_str_of(cli->value[KVM_OPT_STATE]);
     return show_view(cli, "v_queue", &f, kvm_cli_has(cli, KVM_OPT_STATE), columns, err);
@@ -74,8 +79,8 @@ static kvm_status list(kvm_cli *cli, kvm_err *err)
 
 static kvm_status show(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"attempt", "outcome", "status", "message",
-                                          "started_at", "ended_at", "log", NULL};
+    static const char *const columns[] = {"attempt",    "outcome",  "status", "message",
+                                          "started_at", "ended_at", "log",    NULL};
     kvm_view_filter f = {"job", {0}, 0};
     TRY(job_id(cli, &f.number, err));
     return show_view(cli, "v_attempts", &f, 1, columns, err);
@@ -90,11 +95,14 @@ static kvm_status logs(kvm_cli *cli, kvm_err *err)
     TRY(job_id(cli, &f.number, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_attempts", &f, 1, 0, err));
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         const char *log = json_string_value(json_object_get(row, "log"));
-        printf("== attempt %lld\n", json_integer_value(json_object_get(row, "attempt")));
+        printf("== attempt %lld\n",
+               json_integer_value(json_object_get(row, "attempt")));
         if (!log) continue;
-        const kvm_str path = kvm_path_join(cli->keep, kvm_cli_store(cli), kvm_str_of(log));
+        const kvm_str path =
+            kvm_path_join(cli->keep, kvm_cli_store(cli), kvm_str_of(log));
         kvm_str text;
         if (!path.at) return kvm_nomem(err, cli->keep);
         if (!kvm_path_exists(path)) continue;
@@ -106,7 +114,8 @@ static kvm_status logs(kvm_cli *cli, kvm_err *err)
 
 static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"run", "job", "label", "output", "sha", "bytes", NULL};
+    static const char *const columns[] = {"run", "job",   "label", "output",
+                                          "sha", "bytes", NULL};
     kvm_view_filter f = {"pair", {0}, 0};
     if (cli->arg_count > 1) f.text = cli->args[1];
     return show_view(cli, "v_lineage", &f, cli->arg_count > 1, columns, err);
@@ -142,27 +151,32 @@ static kvm_status dispatch(kvm_cli *cli, const verb *verbs, ptrdiff_t n, kvm_err
 {
     if (cli->arg_count == 0) return verbs[0].run(cli, err);
     for (ptrdiff_t i = 0; i < n; i++)
-        if (kvm_str_eq(cli->args[0], kvm_str_of(verbs[i].name))) return verbs[i].run(cli, err);
-    return kvm_fail(err, KVM_USAGE, "\"%.*s\" is none of the verbs that `kvmill help` lists",
+        if (kvm_str_eq(cli->args[0], kvm_str_of(verbs[i].name)))
+            return verbs[i].run(cli, err);
+    return kvm_fail(err, KVM_USAGE,
+                    "\"%.*s\" is none of the verbs that `kvmill help` lists",
                     KVM_STR_ARG(cli->args[0]));
 }
 
 static kvm_status jobs(kvm_cli *cli, kvm_err *err)
 {
-    static const verb verbs[] = {
-        {"list", list}, {"show", show}, {"logs", logs}, {"artefacts", artefacts}, {"cancel", cancel}, {"retry", retry}};
+    static const verb verbs[] = {{"list", list},     {"show", show},
+                                 {"logs", logs},     {"artefacts", artefacts},
+                                 {"cancel", cancel}, {"retry", retry}};
     return dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }
 
 static kvm_status pairs_list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"pair", "runs", "last_run", "last_state", NULL};
+    static const char *const columns[] = {"pair", "runs", "last_run", "last_state",
+                                          NULL};
     return show_view(cli, "v_pairs", NULL, 0, columns, err);
 }
 
 static kvm_status pairs_show(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"suite", "metric", "arm", "items", "mean", NULL};
+    static const char *const columns[] = {"suite", "metric", "arm",
+                                          "items", "mean",   NULL};
     kvm_view_filter f = {"pair", {0}, 0};
     TRY(kvm_cli_arg(cli, 1, "the pair's name", &f.text, err));
     return show_view(cli, "v_quality", &f, 1, columns, err);
@@ -181,7 +195,8 @@ static kvm_status migrate(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_catalogue(cli, true, &c, err));
     TRY(kvm_catalogue_migrate(c, &from, &to, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(cli, json_pack("{s:i, s:i}", "from", from, "to", to), err);
+        return kvm_cli_print_json(cli, json_pack("{s:i, s:i}", "from", from, "to", to),
+                                  err);
     printf("catalogue schema %d\n", to);
     return KVM_OK;
 }

@@ -1,4 +1,5 @@
-/* cmd_models.c - `kvmill models inspect PATH...` and `models list`: what a checkpoint caches. */
+/* cmd_models.c - `kvmill models inspect PATH...` and `models list`: what a checkpoint
+ * caches. */
 #include <string.h>
 #include <unistd.h>
 
@@ -26,10 +27,13 @@ static kvm_str shape_text(kvm_arena *keep, const json_t *shape)
     size_t i;
     json_t *v;
     kvm_text_add(&t, KVM_STR("("));
-    json_array_foreach(shape, i, v) {
+    json_array_foreach(shape, i, v)
+    {
         if (i) kvm_text_add(&t, KVM_STR(", "));
-        if (json_is_string(v)) kvm_text_addf(&t, "%s", json_string_value(v));
-        else kvm_text_addf(&t, "%lld", (long long)json_integer_value(v));
+        if (json_is_string(v))
+            kvm_text_addf(&t, "%s", json_string_value(v));
+        else
+            kvm_text_addf(&t, "%lld", (long long)json_integer_value(v));
     }
     kvm_text_add(&t, KVM_STR(")"));
     kvm_str s = kvm_str_copy(keep, kvm_text_str(&t));
@@ -56,16 +60,19 @@ static void add_object(kvm_table *t, kvm_arena *keep, json_int_t layer, const js
     kvm_table_text(t, kvm_str_of(text_of(o, "object")), KVM_TONE_PLAIN);
     kvm_table_text(t, shape_text(keep, json_object_get(o, "shape")), KVM_TONE_PLAIN);
     kvm_table_text(t, kvm_str_of(text_of(o, "dtype")), KVM_TONE_PLAIN);
-    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_token")), KVM_FORMAT_COUNT);
-    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_prompt")), KVM_FORMAT_COUNT);
+    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_token")),
+                  KVM_FORMAT_COUNT);
+    kvm_table_num(t, json_number_value(json_object_get(o, "bytes_per_prompt")),
+                  KVM_FORMAT_COUNT);
     kvm_table_text(t, kvm_str_of(text_of(o, "position")), KVM_TONE_PLAIN);
     kvm_table_text(t, points_text(keep, json_object_get(o, "points")), KVM_TONE_MUTED);
 }
 
 static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
 {
-    static const char *const titles[] = {"layer", "object", "shape", "dtype", "bytes/token",
-                                         "bytes/prompt", "position", "capture points"};
+    static const char *const titles[] = {"layer",    "object",        "shape",
+                                         "dtype",    "bytes/token",   "bytes/prompt",
+                                         "position", "capture points"};
     enum { N = sizeof titles / sizeof *titles };
     kvm_column c[N];
     for (int i = 0; i < N; i++)
@@ -78,7 +85,8 @@ static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
         json_array_foreach(json_object_get(layer, "objects"), k, object)
             add_object(&t, cli->keep, int_of(layer, "layer"), object);
     kvm_text out = {0};
-    kvm_status s = kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
+    kvm_status s =
+        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
     if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
     kvm_text_free(&out);
     return s;
@@ -86,14 +94,17 @@ static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
 
 static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
 {
-    const json_t *m = json_object_get(v, "model"), *totals = json_object_get(v, "totals");
-    printf("%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint %.16s\n",
+    const json_t *m = json_object_get(v, "model"),
+                 *totals = json_object_get(v, "totals");
+    printf("%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint "
+           "%.16s\n",
            text_of(m, "name"), text_of(m, "family"), (long long)int_of(m, "parameters"),
            text_of(m, "weight_dtype"), (double)int_of(m, "weight_bytes") / (1 << 20),
            text_of(m, "fingerprint"));
     TRY(print_objects(cli, v, err));
     printf("  %lld objects, %.1f KiB per token, %.1f KiB per prompt\n",
-           (long long)int_of(totals, "objects"), (double)int_of(totals, "bytes_per_token") / 1024,
+           (long long)int_of(totals, "objects"),
+           (double)int_of(totals, "bytes_per_token") / 1024,
            (double)int_of(totals, "bytes_per_prompt") / 1024);
     return KVM_OK;
 }
@@ -144,7 +155,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_arg(cli, 0, "inspect or list", &verb, err));
     if (kvm_str_eq(verb, KVM_STR("inspect"))) return inspect(cli, err);
     if (kvm_str_eq(verb, KVM_STR("list"))) return list(cli, err);
-    return kvm_fail(err, KVM_USAGE, "models inspect PATH... or models list, not \"%.*s\"",
+    return kvm_fail(err, KVM_USAGE,
+                    "models inspect PATH... or models list, not \"%.*s\"",
                     KVM_STR_ARG(verb));
 }
 

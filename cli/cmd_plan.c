@@ -16,7 +16,8 @@ static kvm_str text_of(const json_t *o, const char *key)
     return kvm_str_of(json_string_value(json_object_get(o, key)));
 }
 
-/* a list of objects as a table: the first column text when its key is "name" or "model", numbers else */
+/* a list of objects as a table: the first column text when its key is "name" or
+ * "model", numbers else */
 typedef struct column {
     const char *key, *title;
     kvm_format format;
@@ -34,25 +35,24 @@ static kvm_status print_list(kvm_cli *cli, const json_t *list, const char *title
     kvm_table t = kvm_table_new(cli->keep, title, kvm_str_of(title), c, n);
     size_t i;
     json_t *row;
-    json_array_foreach(list, i, row)
-        for (ptrdiff_t k = 0; k < n; k++)
-            if (columns[k].text)
-                kvm_table_text(&t, text_of(row, columns[k].key), KVM_TONE_PLAIN);
-            else
-                kvm_table_num(&t, get(row, columns[k].key), columns[k].format);
+    json_array_foreach(list, i, row) for (ptrdiff_t k = 0; k < n;
+                                          k++) if (columns[k].text)
+        kvm_table_text(&t, text_of(row, columns[k].key), KVM_TONE_PLAIN);
+    else kvm_table_num(&t, get(row, columns[k].key), columns[k].format);
     kvm_text out = {0};
     kvm_text_addf(&out, "\n%s\n", title);
-    kvm_status s = kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
+    kvm_status s =
+        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
     if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
     kvm_text_free(&out);
     return s;
 }
 
-#define LIST(name, title, ...)                                                          \
-    do {                                                                                \
-        static const column columns_[] = {__VA_ARGS__};                                 \
-        TRY(print_list(cli, json_object_get(plan, name), title, columns_,               \
-                       sizeof columns_ / sizeof *columns_, err));                       \
+#define LIST(name, title, ...)                                                         \
+    do {                                                                               \
+        static const column columns_[] = {__VA_ARGS__};                                \
+        TRY(print_list(cli, json_object_get(plan, name), title, columns_,              \
+                       sizeof columns_ / sizeof *columns_, err));                      \
     } while (0)
 
 static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
@@ -66,29 +66,33 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"cache_bytes_per_token", "cache per token", KVM_FORMAT_BYTES, false},
          {"flops_per_token", "FLOPs per token", KVM_FORMAT_COUNT, false});
     LIST("capture", "capture", {"model", "model", KVM_FORMAT_COUNT, true},
-         {"rows", "rows", KVM_FORMAT_COUNT, false}, {"bytes", "on disk", KVM_FORMAT_BYTES, false},
+         {"rows", "rows", KVM_FORMAT_COUNT, false},
+         {"bytes", "on disk", KVM_FORMAT_BYTES, false},
          {"seconds", "predicted", KVM_FORMAT_SECONDS, false});
     LIST("translator", "translator by k", {"k", "k", KVM_FORMAT_COUNT, false},
          {"parameters", "parameters", KVM_FORMAT_COUNT, false},
          {"bytes_f32", "f32 file", KVM_FORMAT_BYTES, false},
          {"rows_per_feature", "fit rows per feature", KVM_FORMAT_NUMBER, false});
     LIST("ttft", "predicted time to first token, k = all",
-         {"tokens", "tokens", KVM_FORMAT_COUNT, false}, {"cold_s", "cold", KVM_FORMAT_SECONDS, false},
+         {"tokens", "tokens", KVM_FORMAT_COUNT, false},
+         {"cold_s", "cold", KVM_FORMAT_SECONDS, false},
          {"switch_s", "switch", KVM_FORMAT_SECONDS, false},
          {"speedup", "sooner by", KVM_FORMAT_RATIO, false});
     const json_t *m = json_object_get(plan, "moments");
     printf("\nmoments on disk: %.1f MiB + %.1f MiB (Gram), %.1f MiB (cross)\n",
-           get(m, "gram_source_bytes") / (1 << 20), get(m, "gram_target_bytes") / (1 << 20),
-           get(m, "cross_bytes") / (1 << 20));
+           get(m, "gram_source_bytes") / (1 << 20),
+           get(m, "gram_target_bytes") / (1 << 20), get(m, "cross_bytes") / (1 << 20));
     return KVM_OK;
 }
 
-static kvm_status rate(const kvm_cli *cli, kvm_opt_id id, double unit, double *out, kvm_err *err)
+static kvm_status rate(const kvm_cli *cli, kvm_opt_id id, double unit, double *out,
+                       kvm_err *err)
 {
     if (!cli->value[id]) return KVM_OK;
     double v;
     if (!kvm_str_to_f64(kvm_str_of(cli->value[id]), &v) || v <= 0)
-        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a positive number", cli->value[id]);
+        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a positive number",
+                        cli->value[id]);
     *out = v * unit;
     return KVM_OK;
 }
@@ -113,7 +117,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 }
 
 static const kvm_option options[] = {
-    {KVM_OPT_GFLOPS, "gflops", "N", "rate of fp32 products of the machine to predict for"},
+    {KVM_OPT_GFLOPS, "gflops", "N",
+     "rate of fp32 products of the machine to predict for"},
     {KVM_OPT_GBS, "gbs", "N", "its memory bandwidth in GB/s"},
     {0},
 };

@@ -1,29 +1,34 @@
-/* cmd_report.c - `kvmill report`: the reports of one pair, or of all, out of the store again. */
+/* cmd_report.c - `kvmill report`: the reports of one pair, or of all, out of the store
+ * again. */
 #include "cli/publish.h"
 
-static kvm_status one(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str pair, json_t *out,
-                      kvm_err *err)
+static kvm_status one(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str pair,
+                      json_t *out, kvm_err *err)
 {
     kvm_str html, json;
     TRY(kvm_cli_publish_report(cli, c, store, pair, 0, &html, &json, err));
     if (!kvm_cli_has(cli, KVM_OPT_JSON)) printf("%.*s\n", KVM_STR_ARG(html));
-    json_array_append_new(out, json_pack("{s:s%, s:s%, s:s%}", "pair", pair.at, (size_t)pair.len,
-                                         "html", html.at, (size_t)html.len, "json", json.at,
-                                         (size_t)json.len));
+    json_array_append_new(
+        out, json_pack("{s:s%, s:s%, s:s%}", "pair", pair.at, (size_t)pair.len, "html",
+                       html.at, (size_t)html.len, "json", json.at, (size_t)json.len));
     return KVM_OK;
 }
 
-static kvm_status all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, json_t *out, kvm_err *err)
+static kvm_status all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, json_t *out,
+                      kvm_err *err)
 {
     json_t *rows, *row;
     size_t i;
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_pairs", NULL, 0, 0, err));
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         const kvm_status s =
-            one(cli, c, store, kvm_str_of(json_string_value(json_object_get(row, "pair"))), out,
-                err);
-        if (s == KVM_NOTFOUND) *err = (kvm_err){0}; /* a pair without a finished report */
-        else if (s) return s;
+            one(cli, c, store,
+                kvm_str_of(json_string_value(json_object_get(row, "pair"))), out, err);
+        if (s == KVM_NOTFOUND)
+            *err = (kvm_err){0}; /* a pair without a finished report */
+        else if (s)
+            return s;
     }
     return KVM_OK;
 }
@@ -39,7 +44,9 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     if (cli->arg_count == 0) TRY(all(cli, c, store, out, err));
     for (ptrdiff_t i = 0; i < cli->arg_count; i++)
         TRY(one(cli, c, store, cli->args[i], out, err));
-    return kvm_cli_has(cli, KVM_OPT_JSON) ? kvm_cli_print_json(cli, json_incref(out), err) : KVM_OK;
+    return kvm_cli_has(cli, KVM_OPT_JSON)
+               ? kvm_cli_print_json(cli, json_incref(out), err)
+               : KVM_OK;
 }
 
 const kvm_command kvm_command_report = {"report", NULL, run};

@@ -1,7 +1,8 @@
-/* cmd_run.c - `kvmill run`, `submit` and `worker`: a spec becomes runs, runs become results.
+/* cmd_run.c - `kvmill run`, `submit` and `worker`: a spec becomes runs, runs become
+ * results.
  *
- * The models are opened for the plan only and closed before the worker starts: jobs run in children of a
- * process that has one thread. */
+ * The models are opened for the plan only and closed before the worker starts: jobs run
+ * in children of a process that has one thread. */
 #include <string.h>
 #include <unistd.h>
 
@@ -18,8 +19,9 @@ typedef struct planned { /* one direction */
     kvm_submitted submitted;
 } planned;
 
-static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path, planned out[2],
-                              ptrdiff_t *n, kvm_arena *plan, kvm_err *err)
+static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
+                              planned out[2], ptrdiff_t *n, kvm_arena *plan,
+                              kvm_err *err)
 {
     kvm_spec spec;
     kvm_compute *compute;
@@ -30,7 +32,8 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path, plan
     TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
     TRY(kvm_spec_graphs(&spec, plan, compute, graphs, n, err));
     const kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
-                                  .machine = kvm_machine_class(plan, kvm_cli_backend(cli))};
+                                  .machine =
+                                      kvm_machine_class(plan, kvm_cli_backend(cli))};
     for (ptrdiff_t i = 0; i < *n; i++) {
         out[i].pair = kvm_str_copy(cli->keep, graphs[i].pair);
         if (!out[i].pair.at) return kvm_nomem(err, cli->keep);
@@ -66,9 +69,12 @@ static void say(void *ctx, const kvm_worker_note *n)
         const char *word;
         kvm_tone tone;
     } words[] = {
-        [KVM_WORKER_START] = {"start", KVM_TONE_MUTED},   [KVM_WORKER_SUCCEED] = {"done", KVM_TONE_GOOD},
-        [KVM_WORKER_SKIP] = {"reused", KVM_TONE_MUTED},   [KVM_WORKER_RETRY] = {"retry", KVM_TONE_WARN},
-        [KVM_WORKER_FAIL] = {"FAILED", KVM_TONE_BAD},     [KVM_WORKER_LOST] = {"lost", KVM_TONE_WARN},
+        [KVM_WORKER_START] = {"start", KVM_TONE_MUTED},
+        [KVM_WORKER_SUCCEED] = {"done", KVM_TONE_GOOD},
+        [KVM_WORKER_SKIP] = {"reused", KVM_TONE_MUTED},
+        [KVM_WORKER_RETRY] = {"retry", KVM_TONE_WARN},
+        [KVM_WORKER_FAIL] = {"FAILED", KVM_TONE_BAD},
+        [KVM_WORKER_LOST] = {"lost", KVM_TONE_WARN},
         [KVM_WORKER_RELEASE] = {"given back", KVM_TONE_WARN},
     };
     voice *v = ctx;
@@ -91,7 +97,8 @@ static kvm_status work(kvm_cli *cli, int64_t run, bool stay, kvm_worker_stats *s
 {
     kvm_progress progress;
     kvm_progress_terminal(&progress, "");
-    voice v = {.quiet = kvm_cli_has(cli, KVM_OPT_QUIET), .term = kvm_term_of(STDERR_FILENO)};
+    voice v = {.quiet = kvm_cli_has(cli, KVM_OPT_QUIET),
+               .term = kvm_term_of(STDERR_FILENO)};
     kvm_worker_options o = {.home = kvm_cli_store(cli),
                             .kind_of = kvm_job_kind_of,
                             .backend = kvm_cli_backend(cli),
@@ -107,27 +114,30 @@ static kvm_status work(kvm_cli *cli, int64_t run, bool stay, kvm_worker_stats *s
 
 /* ---- results ---- */
 
-static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, const planned *p,
-                              json_t *out, bool *gates_met, kvm_err *err)
+static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
+                              const planned *p, json_t *out, bool *gates_met,
+                              kvm_err *err)
 {
     kvm_arena *keep = cli->keep;
     kvm_str html, json, headline, sentence;
     kvm_jat doc;
-    TRY(kvm_cli_publish_report(cli, c, store, p->pair, p->submitted.run, &html, &json, err));
+    TRY(kvm_cli_publish_report(cli, c, store, p->pair, p->submitted.run, &html, &json,
+                               err));
     TRY(kvm_json_read(&doc, keep, json, err));
     TRY(kvm_report_verdict(&headline, &sentence, keep, doc, err));
     size_t i;
     json_t *gate;
-    json_array_foreach(json_object_get(doc.v, "gates"), i, gate)
-        if (json_is_true(json_object_get(gate, "required")) &&
-            strcmp(json_string_value(json_object_get(gate, "verdict")), "pass") != 0)
-            *gates_met = false;
-    json_array_append_new(out, json_pack("{s:s%, s:I, s:s%, s:s%, s:s%}", "pair", p->pair.at,
-                                         (size_t)p->pair.len, "run",
-                                         (json_int_t)p->submitted.run, "headline", headline.at,
-                                         (size_t)headline.len, "sentence", sentence.at,
-                                         (size_t)sentence.len, "report", html.at,
-                                         (size_t)html.len));
+    json_array_foreach(
+        json_object_get(doc.v, "gates"), i,
+        gate) if (json_is_true(json_object_get(gate, "required")) &&
+                  strcmp(json_string_value(json_object_get(gate, "verdict")), "pass") !=
+                      0) *gates_met = false;
+    json_array_append_new(out, json_pack("{s:s%, s:I, s:s%, s:s%, s:s%}", "pair",
+                                         p->pair.at, (size_t)p->pair.len, "run",
+                                         (json_int_t)p->submitted.run, "headline",
+                                         headline.at, (size_t)headline.len, "sentence",
+                                         sentence.at, (size_t)sentence.len, "report",
+                                         html.at, (size_t)html.len));
     if (kvm_cli_has(cli, KVM_OPT_JSON)) return KVM_OK;
     kvm_text t = {0};
     kvm_paint(&t, p->pair, KVM_TONE_STRONG, kvm_term_of(STDOUT_FILENO));
@@ -150,7 +160,8 @@ static void announce(const planned *p)
         return;
     case KVM_SUBMIT_DONE:
         fprintf(stderr,
-                "%.*s: nothing to do, run %lld has done exactly this (--again times anew)\n",
+                "%.*s: nothing to do, run %lld has done exactly this (--again times "
+                "anew)\n",
                 KVM_STR_ARG(p->pair), (long long)p->submitted.run);
         return;
     }
@@ -162,12 +173,14 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
     kvm_worker_stats stats = {0};
     TRY(work(cli, p->submitted.run, false, &stats, err));
     if (stats.drained)
-        return kvm_fail(err, KVM_CANCELLED, "stopped; the same command goes on where it was");
+        return kvm_fail(err, KVM_CANCELLED,
+                        "stopped; the same command goes on where it was");
     if (stats.failed)
-        return kvm_fail(err, KVM_INTERNAL,
-                        "%td job%s of %.*s failed; `kvmill jobs list` and `kvmill jobs logs ID` "
-                        "say why",
-                        stats.failed, stats.failed == 1 ? "" : "s", KVM_STR_ARG(p->pair));
+        return kvm_fail(
+            err, KVM_INTERNAL,
+            "%td job%s of %.*s failed; `kvmill jobs list` and `kvmill jobs logs ID` "
+            "say why",
+            stats.failed, stats.failed == 1 ? "" : "s", KVM_STR_ARG(p->pair));
     return KVM_OK;
 }
 
@@ -191,9 +204,11 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
     for (ptrdiff_t i = 0; i < n; i++)
         TRY(show_result(cli, c, store, &p[i], out, &gates_met, err));
-    if (kvm_cli_has(cli, KVM_OPT_JSON)) TRY(kvm_cli_print_json(cli, json_incref(out), err));
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        TRY(kvm_cli_print_json(cli, json_incref(out), err));
     return gates_met ? KVM_OK
-                     : kvm_fail(err, KVM_GATE, "a required gate was not met; the report says which");
+                     : kvm_fail(err, KVM_GATE,
+                                "a required gate was not met; the report says which");
 }
 
 static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
@@ -212,7 +227,9 @@ static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
                                              (json_int_t)p[i].submitted.run, "jobs",
                                              (json_int_t)p[i].submitted.jobs));
     }
-    return kvm_cli_has(cli, KVM_OPT_JSON) ? kvm_cli_print_json(cli, json_incref(out), err) : KVM_OK;
+    return kvm_cli_has(cli, KVM_OPT_JSON)
+               ? kvm_cli_print_json(cli, json_incref(out), err)
+               : KVM_OK;
 }
 
 static kvm_status work_only(kvm_cli *cli, kvm_err *err)
@@ -224,11 +241,13 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
     TRY(work(cli, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         return kvm_cli_print_json(
-            cli, json_pack("{s:I, s:I, s:I, s:I}", "succeeded", (json_int_t)stats.succeeded,
-                           "reused", (json_int_t)stats.skipped, "retried",
-                           (json_int_t)stats.retried, "failed", (json_int_t)stats.failed),
+            cli,
+            json_pack("{s:I, s:I, s:I, s:I}", "succeeded", (json_int_t)stats.succeeded,
+                      "reused", (json_int_t)stats.skipped, "retried",
+                      (json_int_t)stats.retried, "failed", (json_int_t)stats.failed),
             err);
-    return stats.failed ? kvm_fail(err, KVM_INTERNAL, "%td jobs failed", stats.failed) : KVM_OK;
+    return stats.failed ? kvm_fail(err, KVM_INTERNAL, "%td jobs failed", stats.failed)
+                        : KVM_OK;
 }
 
 static const kvm_option submit_options[] = {

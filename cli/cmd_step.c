@@ -1,8 +1,10 @@
-/* cmd_step.c - `kvmill capture|stats|fit|mlp|evaluate|timing|report PARAMS.yaml --out DIR [INPUT=FILE...]`:
- * one step of the mill on plain files, without catalogue and queue.
+/* cmd_step.c - `kvmill capture|stats|fit|mlp|evaluate|timing|report PARAMS.yaml --out
+ * DIR [INPUT=FILE...]`: one step of the mill on plain files, without catalogue and
+ * queue.
  *
- * PARAMS.yaml holds the kind's parameters (`kvmill help KIND`). Where it names a place (model_path …) and not
- * its hash, the hash is computed here. Results are files of DIR, figures stand in DIR/records.jsonl. */
+ * PARAMS.yaml holds the kind's parameters (`kvmill help KIND`). Where it names a place
+ * (model_path …) and not its hash, the hash is computed here. Results are files of DIR,
+ * figures stand in DIR/records.jsonl. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -13,7 +15,8 @@
 
 enum { MAX_INPUTS = 64 };
 
-static kvm_status fingerprint(kvm_cli *cli, kvm_str path, const char **hex, kvm_err *err)
+static kvm_status fingerprint(kvm_cli *cli, kvm_str path, const char **hex,
+                              kvm_err *err)
 {
     kvm_compute *c;
     kvm_model *m;
@@ -56,8 +59,10 @@ static kvm_status fill_hashes(kvm_cli *cli, kvm_jat *params, kvm_err *err)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const char *hex;
         kvm_str path;
-        if (!json_object_get(p, places[i].place) || json_object_get(p, places[i].key)) continue;
-        TRY(kvm_json_str(kvm_json_get(*params, cli->keep, places[i].place), &path, err));
+        if (!json_object_get(p, places[i].place) || json_object_get(p, places[i].key))
+            continue;
+        TRY(kvm_json_str(kvm_json_get(*params, cli->keep, places[i].place), &path,
+                         err));
         TRY(places[i].hash(cli, path, &hex, err));
         json_object_set_new(p, places[i].key, json_string(hex));
     }
@@ -65,7 +70,8 @@ static kvm_status fill_hashes(kvm_cli *cli, kvm_jat *params, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status read_inputs(kvm_cli *cli, kvm_job_input *inputs, ptrdiff_t *n, kvm_err *err)
+static kvm_status read_inputs(kvm_cli *cli, kvm_job_input *inputs, ptrdiff_t *n,
+                              kvm_err *err)
 {
     for (ptrdiff_t i = 1; i < cli->arg_count; i++) {
         kvm_str name, path;
@@ -93,7 +99,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_job_kind_find(kvm_str_of(cli->name), &id));
     const kvm_job_kind *kind = kvm_job_kind_of(id);
     TRY(kvm_cli_arg(cli, 0, "the parameters (PARAMS.yaml)", &file, err));
-    if (!cli->value[KVM_OPT_OUT]) return kvm_fail(err, KVM_USAGE, "--out DIR is missing");
+    if (!cli->value[KVM_OPT_OUT])
+        return kvm_fail(err, KVM_USAGE, "--out DIR is missing");
     TRY(kvm_yaml_read(&j.params, cli->keep, file, err));
     TRY(fill_hashes(cli, &j.params, err));
     TRY(kvm_schema_check(j.params, kind->params, *cli->keep, err));

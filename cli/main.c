@@ -1,4 +1,5 @@
-/* main.c - find the command, read its options, run it, turn its status into an exit code. */
+/* main.c - find the command, read its options, run it, turn its status into an exit
+ * code. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -8,13 +9,16 @@
 #include "jobs/job.h"
 
 enum { MAX_OPTIONS = 32, FIRST_LONG = 1000 };
-static const size_t KEEP_BYTES = (size_t)1 << 40; /* address space; pages cost when touched */
+static const size_t KEEP_BYTES = (size_t)1
+                                 << 40; /* address space; pages cost when touched */
 
 const kvm_option kvm_common_options[] = {
     {KVM_OPT_JSON, "json", NULL, "print one JSON document instead of text"},
     {KVM_OPT_QUIET, "quiet", NULL, "no progress"},
-    {KVM_OPT_STORE, "store", "DIR", "catalogue and artefacts (KVMILL_STORE, else ./run)"},
-    {KVM_OPT_THREADS, "threads", "N", "threads of the kernels (KVMILL_THREADS, else all CPUs)"},
+    {KVM_OPT_STORE, "store", "DIR",
+     "catalogue and artefacts (KVMILL_STORE, else ./run)"},
+    {KVM_OPT_THREADS, "threads", "N",
+     "threads of the kernels (KVMILL_THREADS, else all CPUs)"},
     {KVM_OPT_BACKEND, "backend", "NAME", "cpu or ref (KVMILL_BACKEND, else cpu)"},
     {0},
 };
@@ -37,8 +41,8 @@ const kvm_command *kvm_command_find(kvm_str name)
     return kvm_job_kind_find(name, &kind) ? NULL : &kvm_command_step;
 }
 
-kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback, int64_t least,
-                       int64_t *out, kvm_err *err)
+kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback,
+                       int64_t least, int64_t *out, kvm_err *err)
 {
     if (!cli->value[id]) {
         *out = fallback;
@@ -114,8 +118,9 @@ int kvm_cli_exit_code(kvm_status s)
 static int fill_options(struct option *out, const kvm_option *rows, int n)
 {
     for (; rows && rows->name && n < MAX_OPTIONS - 1; rows++)
-        out[n++] = (struct option){rows->name, rows->value ? required_argument : no_argument,
-                                   NULL, FIRST_LONG + (int)rows->id};
+        out[n++] =
+            (struct option){rows->name, rows->value ? required_argument : no_argument,
+                            NULL, FIRST_LONG + (int)rows->id};
     return n;
 }
 
@@ -148,7 +153,8 @@ static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **a
     cli->arg_count = argc - optind;
     cli->args = kvm_new(cli->keep, kvm_str, cli->arg_count + 1);
     if (!cli->args) return kvm_nomem(err, cli->keep);
-    for (ptrdiff_t i = 0; i < cli->arg_count; i++) cli->args[i] = kvm_str_of(argv[optind + i]);
+    for (ptrdiff_t i = 0; i < cli->arg_count; i++)
+        cli->args[i] = kvm_str_of(argv[optind + i]);
     return KVM_OK;
 }
 
@@ -157,13 +163,15 @@ static void read_environment(kvm_cli *cli)
     static const struct {
         kvm_opt_id id;
         const char *name;
-    } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"}, {KVM_OPT_THREADS, "KVMILL_THREADS"},
+    } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
+                {KVM_OPT_THREADS, "KVMILL_THREADS"},
                 {KVM_OPT_BACKEND, "KVMILL_BACKEND"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++)
         if (!cli->value[vars[i].id]) cli->value[vars[i].id] = getenv(vars[i].name);
 }
 
-static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd, kvm_err *err)
+static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
+                               kvm_err *err)
 {
     *cmd = &kvm_command_help;
     if (*argc < 2) return KVM_OK;
@@ -205,7 +213,9 @@ int main(int argc, char **argv)
         cli.name = argv[0];
         s = cmd->run(&cli, &err);
     }
-    if (s) fprintf(stderr, "kvmill%s%s: %s\n", cli.name ? " " : "", cli.name ? cli.name : "", err.msg);
+    if (s)
+        fprintf(stderr, "kvmill%s%s: %s\n", cli.name ? " " : "",
+                cli.name ? cli.name : "", err.msg);
     kvm_arena_free(&keep);
     return kvm_cli_exit_code(s);
 }

@@ -7,12 +7,14 @@ kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c, kvm_err
     const kvm_str home = kvm_cli_store(cli);
     const kvm_str path = kvm_path_join(cli->keep, home, KVM_STR("catalogue.db"));
     if (!path.at) return kvm_nomem(err, cli->keep);
-    if (make) TRY(kvm_dir_make(home, err));
+    if (make)
+        TRY(kvm_dir_make(home, err));
     else if (!kvm_path_exists(path))
-        return kvm_fail(err, KVM_ENVIRONMENT,
-                        "there is no catalogue in %.*s: run `kvmill run PAIR.yaml` or `kvmill "
-                        "migrate` first, or name another folder with --store",
-                        KVM_STR_ARG(home));
+        return kvm_fail(
+            err, KVM_ENVIRONMENT,
+            "there is no catalogue in %.*s: run `kvmill run PAIR.yaml` or `kvmill "
+            "migrate` first, or name another folder with --store",
+            KVM_STR_ARG(home));
     return kvm_catalogue_open(c, cli->keep, path, NULL, err);
 }
 
@@ -25,7 +27,8 @@ kvm_status kvm_cli_threads(const kvm_cli *cli, int *threads, kvm_err *err)
 {
     int64_t n;
     TRY(kvm_cli_i64(cli, KVM_OPT_THREADS, 0, 0, &n, err));
-    if (n > 4096) return kvm_fail(err, KVM_USAGE, "%lld threads are too many", (long long)n);
+    if (n > 4096)
+        return kvm_fail(err, KVM_USAGE, "%lld threads are too many", (long long)n);
     *threads = (int)n;
     return KVM_OK;
 }
@@ -44,7 +47,8 @@ kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_e
 
 kvm_status kvm_cli_print(kvm_str text, kvm_err *err)
 {
-    if (fwrite(text.at, 1, (size_t)text.len, stdout) != (size_t)text.len || fflush(stdout))
+    if (fwrite(text.at, 1, (size_t)text.len, stdout) != (size_t)text.len ||
+        fflush(stdout))
         return kvm_fail_errno(err, "stdout");
     return KVM_OK;
 }

@@ -4,8 +4,8 @@
 
 enum { MAX_REPORT_BYTES = 1 << 30 };
 
-static kvm_status put(kvm_cli *cli, kvm_store *store, const char *sha, int64_t bytes, kvm_str dir,
-                      kvm_str name, kvm_str *path, kvm_err *err)
+static kvm_status put(kvm_cli *cli, kvm_store *store, const char *sha, int64_t bytes,
+                      kvm_str dir, kvm_str name, kvm_str *path, kvm_err *err)
 {
     kvm_arena *keep = cli->keep;
     kvm_str from, text;
@@ -21,14 +21,15 @@ static kvm_str file_name(kvm_arena *keep, kvm_str pair, kvm_str output)
 {
     kvm_str extension, table;
     if (kvm_str_cut(output, '.', &extension, &table))
-        return kvm_str_fmt(keep, "%.*s.%.*s.%.*s", KVM_STR_ARG(pair), KVM_STR_ARG(table),
-                           KVM_STR_ARG(extension));
+        return kvm_str_fmt(keep, "%.*s.%.*s.%.*s", KVM_STR_ARG(pair),
+                           KVM_STR_ARG(table), KVM_STR_ARG(extension));
     return kvm_str_fmt(keep, "%.*s.%.*s", KVM_STR_ARG(pair), KVM_STR_ARG(output));
 }
 
 /* outputs of the report job, each once: v_lineage has a row per output and input */
-static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str pair,
-                          int64_t run, kvm_str dir, kvm_str *html, kvm_str *json, kvm_err *err)
+static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
+                          kvm_str pair, int64_t run, kvm_str dir, kvm_str *html,
+                          kvm_str *json, kvm_err *err)
 {
     const char *outputs[] = {"html", "json"};
     kvm_str *const paths[] = {html, json};
@@ -43,8 +44,10 @@ static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_
     size_t i;
     const kvm_view_filter f[] = {{"pair", pair, 0}, {"kind", KVM_STR("report"), 0}};
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_lineage", f, 2, 0, err));
-    json_array_foreach(rows, i, row) {
-        const kvm_str output = kvm_str_of(json_string_value(json_object_get(row, "output")));
+    json_array_foreach(rows, i, row)
+    {
+        const kvm_str output =
+            kvm_str_of(json_string_value(json_object_get(row, "output")));
         if (!kvm_str_starts(output, KVM_STR("csv."))) continue;
         if (run && json_integer_value(json_object_get(row, "run")) != run) continue;
         kvm_str path;
@@ -55,10 +58,12 @@ static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_
     return KVM_OK;
 }
 
-kvm_status kvm_cli_publish_report(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str pair,
-                                  int64_t run, kvm_str *html, kvm_str *json, kvm_err *err)
+kvm_status kvm_cli_publish_report(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
+                                  kvm_str pair, int64_t run, kvm_str *html,
+                                  kvm_str *json, kvm_err *err)
 {
-    const kvm_str dir = kvm_path_join(cli->keep, kvm_cli_store(cli), KVM_STR("reports"));
+    const kvm_str dir =
+        kvm_path_join(cli->keep, kvm_cli_store(cli), KVM_STR("reports"));
     if (!dir.at) return kvm_nomem(err, cli->keep);
     TRY(kvm_dir_make(dir, err));
     return put_all(cli, c, store, pair, run, dir, html, json, err);

@@ -2,19 +2,22 @@
 
 #include "base/clock.h"
 
-kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source, kvm_str target,
-                              kvm_str translator, ptrdiff_t capacity, kvm_err *err)
+kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source,
+                              kvm_str target, kvm_str translator, ptrdiff_t capacity,
+                              kvm_err *err)
 {
     kvm_arena *keep = cli->keep;
     *s = (kvm_switching){.capacity = capacity};
     TRY(kvm_cli_compute(cli, keep, &s->compute, err));
-    TRY(kvm_model_open(&s->source, keep, s->compute, source, &(kvm_model_options){0}, err));
-    TRY(kvm_model_open(&s->target, keep, s->compute, target, &(kvm_model_options){0}, err));
-    TRY(kvm_tokenizer_differ(kvm_model_tokenizer(s->source), kvm_model_tokenizer(s->target),
-                             err));
+    TRY(kvm_model_open(&s->source, keep, s->compute, source, &(kvm_model_options){0},
+                       err));
+    TRY(kvm_model_open(&s->target, keep, s->compute, target, &(kvm_model_options){0},
+                       err));
+    TRY(kvm_tokenizer_differ(kvm_model_tokenizer(s->source),
+                             kvm_model_tokenizer(s->target), err));
     TRY(kvm_translator_open(&s->translator, keep, translator, err));
-    TRY(kvm_apply_new(&s->apply, keep, s->compute, &s->translator, s->source, s->target, NULL,
-                      err));
+    TRY(kvm_apply_new(&s->apply, keep, s->compute, &s->translator, s->source, s->target,
+                      NULL, err));
     TRY(kvm_cache_new(&s->source_cache, keep, s->source, capacity, err));
     TRY(kvm_cache_new(&s->target_cache, keep, s->target, capacity, err));
     const ptrdiff_t vs = kvm_model_info_of(s->source)->vocab;
@@ -32,13 +35,14 @@ static kvm_status translate_once(kvm_switching *s, double *seconds, kvm_err *err
     return KVM_OK;
 }
 
-static kvm_status read_once(kvm_switching *s, const int32_t *ids, ptrdiff_t n, double *seconds,
-                            kvm_err *err)
+static kvm_status read_once(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
+                            double *seconds, kvm_err *err)
 {
     const double started = kvm_now();
     kvm_cache_clear(s->target_cache);
     TRY(kvm_model_forward(s->target, s->target_cache, ids, n,
-                          &(kvm_forward_options){.logits_last = 1, .logits = s->logits}, err));
+                          &(kvm_forward_options){.logits_last = 1, .logits = s->logits},
+                          err));
     *seconds = kvm_now() - started;
     return KVM_OK;
 }

@@ -1,4 +1,5 @@
-/* switching.h - two open models and a translator between them, for the commands that talk. */
+/* switching.h - two open models and a translator between them, for the commands that
+ * talk. */
 #ifndef KVM_CLI_SWITCHING_H
 #define KVM_CLI_SWITCHING_H
 
@@ -15,12 +16,16 @@ typedef struct kvm_switching {
     ptrdiff_t capacity;
 } kvm_switching;
 
-KVM_MUST kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source, kvm_str target, kvm_str translator,
+KVM_MUST kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source,
+                                       kvm_str target, kvm_str translator,
                                        ptrdiff_t capacity, kvm_err *err);
-/* Both arms are run once unmeasured, then timed: a cold arm without warm-up would flatter the switch.
- * translate: the source's whole cache into the emptied target's */
-KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds, kvm_err *err);
-/* cold: the target reads these ids itself, first token included; its cache is emptied before and after */
-KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids, ptrdiff_t n, double *seconds, kvm_err *err);
+/* Both arms are run once unmeasured, then timed: a cold arm without warm-up would
+ * flatter the switch. translate: the source's whole cache into the emptied target's */
+KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds,
+                                            kvm_err *err);
+/* cold: the target reads these ids itself, first token included; its cache is emptied
+ * before and after */
+KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids,
+                                       ptrdiff_t n, double *seconds, kvm_err *err);
 
 #endif

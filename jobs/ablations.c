@@ -11,7 +11,8 @@ static const char names[] =
 #undef X
     ;
 
-kvm_status kvm_ablation_find(const kvm_ablation **a, kvm_str name, kvm_jat at, kvm_err *err)
+kvm_status kvm_ablation_find(const kvm_ablation **a, kvm_str name, kvm_jat at,
+                             kvm_err *err)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (kvm_str_eq(name, kvm_str_of(rows[i].name))) {
@@ -28,7 +29,8 @@ kvm_status kvm_ablation_apply(const kvm_ablation *a, json_t *fit_params, kvm_err
     if (!change) return kvm_fail(err, KVM_INTERNAL, "ablation %s is no JSON", a->name);
     const char *key;
     json_t *value;
-    json_object_foreach(change, key, value) {
+    json_object_foreach(change, key, value)
+    {
         if (json_is_null(value))
             json_object_del(fit_params, key);
         else

@@ -49,7 +49,8 @@ kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
 }
 
 /* the source layer that stands where target layer l stands, by relative depth */
-static ptrdiff_t matched_layer(ptrdiff_t l, ptrdiff_t target_layers, ptrdiff_t source_layers)
+static ptrdiff_t matched_layer(ptrdiff_t l, ptrdiff_t target_layers,
+                               ptrdiff_t source_layers)
 {
     if (target_layers == 1) return source_layers - 1;
     const ptrdiff_t span = target_layers - 1;
@@ -60,7 +61,8 @@ static ptrdiff_t matched_object(const kvm_arm_caches *a, ptrdiff_t target_object
 {
     const kvm_object *o = kvm_model_object(a->target, target_object);
     return kvm_model_find_object(a->source, o->kind,
-                                 matched_layer(o->layer, kvm_model_info_of(a->target)->layers,
+                                 matched_layer(o->layer,
+                                               kvm_model_info_of(a->target)->layers,
                                                kvm_model_info_of(a->source)->layers));
 }
 
@@ -86,7 +88,8 @@ const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm)
         return NULL;
     case KVM_ARM_CLOSED_FORM:
     case KVM_ARM_WRONG_DONOR:
-        return a->apply[KVM_ARM_CLOSED_FORM] ? NULL : "the spec asks for no closed form";
+        return a->apply[KVM_ARM_CLOSED_FORM] ? NULL
+                                             : "the spec asks for no closed form";
     case KVM_ARM_MLP:
         return a->apply[KVM_ARM_MLP] ? NULL : "the spec asks for no MLP";
     case KVM_ARM_DISTILLED:
@@ -109,8 +112,8 @@ static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matc
     for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
         const kvm_object *o = kvm_model_object(a->target, i);
         if (from)
-            TRY(kvm_cache_read(from, matched ? matched_object(a, i) : i, KVM_POINT_ENGINE, 0,
-                               n, a->rows, err));
+            TRY(kvm_cache_read(from, matched ? matched_object(a, i) : i,
+                               KVM_POINT_ENGINE, 0, n, a->rows, err));
         else
             memset(a->rows, 0, (size_t)(n * o->heads * o->dim) * sizeof *a->rows);
         TRY(kvm_inject_rows(a->target_work, i, KVM_POINT_ENGINE, 0, n, a->rows, err));
@@ -118,14 +121,15 @@ static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matc
     return kvm_inject_end(a->target_work, err);
 }
 
-static kvm_status translate(kvm_arm_caches *a, kvm_arm by, const kvm_cache *from, kvm_err *err)
+static kvm_status translate(kvm_arm_caches *a, kvm_arm by, const kvm_cache *from,
+                            kvm_err *err)
 {
     kvm_cache_clear(a->target_work);
     return kvm_apply_run(a->apply[by], from, a->target_work, NULL, err);
 }
 
-kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model, kvm_cache **cache,
-                        kvm_err *err)
+kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model,
+                        kvm_cache **cache, kvm_err *err)
 {
     *model = a->target;
     *cache = a->target_work;

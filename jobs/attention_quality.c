@@ -23,36 +23,45 @@ static kvm_status keep_queries(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrd
 }
 
 /* K and V rows of one layer, (T, H*D) each */
-static kvm_status read_layer(const kvm_model *m, const kvm_cache *c, ptrdiff_t layer, float *k,
-                             float *v, kvm_err *err)
+static kvm_status read_layer(const kvm_model *m, const kvm_cache *c, ptrdiff_t layer,
+                             float *k, float *v, kvm_err *err)
 {
     const ptrdiff_t n = kvm_cache_length(c);
-    TRY(kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_K, layer), KVM_POINT_ENGINE, 0, n,
-                       k, err));
-    return kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_V, layer), KVM_POINT_ENGINE, 0,
-                          n, v, err);
+    TRY(kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_K, layer),
+                       KVM_POINT_ENGINE, 0, n, k, err));
+    return kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_V, layer),
+                          KVM_POINT_ENGINE, 0, n, v, err);
 }
 
 static kvm_status compare_layer(kvm_arm_caches *a, const queries *q, ptrdiff_t layer,
                                 kvm_quality *out, kvm_arena scratch, kvm_err *err)
 {
     const kvm_model_info *info = kvm_model_info_of(a->target);
-    const kvm_object *ko =
-        kvm_model_object(a->target, kvm_model_find_object(a->target, KVM_OBJECT_K, layer));
-    const kvm_object *vo =
-        kvm_model_object(a->target, kvm_model_find_object(a->target, KVM_OBJECT_V, layer));
+    const kvm_object *ko = kvm_model_object(
+        a->target, kvm_model_find_object(a->target, KVM_OBJECT_K, layer));
+    const kvm_object *vo = kvm_model_object(
+        a->target, kvm_model_find_object(a->target, KVM_OBJECT_V, layer));
     const ptrdiff_t n = kvm_cache_length(a->target_prefix);
     const ptrdiff_t kw = ko->heads * ko->dim, vw = vo->heads * vo->dim;
-    float *k = kvm_new_raw(&scratch, float, n * kw), *v = kvm_new_raw(&scratch, float, n * vw);
-    float *km = kvm_new_raw(&scratch, float, n * kw), *vm = kvm_new_raw(&scratch, float, n * vw);
+    float *k = kvm_new_raw(&scratch, float, n *kw),
+          *v = kvm_new_raw(&scratch, float, n *vw);
+    float *km = kvm_new_raw(&scratch, float, n *kw),
+          *vm = kvm_new_raw(&scratch, float, n *vw);
     if (!k || !v || !km || !vm) return kvm_nomem(err, &scratch);
     TRY(read_layer(a->target, a->target_prefix, layer, k, v, err));
     TRY(read_layer(a->target, a->target_work, layer, km, vm, err));
     const kvm_quality_input in = {
         .q = q->q + layer * q->tokens * q->width,
-        .k = k, .v = v, .k_map = km, .v_map = vm,
-        .n = n, .context = n, .first = 0,
-        .query_heads = info->heads, .kv_heads = ko->heads, .dim = ko->dim,
+        .k = k,
+        .v = v,
+        .k_map = km,
+        .v_map = vm,
+        .n = n,
+        .context = n,
+        .first = 0,
+        .query_heads = info->heads,
+        .kv_heads = ko->heads,
+        .dim = ko->dim,
         .value_dim = vo->dim,
     };
     return kvm_quality_layer(kvm_model_compute(a->target), &in, out, scratch, err);
@@ -72,22 +81,26 @@ static kvm_status add_item(kvm_arm_caches *a, kvm_arm arm, const queries *q,
     return KVM_OK;
 }
 
-static kvm_status publish(kvm_job *j, kvm_arm arm, const kvm_quality_sum *sums, ptrdiff_t layers,
-                          json_t *attention, kvm_err *err)
+static kvm_status publish(kvm_job *j, kvm_arm arm, const kvm_quality_sum *sums,
+                          ptrdiff_t layers, json_t *attention, kvm_err *err)
 {
     json_t *list = json_array();
     json_object_set_new(attention, kvm_arms[arm].key, list);
     for (ptrdiff_t l = 0; l < layers; l++) {
         const kvm_quality q = kvm_quality_mean(&sums[l]);
-        json_t *row = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "layer",
-                                (json_int_t)l, "cosine", q.cosine, "cosine_worst",
-                                q.cosine_worst, "c_k", q.c_k, "c_k_raw", q.c_k_raw, "c_v",
-                                q.c_v, "c_v_raw", q.c_v_raw, "r2_k", q.r2_k, "r2_v", q.r2_v);
-        if (!row) return kvm_fail(err, KVM_NAN, "layer %td: attention quality is not finite", l);
+        json_t *row =
+            json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "layer",
+                      (json_int_t)l, "cosine", q.cosine, "cosine_worst", q.cosine_worst,
+                      "c_k", q.c_k, "c_k_raw", q.c_k_raw, "c_v", q.c_v, "c_v_raw",
+                      q.c_v_raw, "r2_k", q.r2_k, "r2_v", q.r2_v);
+        if (!row)
+            return kvm_fail(err, KVM_NAN, "layer %td: attention quality is not finite",
+                            l);
         json_array_append_new(list, row);
         const char *name;
         json_t *value;
-        json_object_foreach(row, name, value) {
+        json_object_foreach(row, name, value)
+        {
             if (!json_is_real(value)) continue;
             json_t *labels = json_pack("{s:s, s:I}", "arm", kvm_arms[arm].key, "layer",
                                        (json_int_t)l);
@@ -121,7 +134,8 @@ static bool is_translator(const kvm_arm_caches *a, kvm_arm arm)
 }
 
 static kvm_status compare_items(kvm_arm_caches *a, const kvm_item_ids *ids, ptrdiff_t n,
-                                kvm_quality_sum *sums, kvm_progress *progress, kvm_err *err)
+                                kvm_quality_sum *sums, kvm_progress *progress,
+                                kvm_err *err)
 {
     const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
     kvm_arena scratch = {0};

@@ -1,9 +1,11 @@
-/* attention_quality.h - what the target's attention makes of a translated cache, layer by layer.
+/* attention_quality.h - what the target's attention makes of a translated cache, layer
+ * by layer.
  *
- * On the first items of a suite: the target reads prefix and feed on its own cache (queries kept), every
- * translator's K and V rows are compared with the true ones, and the last queries attend over both (translators/
- * quality.h). Adds "attention": {arm: [{"layer","cosine","cosine_worst","c_k","c_v","r2_k","r2_v"}…]} to figures
- * and one metric per layer and figure to the host. */
+ * On the first items of a suite: the target reads prefix and feed on its own cache
+ * (queries kept), every translator's K and V rows are compared with the true ones, and
+ * the last queries attend over both (translators/ quality.h). Adds "attention": {arm:
+ * [{"layer","cosine","cosine_worst","c_k","c_v","r2_k","r2_v"}…]} to figures and one
+ * metric per layer and figure to the host. */
 #ifndef KVM_JOBS_ATTENTION_QUALITY_H
 #define KVM_JOBS_ATTENTION_QUALITY_H
 
@@ -11,7 +13,8 @@
 #include "jobs/job.h"
 #include "jobs/score_item.h"
 
-KVM_MUST kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a, const kvm_item_ids *ids, ptrdiff_t n,
+KVM_MUST kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a,
+                                          const kvm_item_ids *ids, ptrdiff_t n,
                                           json_t *figures, kvm_err *err);
 
 #endif

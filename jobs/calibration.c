@@ -83,9 +83,11 @@ kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str pat
     return s;
 }
 
-kvm_status kvm_calibration_hash(char sha[65], kvm_str path, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_calibration_hash(char sha[65], kvm_str path, kvm_arena scratch,
+                                kvm_err *err)
 {
-    if (!kvm_str_ends(path, KVM_STR(".yaml"))) return kvm_sha_file(path, sha, scratch, err);
+    if (!kvm_str_ends(path, KVM_STR(".yaml")))
+        return kvm_sha_file(path, sha, scratch, err);
     kvm_arena work = {0};
     TRY(kvm_arena_init(&work, WORK_BYTES, err));
     kvm_suite *suite;
@@ -129,7 +131,8 @@ static bool visit(const kvm_overlap *o, uint64_t h, bool insert)
 }
 
 /* every window of ids: inserted, or looked for (then the first hit is returned) */
-static ptrdiff_t windows(const kvm_overlap *o, const int32_t *ids, ptrdiff_t n, bool insert)
+static ptrdiff_t windows(const kvm_overlap *o, const int32_t *ids, ptrdiff_t n,
+                         bool insert)
 {
     const uint64_t top = top_power();
     uint64_t h = 0;

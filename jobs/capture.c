@@ -1,7 +1,8 @@
 /* capture.c - run one model over the calibration text and keep its K and V rows.
  *
- * One model is open at a time, one forward per sequence in one shot (a chunked prefill rounds
- * otherwise), rows at capture point 2. A killed capture goes on after the last whole sequence. */
+ * One model is open at a time, one forward per sequence in one shot (a chunked prefill
+ * rounds otherwise), rows at capture point 2. A killed capture goes on after the last
+ * whole sequence. */
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
@@ -29,7 +30,8 @@ typedef struct capture {
     int32_t *position; /* of one sequence's rows */
 } capture;
 
-/* the sink of a forward: tokens first .. first+n-1; those at multiples of the stride stay */
+/* the sink of a forward: tokens first .. first+n-1; those at multiples of the stride
+ * stay */
 static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                             ptrdiff_t n, const float *rows, kvm_err *err)
 {
@@ -43,14 +45,16 @@ static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t fi
     for (ptrdiff_t t = skip; t < n; t += s, picked++)
         for (ptrdiff_t i = 0; i < width; i++)
             c->picked[picked * width + i] = rows[t * width + i];
-    return picked ? kvm_rows_put(c->writer, o->kind, o->layer, at, picked, c->picked, err)
-                  : KVM_OK;
+    return picked
+               ? kvm_rows_put(c->writer, o->kind, o->layer, at, picked, c->picked, err)
+               : KVM_OK;
 }
 
 static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
 {
     kvm_str name;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"), &name, err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"),
+                        &name, err));
     *d = kvm_str_eq(name, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32;
     if (*d == KVM_F32 && !kvm_str_eq(name, KVM_STR("f32")))
         return kvm_fail(err, KVM_USAGE, "rows are stored as f32 or bf16, not \"%.*s\"",
@@ -58,7 +62,8 @@ static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens, kvm_err *err)
+static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
+                             kvm_err *err)
 {
     TRY(kvm_job_i64(c->job, "sequences", 0, 2, INT32_MAX, sequences, err));
     TRY(kvm_job_i64(c->job, "tokens", 0, 2, INT32_MAX, tokens, err));
@@ -91,7 +96,7 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
         if (o->heads * o->dim > widest) widest = o->heads * o->dim;
     }
     const ptrdiff_t rows = (c->text.longest + c->stride - 1) / c->stride;
-    c->picked = kvm_new_raw(j->keep, float, rows * widest);
+    c->picked = kvm_new_raw(j->keep, float, rows *widest);
     c->position = kvm_new(j->keep, int32_t, rows);
     if (!c->picked || !c->position) return kvm_nomem(err, j->keep);
     return kvm_rows_create(&c->writer, j->keep, path, &info, err);
@@ -100,7 +105,8 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
 static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_err *err)
 {
     const ptrdiff_t from = c->text.offset[s], n = c->text.offset[s + 1] - from;
-    const kvm_capture sink = {.rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
+    const kvm_capture sink = {
+        .rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
     kvm_cache_clear(cache);
     TRY(kvm_model_forward(c->model, cache, c->text.ids + from, n,
                           &(kvm_forward_options){.capture = &sink}, err));
@@ -118,8 +124,8 @@ static kvm_status run_all(capture *c, kvm_err *err)
     for (ptrdiff_t s = kvm_rows_done(c->writer); s < c->text.sequences; s++) {
         kvm_progress_at(j->progress, (double)c->text.offset[s], total, "tokens");
         if (kvm_progress_cancelled(j->progress))
-            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td sequences", s,
-                            c->text.sequences);
+            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td sequences",
+                            s, c->text.sequences);
         const kvm_status st = run_sequence(c, cache, s, err);
         if (st) return kvm_err_prefix(err, st, "sequence %td", s);
     }

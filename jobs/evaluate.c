@@ -1,8 +1,9 @@
 /* evaluate.c - score one suite on every anchor and control, item by item.
  *
- * Items are independent: each is appended to items.jsonl with fsync when all its arms are scored,
- * and an attempt that follows a killed one starts after the last whole line. Output "items" holds one
- * line per item: {"item": id, "tokens": prefix length, "length": stated, "scores": {arm: {metric: x}}, "said": …}. */
+ * Items are independent: each is appended to items.jsonl with fsync when all its arms
+ * are scored, and an attempt that follows a killed one starts after the last whole
+ * line. Output "items" holds one line per item: {"item": id, "tokens": prefix length,
+ * "length": stated, "scores": {arm: {metric: x}}, "said": …}. */
 #include <math.h>
 #include <string.h>
 
@@ -21,14 +22,17 @@ static const kvm_field params[] = {
     {"suite", KVM_FIELD_STR, true, "hash of card and items", NULL, 0},
     {"suite_path", KVM_FIELD_STR, true, "the card", NULL, 0},
     {"items", KVM_FIELD_INT, false, "how many items, spread evenly; 0: all", NULL, 0},
-    {"text", KVM_FIELD_STR, true, "hash of the calibration text, to refuse overlap", NULL, 0},
+    {"text", KVM_FIELD_STR, true, "hash of the calibration text, to refuse overlap",
+     NULL, 0},
     {"text_path", KVM_FIELD_STR, true, "the calibration text", NULL, 0},
     {"sequences", KVM_FIELD_INT, true, "calibration sequences", NULL, 0},
     {"tokens", KVM_FIELD_INT, true, "tokens per calibration sequence", NULL, 0},
     {"arms", KVM_FIELD_LIST, false, "arms to score besides native; absent: all", NULL,
      KVM_FIELD_STR},
-    {"as", KVM_FIELD_STR, false, "the suite's name in samples, when not its own", NULL, 0},
-    {"attention_items", KVM_FIELD_INT, false, "items whose attention outputs are compared", NULL, 0},
+    {"as", KVM_FIELD_STR, false, "the suite's name in samples, when not its own", NULL,
+     0},
+    {"attention_items", KVM_FIELD_INT, false,
+     "items whose attention outputs are compared", NULL, 0},
     {0},
 };
 
@@ -56,9 +60,11 @@ static kvm_status open_suite(evaluation *e, kvm_err *err)
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "suite_path"), &path, err));
     TRY(kvm_suite_read(&e->suite, j->keep, path, err));
     if (e->suite->kind == KVM_SUITE_CALIBRATION)
-        return kvm_fail(err, KVM_USAGE, "suite %.*s is for calibration, not for scoring",
+        return kvm_fail(err, KVM_USAGE,
+                        "suite %.*s is for calibration, not for scoring",
                         KVM_STR_ARG(e->suite->name));
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), e->suite->name, &e->name, err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), e->suite->name,
+                        &e->name, err));
     TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &wanted, err));
     TRY(kvm_suite_sample(&e->index, &e->n, j->keep, e->suite, wanted, err));
     e->ids = kvm_new(j->keep, kvm_item_ids, e->n);
@@ -81,8 +87,8 @@ static kvm_status refuse_overlap(evaluation *e, kvm_err *err)
     TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, &tokens, err));
     kvm_calibration c;
     kvm_overlap *o;
-    TRY(kvm_calibration_read(&c, j->keep, path, kvm_model_tokenizer(e->target), sequences,
-                             tokens, err));
+    TRY(kvm_calibration_read(&c, j->keep, path, kvm_model_tokenizer(e->target),
+                             sequences, tokens, err));
     TRY(kvm_overlap_new(&o, j->keep, &c, err));
     for (ptrdiff_t i = 0; i < e->n; i++) {
         const ptrdiff_t at = kvm_overlap_find(o, e->ids[i].prefix, e->ids[i].prefix_n);
@@ -121,13 +127,16 @@ static kvm_status open_caches(evaluation *e, kvm_err *err)
     ptrdiff_t capacity = 0, longest_after = 1;
     for (ptrdiff_t i = 0; i < e->n; i++) {
         const kvm_item_ids *ids = &e->ids[i];
-        if (ids->prefix_n + ids->longest > capacity) capacity = ids->prefix_n + ids->longest;
-        if (ids->after_count && ids->after_n[0] > longest_after) longest_after = ids->after_n[0];
+        if (ids->prefix_n + ids->longest > capacity)
+            capacity = ids->prefix_n + ids->longest;
+        if (ids->after_count && ids->after_n[0] > longest_after)
+            longest_after = ids->after_n[0];
     }
-    TRY(kvm_arm_caches_new(&e->caches, e->job->keep, e->source, e->target, capacity, err));
+    TRY(kvm_arm_caches_new(&e->caches, e->job->keep, e->source, e->target, capacity,
+                           err));
     if (e->suite->kind == KVM_SUITE_PERPLEXITY) {
-        e->native_logits = kvm_new_raw(e->job->keep, float,
-                                       longest_after * kvm_model_info_of(e->target)->vocab);
+        e->native_logits = kvm_new_raw(
+            e->job->keep, float, longest_after *kvm_model_info_of(e->target)->vocab);
         if (!e->native_logits) return kvm_nomem(err, e->job->keep);
     }
     return open_translators(e, err);
@@ -159,7 +168,8 @@ static kvm_status donor_ids(const evaluation *e, ptrdiff_t i, kvm_arena *scratch
     const kvm_item_ids *mine = &e->ids[i], *other = &e->ids[(i + 1) % e->n];
     int32_t *ids = kvm_new(scratch, int32_t, mine->prefix_n);
     if (!ids) return kvm_nomem(err, scratch);
-    for (ptrdiff_t t = 0; t < mine->prefix_n; t++) ids[t] = other->prefix[t % other->prefix_n];
+    for (ptrdiff_t t = 0; t < mine->prefix_n; t++)
+        ids[t] = other->prefix[t % other->prefix_n];
     *donor = ids;
     return KVM_OK;
 }
@@ -194,17 +204,20 @@ static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t 
         kvm_figures f;
         kvm_str text;
         TRY(kvm_arm_fill(&e->caches, arm, &m, &cache, err));
-        TRY(kvm_score_item(&f, e->suite, item, &e->ids[i], m, cache, arm == KVM_ARM_NATIVE,
-                           e->native_logits, scratch, &text, err));
+        TRY(kvm_score_item(&f, e->suite, item, &e->ids[i], m, cache,
+                           arm == KVM_ARM_NATIVE, e->native_logits, scratch, &text,
+                           err));
         TRY(put_scores(e, arm, item, &f, scores, err));
-        if (text.len) /* generated bytes may end inside a character: jansson refuses, then null */
+        /* generated bytes may end inside a character: jansson then refuses them */
+        if (text.len)
             json_object_set_new(said, kvm_arms[arm].key,
                                 json_stringn(text.at, (size_t)text.len));
     }
     return KVM_OK;
 }
 
-static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch, kvm_err *err)
+static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
+                            kvm_err *err)
 {
     const kvm_item *item = &e->suite->items[e->index[i]];
     const kvm_item_ids *ids = &e->ids[i];
@@ -243,9 +256,8 @@ static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
         const char *arm, *metric;
         json_t *row, *value;
         json_object_foreach(json_object_get(root.v, "scores"), arm, row)
-            json_object_foreach(row, metric, value)
-                TRY(e->job->host->sample(e->job, e->name.at, arm, metric, id,
-                                         json_real_value(value), err));
+            json_object_foreach(row, metric, value) TRY(e->job->host->sample(
+                e->job, e->name.at, arm, metric, id, json_real_value(value), err));
         e->done++;
     }
     return KVM_OK;
@@ -259,7 +271,8 @@ static kvm_status score_all(evaluation *e, kvm_err *err)
     for (ptrdiff_t i = e->done; !s && i < e->n; i++) {
         kvm_progress_at(e->job->progress, (double)i, (double)e->n, "items");
         if (kvm_progress_cancelled(e->job->progress))
-            s = kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td items", i, e->n);
+            s = kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td items", i,
+                         e->n);
         else
             s = score_one(e, i, &scratch, err);
         if (s && s != KVM_CANCELLED)
@@ -281,9 +294,9 @@ static json_t *suite_card(const evaluation *e)
             json_object_set_new(absent, kvm_arms[arm].key,
                                 json_string(kvm_arm_absent(&e->caches, arm)));
     return json_pack("{s:s%, s:s, s:s, s:f, s:I, s:o}", "suite", e->suite->name.at,
-                     (size_t)e->suite->name.len, "kind", kinds[e->suite->kind], "metric",
-                     e->suite->metric.at, "chance",
-                     e->suite->chance, "items", (json_int_t)e->n, "absent", absent);
+                     (size_t)e->suite->name.len, "kind", kinds[e->suite->kind],
+                     "metric", e->suite->metric.at, "chance", e->suite->chance, "items",
+                     (json_int_t)e->n, "absent", absent);
 }
 
 static kvm_status finish(evaluation *e, kvm_str items, kvm_err *err)

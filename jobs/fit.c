@@ -1,10 +1,13 @@
 /* fit.c - solve the closed-form maps of an ordered pair from moments alone.
  *
- * 1. R2 of every target layer from every source layer alone (maps), and the ranking by K content and V
- * 2. every k and every lambda of the sweep, both splits; greedy curves for a few target layers
- * 3. the choice: the smallest k whose held-out R2 is within `k_slack` of the best, the best lambda of that k
- * 4. one map per object and target layer with that choice; figures and gates
- * Output "translator" is the translator file, "fit" the figures of 1-4 as JSON. */
+ * 1. R2 of every target layer from every source layer alone (maps), and the ranking by
+ * K content and V
+ * 2. every k and every lambda of the sweep, both splits; greedy curves for a few target
+ * layers
+ * 3. the choice: the smallest k whose held-out R2 is within `k_slack` of the best, the
+ * best lambda of that k
+ * 4. one map per object and target layer with that choice; figures and gates Output
+ * "translator" is the translator file, "fit" the figures of 1-4 as JSON. */
 #include <math.h>
 #include <string.h>
 
@@ -15,16 +18,23 @@
 #include "translators/translator.h"
 
 static const kvm_field params[] = {
-    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto", NULL, 0},
-    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)", NULL, 0},
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL, 0},
-    {"lambda_absolute", KVM_FIELD_NUM, false, "absolute penalty instead (the paper: 0.01)", NULL, 0},
-    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL, 0},
-    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one", NULL, 0},
+    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
+     NULL, 0},
+    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)",
+     NULL, 0},
+    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
+     0},
+    {"lambda_absolute", KVM_FIELD_NUM, false,
+     "absolute penalty instead (the paper: 0.01)", NULL, 0},
+    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL,
+     0},
+    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one",
+     NULL, 0},
     {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate", NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
     {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features", NULL, 0},
-    {"sweep", KVM_FIELD_BOOL, false, "false: only the one fit, no maps and curves", NULL, 0},
+    {"sweep", KVM_FIELD_BOOL, false, "false: only the one fit, no maps and curves",
+     NULL, 0},
     {"gates", KVM_FIELD_OBJECT, false, "thresholds by gate name", NULL, 0},
     {0},
 };
@@ -91,15 +101,16 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status one_of(kvm_job *j, const char *key, const char *first, const char *second,
-                         bool *is_second, kvm_err *err)
+static kvm_status one_of(kvm_job *j, const char *key, const char *first,
+                         const char *second, bool *is_second, kvm_err *err)
 {
     kvm_str word;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, key), kvm_str_of(first), &word, err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, key), kvm_str_of(first), &word,
+                        err));
     *is_second = kvm_str_eq(word, kvm_str_of(second));
     if (!*is_second && !kvm_str_eq(word, kvm_str_of(first)))
-        return kvm_fail(err, KVM_USAGE, "%s is %s or %s, not \"%.*s\"", key, first, second,
-                        KVM_STR_ARG(word));
+        return kvm_fail(err, KVM_USAGE, "%s is %s or %s, not \"%.*s\"", key, first,
+                        second, KVM_STR_ARG(word));
     return KVM_OK;
 }
 
@@ -130,15 +141,16 @@ static kvm_status read_params(fit *f, kvm_err *err)
     TRY(one_of(j, "heads", "all", "matched", &f->head_matched, err));
     TRY(one_of(j, "dtype", "f32", "bf16", &bf16, err));
     f->dtype = bf16 ? KVM_BF16 : KVM_F32;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "keys"), KVM_STR("content"), &keys,
-                        err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "keys"), KVM_STR("content"),
+                        &keys, err));
     if (kvm_key_space_of_name(keys, &f->keys))
         return kvm_fail(err, KVM_USAGE,
                         "keys is content, rotated or content-norerotate, not \"%.*s\"",
                         KVM_STR_ARG(keys));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "allow_wide"), false,
                          &f->allow_wide, err));
-    TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "sweep"), true, &f->sweep, err));
+    TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "sweep"), true, &f->sweep,
+                         err));
     return read_gates(f, err);
 }
 
@@ -187,24 +199,28 @@ static kvm_lambda lambda_of(const fit *f, kvm_object_kind object)
 }
 
 /* what one step reports and what its gates see */
-static kvm_status put_layer(fit *f, const kvm_step *s, const kvm_ridge_figures *g, kvm_err *err)
+static kvm_status put_layer(fit *f, const kvm_step *s, const kvm_ridge_figures *g,
+                            kvm_err *err)
 {
     kvm_job *j = f->job;
     const char *object = kvm_object_name(s->object);
-    json_t *row = json_pack("{s:I, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "layer",
-                            (json_int_t)s->layer, "object", object, "r2_fit", g->r2[KVM_FIT],
-                            "r2_held", g->r2[KVM_HELD], "worst_fit", g->worst[KVM_FIT],
-                            "worst_held", g->worst[KVM_HELD], "rows", (json_int_t)g->rows,
-                            "features", (json_int_t)g->features, "weight_norm",
-                            g->weight_norm, "jitter", g->jitter, "dropped",
-                            (json_int_t)g->dropped);
-    if (!row) return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
-                              s->layer);
+    json_t *row =
+        json_pack("{s:I, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "layer",
+                  (json_int_t)s->layer, "object", object, "r2_fit", g->r2[KVM_FIT],
+                  "r2_held", g->r2[KVM_HELD], "worst_fit", g->worst[KVM_FIT],
+                  "worst_held", g->worst[KVM_HELD], "rows", (json_int_t)g->rows,
+                  "features", (json_int_t)g->features, "weight_norm", g->weight_norm,
+                  "jitter", g->jitter, "dropped", (json_int_t)g->dropped);
+    if (!row)
+        return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
+                        s->layer);
     json_array_append_new(f->layers, row);
-    kvm_gate_add(f->gates, KVM_GATE_ROWS_PER_FEATURE, (double)g->rows / (double)g->features);
+    kvm_gate_add(f->gates, KVM_GATE_ROWS_PER_FEATURE,
+                 (double)g->rows / (double)g->features);
     kvm_gate_add(f->gates, KVM_GATE_HELD_OUT_R2, g->r2[KVM_HELD]);
     kvm_gate_add(f->gates, KVM_GATE_WEIGHT_NORM, g->weight_norm);
-    json_t *labels = json_pack("{s:s, s:I}", "object", object, "layer", (json_int_t)s->layer);
+    json_t *labels =
+        json_pack("{s:s, s:I}", "object", object, "layer", (json_int_t)s->layer);
     kvm_status st = j->host->metric(j, "r2_held", g->r2[KVM_HELD], labels, err);
     if (!st) st = j->host->metric(j, "r2_fit", g->r2[KVM_FIT], labels, err);
     json_decref(labels);
@@ -212,7 +228,8 @@ static kvm_status put_layer(fit *f, const kvm_step *s, const kvm_ridge_figures *
 }
 
 /* mean of the heads' figures; sizes are those of one map */
-static void merge_heads(kvm_ridge_figures *sum, const kvm_ridge_figures *one, ptrdiff_t h)
+static void merge_heads(kvm_ridge_figures *sum, const kvm_ridge_figures *one,
+                        ptrdiff_t h)
 {
     if (h == 0) {
         *sum = *one;
@@ -228,8 +245,8 @@ static void merge_heads(kvm_ridge_figures *sum, const kvm_ridge_figures *one, pt
     sum->dropped += one->dropped;
 }
 
-static kvm_status solve_step(fit *f, kvm_step *step, kvm_object_kind object, ptrdiff_t layer,
-                             kvm_err *err)
+static kvm_status solve_step(fit *f, kvm_step *step, kvm_object_kind object,
+                             ptrdiff_t layer, kvm_err *err)
 {
     kvm_job *j = f->job;
     const kvm_space space = space_of(f, object);
@@ -243,19 +260,19 @@ static kvm_status solve_step(fit *f, kvm_step *step, kvm_object_kind object, ptr
     kvm_ridge_figures figures = {0};
     kvm_ridge_map map = {0};
     for (ptrdiff_t h = 0; h < groups; h++) {
-        const ptrdiff_t from =
-            kvm_matched_head(h, kvm_moments_shape(f->moments, KVM_SOURCE, space, 0).heads,
-                             to.heads);
+        const ptrdiff_t from = kvm_matched_head(
+            h, kvm_moments_shape(f->moments, KVM_SOURCE, space, 0).heads, to.heads);
         const kvm_features x = {order, f->choice.k, f->head_matched ? from : -1};
         kvm_ridge_figures one;
-        TRY(kvm_ridge_fit(f->compute, f->moments, space, x, layer, f->head_matched ? h : -1,
-                          &o, &map, &one, j->keep, f->scratch, err));
+        TRY(kvm_ridge_fit(f->compute, f->moments, space, x, layer,
+                          f->head_matched ? h : -1, &o, &map, &one, j->keep, f->scratch,
+                          err));
         merge_heads(&figures, &one, h);
         weight[h] = map.weight;
         bias[h] = map.bias;
     }
-    TRY(kvm_step_ridge(step, j->keep, object, layer, order, f->choice.k, groups, map.inputs,
-                       to.heads * to.dim, weight, bias, err));
+    TRY(kvm_step_ridge(step, j->keep, object, layer, order, f->choice.k, groups,
+                       map.inputs, to.heads * to.dim, weight, bias, err));
     step->head_matched = f->head_matched;
     step->lambda = o.lambda.absolute ? -o.lambda.value : o.lambda.value;
     step->r2_fit = figures.r2[KVM_FIT];
@@ -294,11 +311,12 @@ static json_t *gates_json(const kvm_gate gates[KVM_GATES])
     for (int i = 0; i < KVM_GATES; i++) {
         const kvm_gate *g = &gates[i];
         json_array_append_new(
-            list, json_pack("{s:s, s:s, s:o, s:f, s:b, s:b, s:I}", "name", g->name, "what",
-                            g->what, "figure",
-                            isfinite(g->figure) ? json_real(g->figure) : json_null(),
-                            "threshold", g->threshold, "above", g->sense == KVM_GATE_ABOVE,
-                            "met", kvm_gate_met(g), "values", (json_int_t)g->values));
+            list,
+            json_pack("{s:s, s:s, s:o, s:f, s:b, s:b, s:I}", "name", g->name, "what",
+                      g->what, "figure",
+                      isfinite(g->figure) ? json_real(g->figure) : json_null(),
+                      "threshold", g->threshold, "above", g->sense == KVM_GATE_ABOVE,
+                      "met", kvm_gate_met(g), "values", (json_int_t)g->values));
     }
     return list;
 }
@@ -309,8 +327,8 @@ static json_t *selected_json(const fit *f)
     for (ptrdiff_t t = 0; t < f->ranking.targets; t++) {
         json_t *one = json_array();
         for (ptrdiff_t i = 0; i < f->choice.k; i++)
-            json_array_append_new(one,
-                                  json_integer(f->ranking.order[t * f->ranking.sources + i]));
+            json_array_append_new(
+                one, json_integer(f->ranking.order[t * f->ranking.sources + i]));
         json_array_append_new(all, one);
     }
     return all;
@@ -351,8 +369,12 @@ static kvm_status run_fit(fit *f, kvm_err *err)
     f->translator.pair = KVM_STR("");
     TRY(rank(f, err));
     const kvm_fit_sweep sweep = {
-        .compute = f->compute, .moments = f->moments, .ranking = &f->ranking,
-        .keys = space_of(f, KVM_OBJECT_K), .allow_wide = f->allow_wide, .full = f->sweep,
+        .compute = f->compute,
+        .moments = f->moments,
+        .ranking = &f->ranking,
+        .keys = space_of(f, KVM_OBJECT_K),
+        .allow_wide = f->allow_wide,
+        .full = f->sweep,
         .progress = j->progress,
     };
     TRY(kvm_fit_run_sweep(&sweep, &f->choice, f->figures, j->keep, f->scratch, err));
@@ -382,7 +404,8 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     return read_params(&f, err);
 }
 
-static const char *const inputs[] = {"gram", "cross", "source_capture", "target_capture", NULL};
+static const char *const inputs[] = {"gram", "cross", "source_capture",
+                                     "target_capture", NULL};
 static const char *const outputs[] = {"translator", "fit", "cost", NULL};
 const kvm_job_kind kvm_job_fit = {
     .id = KVM_JOB_FIT,

@@ -13,14 +13,15 @@ typedef struct grid {
 
 static const char *const object_names[2] = {"K", "V"};
 
-static const kvm_ridge_figures *cell(const grid *g, int object, ptrdiff_t target, ptrdiff_t k,
-                                     ptrdiff_t l)
+static const kvm_ridge_figures *cell(const grid *g, int object, ptrdiff_t target,
+                                     ptrdiff_t k, ptrdiff_t l)
 {
     return &g->of[object][(target * g->nk + k) * g->nl + l];
 }
 
 /* mean over target layers; NaN when any was refused */
-static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k, ptrdiff_t l)
+static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k,
+                      ptrdiff_t l)
 {
     double sum = 0;
     for (ptrdiff_t t = 0; t < g->targets; t++) {
@@ -38,7 +39,8 @@ static ptrdiff_t best_lambda(const grid *g, int object, ptrdiff_t k)
     for (ptrdiff_t l = 0; l < g->nl; l++) {
         if (g->lambdas[l].absolute) continue;
         const double r2 = mean_r2(g, object, KVM_HELD, k, l);
-        if (isfinite(r2) && (best < 0 || r2 > mean_r2(g, object, KVM_HELD, k, best))) best = l;
+        if (isfinite(r2) && (best < 0 || r2 > mean_r2(g, object, KVM_HELD, k, best)))
+            best = l;
     }
     return best;
 }
@@ -76,15 +78,17 @@ static double joint_r2(const grid *g, ptrdiff_t k)
     return sum / 2;
 }
 
-static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen, kvm_err *err)
+static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen,
+                         kvm_err *err)
 {
     double best = -INFINITY;
     for (ptrdiff_t k = 0; k < g->nk; k++) best = fmax(best, joint_r2(g, k));
     if (!isfinite(best))
-        return kvm_fail(err, KVM_RANGE,
-                        "rows <= features already for k = %td (%td fit rows): capture more "
-                        "tokens, or say allow_wide",
-                        g->ks[0], kvm_moments_rows(g->s->moments, KVM_FIT));
+        return kvm_fail(
+            err, KVM_RANGE,
+            "rows <= features already for k = %td (%td fit rows): capture more "
+            "tokens, or say allow_wide",
+            g->ks[0], kvm_moments_rows(g->s->moments, KVM_FIT));
     *chosen = 0;
     while (!(joint_r2(g, *chosen) >= best - c->k_slack)) ++*chosen;
     c->k = g->ks[*chosen];
@@ -102,22 +106,27 @@ static json_t *number(double x)
 static void put_k_curve(json_t *figures, const grid *g)
 {
     json_t *ks = json_array(), *series = json_array();
-    for (ptrdiff_t k = 0; k < g->nk; k++) json_array_append_new(ks, json_integer(g->ks[k]));
+    for (ptrdiff_t k = 0; k < g->nk; k++)
+        json_array_append_new(ks, json_integer(g->ks[k]));
     for (int o = 0; o < 2; o++) {
         json_t *held = json_array(), *fit = json_array();
         for (ptrdiff_t k = 0; k < g->nk; k++) {
             const ptrdiff_t l = best_lambda(g, o, k);
-            json_array_append_new(held, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_HELD, k, l)));
-            json_array_append_new(fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
+            json_array_append_new(
+                held, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_HELD, k, l)));
+            json_array_append_new(
+                fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
         }
-        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object", object_names[o],
-                                                "held", held, "fit", fit));
+        json_array_append_new(series,
+                              json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                                        "held", held, "fit", fit));
     }
     json_object_set_new(figures, "k_curve",
                         json_pack("{s:o, s:o}", "k", ks, "series", series));
 }
 
-/* mean Gram diagonal of the keys over all source layers: where an absolute lambda falls on the relative axis */
+/* mean Gram diagonal of the keys over all source layers: where an absolute lambda falls
+ * on the relative axis */
 static kvm_status mean_diagonal(const kvm_fit_sweep *s, double *mean, kvm_arena scratch,
                                 kvm_err *err)
 {
@@ -126,7 +135,7 @@ static kvm_status mean_diagonal(const kvm_fit_sweep *s, double *mean, kvm_arena 
         kvm_arena each = scratch;
         const kvm_features x = {&l, 1, -1};
         const ptrdiff_t f = kvm_features_width(s->moments, s->keys, x);
-        double *g = kvm_new_raw(&each, double, f * f);
+        double *g = kvm_new_raw(&each, double, f *f);
         if (!g) return kvm_nomem(err, &each);
         kvm_moments_get_gram(s->moments, s->keys, KVM_FIT, x, g);
         for (ptrdiff_t i = 0; i < f; i++) sum += g[i * f + i];
@@ -136,7 +145,8 @@ static kvm_status mean_diagonal(const kvm_fit_sweep *s, double *mean, kvm_arena 
     return KVM_OK;
 }
 
-static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k, double diagonal)
+static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
+                             double diagonal)
 {
     json_t *lambdas = json_array(), *series = json_array();
     for (ptrdiff_t l = 0; l < g->nl; l++) {
@@ -152,8 +162,9 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k, double
             json_array_append_new(held, number(mean_r2(g, o, KVM_HELD, k, l)));
             json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
         }
-        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object", object_names[o],
-                                                "held", held, "fit", fit));
+        json_array_append_new(series,
+                              json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                                        "held", held, "fit", fit));
     }
     json_object_set_new(figures, "lambda_curve",
                         json_pack("{s:o, s:o}", "lambda", lambdas, "series", series));
@@ -170,28 +181,31 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
     ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
     kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
     if (!order || !ks || !f) return kvm_nomem(err, &scratch);
-    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, scratch, err));
+    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, scratch,
+                          err));
     for (ptrdiff_t i = 0; i < n; i++) ks[i] = i + 1;
-    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1}, target, ks,
-                        n, &lambda, 1, s->allow_wide, f, scratch, err));
+    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1},
+                        target, ks, n, &lambda, 1, s->allow_wide, f, scratch, err));
     json_t *layers = json_array(), *r2 = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
-        json_array_append_new(r2, number(f[i].refused ? (double)NAN : f[i].r2[KVM_HELD]));
+        json_array_append_new(r2,
+                              number(f[i].refused ? (double)NAN : f[i].r2[KVM_HELD]));
     }
-    json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
-                                          "target", (json_int_t)target, "order", layers, "held",
-                                          r2));
+    json_array_append_new(
+        list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
+                        "target", (json_int_t)target, "order", layers, "held", r2));
     return KVM_OK;
 }
 
-static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s, const kvm_fit_choice *c,
-                             kvm_arena scratch, kvm_err *err)
+static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
+                             const kvm_fit_choice *c, kvm_arena scratch, kvm_err *err)
 {
     json_t *list = json_array();
     json_object_set_new(figures, "greedy", list);
     const ptrdiff_t last = s->ranking->targets - 1;
-    const ptrdiff_t targets[] = {0, last / 3, 2 * last / 3, last}; /* a representative few */
+    const ptrdiff_t targets[] = {0, last / 3, 2 * last / 3,
+                                 last}; /* a representative few */
     for (int o = 0; o < 2; o++)
         for (int i = 0; i < 4; i++)
             if (i == 0 || targets[i] != targets[i - 1])
@@ -206,15 +220,19 @@ static ptrdiff_t chosen_row(const grid *g, const kvm_fit_choice *c)
     return -1;
 }
 
-kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice, json_t *figures,
-                             kvm_arena *keep, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice,
+                             json_t *figures, kvm_arena *keep, kvm_arena scratch,
+                             kvm_err *err)
 {
     ptrdiff_t ks[KVM_KS + 1], row = 0;
-    grid g = {.s = s, .ks = ks, .nl = KVM_LAMBDAS, .lambdas = kvm_lambda_grid,
+    grid g = {.s = s,
+              .ks = ks,
+              .nl = KVM_LAMBDAS,
+              .lambdas = kvm_lambda_grid,
               .targets = s->ranking->targets};
     if (choice->k > s->ranking->sources)
-        return kvm_fail(err, KVM_RANGE, "k is %td, the source has %td layers", choice->k,
-                        s->ranking->sources);
+        return kvm_fail(err, KVM_RANGE, "k is %td, the source has %td layers",
+                        choice->k, s->ranking->sources);
     if (!s->full && choice->k && choice->lambda_given) return KVM_OK;
     g.nk = kvm_select_ks(s->ranking->sources, ks);
     if (choice->k && (!s->full || chosen_row(&g, choice) < 0)) {

@@ -1,8 +1,9 @@
 /* fit_sweep.h - every k and every lambda at once, and the choice between them.
  *
- * The sweep runs over the layer ranking's prefixes for K (in the space that will be mapped) and V of
- * every target layer. The choice looks at held-out figures only: for each k the best relative lambda of K and of
- * V; then the smallest k whose mean R2 is within k_slack of the best k's. */
+ * The sweep runs over the layer ranking's prefixes for K (in the space that will be
+ * mapped) and V of every target layer. The choice looks at held-out figures only: for
+ * each k the best relative lambda of K and of V; then the smallest k whose mean R2 is
+ * within k_slack of the best k's. */
 #ifndef KVM_JOBS_FIT_SWEEP_H
 #define KVM_JOBS_FIT_SWEEP_H
 
@@ -12,10 +13,10 @@
 #include "translators/select.h"
 
 typedef struct kvm_fit_choice {
-    ptrdiff_t k;         /* 0: to be chosen */
-    kvm_lambda lambda;   /* when lambda_given, for K and V */
+    ptrdiff_t k;       /* 0: to be chosen */
+    kvm_lambda lambda; /* when lambda_given, for K and V */
     bool lambda_given;
-    kvm_lambda best[2];  /* chosen: of K, of V */
+    kvm_lambda best[2]; /* chosen: of K, of V */
     double k_slack;
 } kvm_fit_choice;
 
@@ -25,14 +26,19 @@ typedef struct kvm_fit_sweep {
     const kvm_ranking *ranking;
     kvm_space keys;
     bool allow_wide;
-    bool full; /* all k and lambdas with curves in the figures; false: only what the choice needs */
+    /* all k and lambdas with curves in the figures; false: only what the choice
+     * needs */
+    bool full;
     kvm_progress *progress;
 } kvm_fit_sweep;
 
-/* figures gets "k_curve", "lambda_curve", "greedy". KVM_RANGE when every k has more features than rows. */
-KVM_MUST kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice, json_t *figures, kvm_arena *keep,
+/* figures gets "k_curve", "lambda_curve", "greedy". KVM_RANGE when every k has more
+ * features than rows. */
+KVM_MUST kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice,
+                                      json_t *figures, kvm_arena *keep,
                                       kvm_arena scratch, kvm_err *err);
 /* figures gets "maps": {space: {split: [[r2]]}} (source rows, target columns) */
-KVM_MUST kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps, kvm_err *err);
+KVM_MUST kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps,
+                                     kvm_err *err);
 
 #endif

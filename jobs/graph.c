@@ -1,11 +1,13 @@
 /* graph.c - a pair spec becomes jobs.
  *
- *   capture S   capture T        shared with every partner and with the reverse direction
+ *   capture S   capture T        shared with every partner and with the reverse
+ *               direction
  *   stats S  stats T  stats S x T
  *   fit ─ mlp ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
  *   report                       takes all of it
  *
- * Params hold content (fingerprints, hashes); members named *_path are places and take no part in keys. */
+ * Params hold content (fingerprints, hashes); members named *_path are places and take
+ * no part in keys. */
 #include <string.h>
 
 #include "jobs/ablations.h"
@@ -45,28 +47,32 @@ static kvm_status add_node(builder *b, kvm_kind_id kind, kvm_str label, json_t *
     kvm_graph *g = b->graph;
     if (!kvm_json_own(b->keep, params) || !label.at) return kvm_nomem(b->err, b->keep);
     if (g->count == MAX_NODES)
-        return kvm_fail(b->err, KVM_RANGE, "a spec may ask for at most %d jobs", MAX_NODES);
+        return kvm_fail(b->err, KVM_RANGE, "a spec may ask for at most %d jobs",
+                        MAX_NODES);
     kvm_node *n = &g->nodes[g->count];
-    *n = (kvm_node){.kind = kind, .label = label, .params = params,
+    *n = (kvm_node){.kind = kind,
+                    .label = label,
+                    .params = params,
                     .inputs = kvm_new(b->keep, kvm_node_input, MAX_INPUTS)};
     if (!n->inputs) return kvm_nomem(b->err, b->keep);
     *node = g->count++;
     return KVM_OK;
 }
 
-static kvm_status add_input(builder *b, ptrdiff_t node, const char *name, ptrdiff_t from,
-                            const char *output)
+static kvm_status add_input(builder *b, ptrdiff_t node, const char *name,
+                            ptrdiff_t from, const char *output)
 {
     kvm_node *n = &b->graph->nodes[node];
     if (n->input_count == MAX_INPUTS)
-        return kvm_fail(b->err, KVM_RANGE, "a report may take at most %d inputs", MAX_INPUTS);
+        return kvm_fail(b->err, KVM_RANGE, "a report may take at most %d inputs",
+                        MAX_INPUTS);
     n->inputs[n->input_count++] = (kvm_node_input){name, from, output};
     return KVM_OK;
 }
 
 /* name.i, for inputs of which there are any number */
-static kvm_status add_numbered(builder *b, ptrdiff_t node, const char *name, ptrdiff_t i,
-                               ptrdiff_t from, const char *output)
+static kvm_status add_numbered(builder *b, ptrdiff_t node, const char *name,
+                               ptrdiff_t i, ptrdiff_t from, const char *output)
 {
     kvm_str s = kvm_str_fmt(b->keep, "%s.%td", name, i);
     return s.at ? add_input(b, node, s.at, from, output) : kvm_nomem(b->err, b->keep);
@@ -86,8 +92,10 @@ static bool has_section(const builder *b, const char *name)
 
 static void set(json_t *o, const char *key, json_t *v)
 {
-    if (!json_object_get(o, key)) json_object_set_new(o, key, v);
-    else json_decref(v);
+    if (!json_object_get(o, key))
+        json_object_set_new(o, key, v);
+    else
+        json_decref(v);
 }
 
 static void put_text(const builder *b, json_t *params)
@@ -143,16 +151,18 @@ static json_t *split_params(const builder *b)
     return p;
 }
 
-/* The Gram of the source, and the cross of the two captures. The cross of the reverse direction is the same
- * file read transposed: its node is built the same way round in both graphs, so its key is the same. */
+/* The Gram of the source, and the cross of the two captures. The cross of the reverse
+ * direction is the same file read transposed: its node is built the same way round in
+ * both graphs, so its key is the same. */
 static kvm_status add_stats(builder *b)
 {
     const ptrdiff_t first = b->capture[b->reversed], second = b->capture[!b->reversed];
-    TRY(add_node(b, KVM_JOB_STATS, label(b, "stats", b->source.info->name), split_params(b),
-                 &b->gram));
+    TRY(add_node(b, KVM_JOB_STATS, label(b, "stats", b->source.info->name),
+                 split_params(b), &b->gram));
     TRY(add_input(b, b->gram, "a", b->capture[0], "capture"));
     TRY(add_node(b, KVM_JOB_STATS,
-                 kvm_str_fmt(b->keep, "stats %.*s x %.*s", KVM_STR_ARG(b->source.info->name),
+                 kvm_str_fmt(b->keep, "stats %.*s x %.*s",
+                             KVM_STR_ARG(b->source.info->name),
                              KVM_STR_ARG(b->target.info->name)),
                  split_params(b), &b->cross));
     TRY(add_input(b, b->cross, "a", first, "capture"));
@@ -190,8 +200,8 @@ static kvm_status suite_of(builder *b, kvm_str name, kvm_str *path, kvm_suite **
     return kvm_suite_read(s, b->keep, *path, b->err);
 }
 
-static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention, json_t **out,
-                                  kvm_str *name)
+static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention,
+                                  json_t **out, kvm_str *name)
 {
     kvm_str path;
     kvm_suite *s;
@@ -207,7 +217,8 @@ static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention, jso
         json_object_set(p, "items", json_object_get(given, "items"));
     if (attention && s->kind == KVM_SUITE_PERPLEXITY) {
         set(given, "attention_items", json_integer(8));
-        json_object_set(p, "attention_items", json_object_get(given, "attention_items"));
+        json_object_set(p, "attention_items",
+                        json_object_get(given, "attention_items"));
     }
     json_decref(given);
     json_decref(c);
@@ -251,8 +262,10 @@ static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_str suite)
     TRY(ablated_fit(b, a, &fit_node));
     TRY(evaluate_params(b, suite, false, &p, &name));
     json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
-    json_object_set_new(p, "as", json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
-    TRY(add_node(b, KVM_JOB_EVALUATE, kvm_str_fmt(b->keep, "evaluate %s", a->name), p, &node));
+    json_object_set_new(p, "as",
+                        json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
+    TRY(add_node(b, KVM_JOB_EVALUATE, kvm_str_fmt(b->keep, "evaluate %s", a->name), p,
+                 &node));
     TRY(add_input(b, node, "translator", fit_node, "translator"));
     kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);
     if (!input.at) return kvm_nomem(b->err, b->keep);
@@ -265,8 +278,8 @@ static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_str first_suit
     if (!kvm_json_has(list)) return KVM_OK;
     kvm_str suite;
     ptrdiff_t n;
-    TRY(kvm_json_str_or(kvm_json_get(evaluate, b->keep, "ablation_suite"), first_suite, &suite,
-                        b->err));
+    TRY(kvm_json_str_or(kvm_json_get(evaluate, b->keep, "ablation_suite"), first_suite,
+                        &suite, b->err));
     TRY(kvm_json_array(list, &n, b->err));
     if (n) TRY(add_ablation(b, &complete, suite));
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -314,11 +327,12 @@ static kvm_status add_timing(builder *b)
 static json_t *model_json(const side *s)
 {
     const kvm_model_info *i = s->info;
-    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name", str_json(i->name),
-                     "family", str_json(i->family), "parameters", (json_int_t)i->parameters,
-                     "layers", (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
-                     "head_dim", (json_int_t)i->head_dim, "context", (json_int_t)i->context,
-                     "dtype", kvm_dtype_name(i->weight_dtype), "fingerprint", i->fingerprint);
+    return json_pack(
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name", str_json(i->name),
+        "family", str_json(i->family), "parameters", (json_int_t)i->parameters,
+        "layers", (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
+        "head_dim", (json_int_t)i->head_dim, "context", (json_int_t)i->context, "dtype",
+        kvm_dtype_name(i->weight_dtype), "fingerprint", i->fingerprint);
 }
 
 static kvm_status report_params(builder *b, kvm_str reverse, json_t **out)
@@ -336,8 +350,8 @@ static kvm_status report_params(builder *b, kvm_str reverse, json_t **out)
     return KVM_OK;
 }
 
-/* The report is the last job but the first to be known: its node is made first, filled on the way, and moved
- * to the end, where a node's inputs must point backwards. */
+/* The report is the last job but the first to be known: its node is made first, filled
+ * on the way, and moved to the end, where a node's inputs must point backwards. */
 static kvm_status add_report_inputs(builder *b)
 {
     static const char *const names[] = {"source", "target"};
@@ -363,10 +377,12 @@ static void move_report_last(builder *b)
     memmove(g->nodes, g->nodes + 1, (size_t)(g->count - 1) * sizeof *g->nodes);
     g->nodes[g->count - 1] = report;
     for (ptrdiff_t i = 0; i < g->count; i++)
-        for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++) g->nodes[i].inputs[k].node--;
+        for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++)
+            g->nodes[i].inputs[k].node--;
 }
 
-/* Every node's parameters read as its run() will read them. The message names the job; values come from the spec. */
+/* Every node's parameters read as its run() will read them. The message names the job;
+ * values come from the spec. */
 static kvm_status check_nodes(builder *b)
 {
     for (ptrdiff_t i = 0; i < b->graph->count; i++) {
@@ -404,7 +420,8 @@ static kvm_status build(builder *b, kvm_str reverse)
 
 /* ---- both directions ---- */
 
-static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out, kvm_err *err)
+static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out,
+                               kvm_err *err)
 {
     const kvm_jat given = kvm_json_get(s->root, keep, "reverse_name");
     kvm_str head, tail;
@@ -416,10 +433,12 @@ static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out,
     return out->at ? KVM_OK : kvm_nomem(err, keep);
 }
 
-static kvm_status open_side(side *s, kvm_arena *keep, kvm_compute *c, kvm_str path, kvm_err *err)
+static kvm_status open_side(side *s, kvm_arena *keep, kvm_compute *c, kvm_str path,
+                            kvm_err *err)
 {
     kvm_model *m;
-    TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true}, err));
+    TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true},
+                       err));
     *s = (side){path, kvm_model_info_of(m), kvm_model_tokenizer(m)};
     return KVM_OK;
 }
@@ -432,7 +451,8 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
     char sha[65];
     TRY(open_side(&source, keep, c, s->source_path, err));
     TRY(open_side(&target, keep, c, s->target_path, err));
-    const kvm_status differ = kvm_tokenizer_differ(source.tokenizer, target.tokenizer, err);
+    const kvm_status differ =
+        kvm_tokenizer_differ(source.tokenizer, target.tokenizer, err);
     if (differ)
         return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
                               KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
@@ -441,9 +461,14 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
     *n = s->both_directions ? 2 : 1;
     for (ptrdiff_t i = 0; i < *n; i++) {
         graphs[i] = (kvm_graph){.pair = i ? reverse : s->name};
-        builder b = {.spec = s, .keep = keep, .graph = &graphs[i], .reversed = i == 1,
-                     .source = i ? target : source, .target = i ? source : target,
-                     .mlp = -1, .err = err};
+        builder b = {.spec = s,
+                     .keep = keep,
+                     .graph = &graphs[i],
+                     .reversed = i == 1,
+                     .source = i ? target : source,
+                     .target = i ? source : target,
+                     .mlp = -1,
+                     .err = err};
         memcpy(b.text_sha, sha, 65);
         TRY(build(&b, i ? s->name : reverse));
     }

@@ -73,12 +73,12 @@ kvm_status kvm_job_key(char key[65], kvm_kind_id kind, const json_t *params,
     }
     const bool timed = kvm_job_kind_flags(kind) & KVM_KIND_TIMED;
     const kvm_step_facts step = {.kind = name,
-                           .version = kvm_job_kind_version(kind),
-                           .params = params,
-                           .identity = identity,
-                           .input_names = names,
-                           .input_shas = shas,
-                           .input_count = n,
-                           .machine = timed ? machine : KVM_STR("")};
+                                 .version = kvm_job_kind_version(kind),
+                                 .params = params,
+                                 .identity = identity,
+                                 .input_names = names,
+                                 .input_shas = shas,
+                                 .input_count = n,
+                                 .machine = timed ? machine : KVM_STR("")};
     return kvm_step_key(key, &step, scratch, err);
 }

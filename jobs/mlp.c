@@ -1,8 +1,9 @@
 /* mlp.c - train the two-hidden-layer maps of an ordered pair on captured rows.
  *
- * The source layers are those the closed form chose (its translator file says them), so the two differ in the map alone.
- * Steps are trained one after another, each with a checkpoint after every epoch.
- * A killed training goes on from the last epoch, bit for bit. */
+ * The source layers are those the closed form chose (its translator file says them), so
+ * the two differ in the map alone. Steps are trained one after another, each with a
+ * checkpoint after every epoch. A killed training goes on from the last epoch, bit for
+ * bit. */
 #include <math.h>
 
 #include "base/clock.h"
@@ -14,7 +15,8 @@ static const kvm_field params[] = {
     {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},
     {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},
     {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},
-    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper", NULL, 0},
+    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper",
+     NULL, 0},
     {"seed", KVM_FIELD_INT, false, "of weights and batches", NULL, 0},
     {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
     {"held_out", KVM_FIELD_NUM, true, "fraction of the sequences", NULL, 0},
@@ -29,7 +31,8 @@ typedef struct share {
     ptrdiff_t step, steps;
 } share;
 
-static void show_share(kvm_progress *p, double done, double total, const char *unit, double eta)
+static void show_share(kvm_progress *p, double done, double total, const char *unit,
+                       double eta)
 {
     (void)unit;
     (void)eta; /* of this step alone */
@@ -65,7 +68,8 @@ static kvm_status read_options(training *t, kvm_err *err)
     TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
     TRY(kvm_job_i64(j, "split_seed", 1, 0, INT64_MAX, &split_seed, err));
     TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o->fraction, err));
-    TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "per_head"), false, &o->per_head, err));
+    TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "per_head"), false,
+                         &o->per_head, err));
     o->seed = (uint64_t)seed;
     o->split_seed = (uint64_t)split_seed;
     return KVM_OK;
@@ -89,24 +93,28 @@ static kvm_status put_layer(training *t, const kvm_step *s, const kvm_mlp_figure
 {
     kvm_job *j = t->job;
     const char *object = kvm_object_name(s->object);
-    json_t *row = json_pack("{s:I, s:s, s:f, s:f, s:f, s:I}", "layer", (json_int_t)s->layer,
-                            "object", object, "r2_fit", f->r2_fit, "r2_held", f->r2_held,
-                            "loss", f->loss, "epochs", (json_int_t)f->epochs);
-    if (!row) return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
-                              s->layer);
+    json_t *row =
+        json_pack("{s:I, s:s, s:f, s:f, s:f, s:I}", "layer", (json_int_t)s->layer,
+                  "object", object, "r2_fit", f->r2_fit, "r2_held", f->r2_held, "loss",
+                  f->loss, "epochs", (json_int_t)f->epochs);
+    if (!row)
+        return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
+                        s->layer);
     json_array_append_new(t->layers, row);
-    json_t *labels = json_pack("{s:s, s:I}", "object", object, "layer", (json_int_t)s->layer);
+    json_t *labels =
+        json_pack("{s:s, s:I}", "object", object, "layer", (json_int_t)s->layer);
     const kvm_status st = j->host->metric(j, "mlp_r2_held", f->r2_held, labels, err);
     json_decref(labels);
     return st;
 }
 
-/* The checkpoint of the last epoch stays: a finished step is read back from it in no time. */
+/* The checkpoint of the last epoch stays: a finished step is read back from it in no
+ * time. */
 static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *err)
 {
     kvm_job *j = t->job;
     const kvm_step *like = &t->closed.steps[i];
-    const kvm_space space = like->object == KVM_OBJECT_V       ? KVM_SPACE_V
+    const kvm_space space = like->object == KVM_OBJECT_V         ? KVM_SPACE_V
                             : t->closed.keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
                                                                  : KVM_SPACE_K;
     kvm_mlp_figures figures;
@@ -116,8 +124,9 @@ static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *e
     kvm_str name = kvm_str_fmt(j->keep, "step-%td.checkpoint", i);
     if (!name.at) return kvm_nomem(err, j->keep);
     TRY(kvm_job_path(j, name.at, &o.checkpoint, err));
-    TRY(kvm_mlp_train(t->compute, t->source, t->target, space, like->source, like->sources,
-                      like->layer, &o, out, &figures, j->keep, t->scratch, err));
+    TRY(kvm_mlp_train(t->compute, t->source, t->target, space, like->source,
+                      like->sources, like->layer, &o, out, &figures, j->keep,
+                      t->scratch, err));
     return put_layer(t, out, &figures, err);
 }
 
@@ -144,9 +153,11 @@ static kvm_status put_results(training *t, kvm_err *err)
 {
     kvm_job *j = t->job;
     kvm_str path, dtype;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"), &dtype, err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"),
+                        &dtype, err));
     TRY(kvm_job_path(j, "mlp.safetensors", &path, err));
-    TRY(kvm_translator_write(&t->mlp, kvm_str_eq(dtype, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32,
+    TRY(kvm_translator_write(&t->mlp,
+                             kvm_str_eq(dtype, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32,
                              path, t->scratch, NULL, err));
     TRY(j->host->output(j, "translator", path, err));
     json_t *figures = json_pack("{s:O, s:I}", "layers", t->layers, "parameters",
@@ -176,7 +187,8 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     return read_options(&t, err);
 }
 
-static const char *const inputs[] = {"source_capture", "target_capture", "translator", NULL};
+static const char *const inputs[] = {"source_capture", "target_capture", "translator",
+                                     NULL};
 static const char *const outputs[] = {"translator", "figures", "cost", NULL};
 const kvm_job_kind kvm_job_mlp = {
     .id = KVM_JOB_MLP,

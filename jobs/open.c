@@ -11,7 +11,8 @@ kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err)
     const kvm_backend *b = kvm_backend_find(kvm_str_of(name));
     if (!b)
         return kvm_fail(err, KVM_ENVIRONMENT,
-                        "backend \"%s\" is not built in; this binary has cpu and ref", name);
+                        "backend \"%s\" is not built in; this binary has cpu and ref",
+                        name);
     return kvm_compute_new(c, j->keep, b, j->threads, err);
 }
 
@@ -26,10 +27,11 @@ kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model
     TRY(kvm_model_open(m, j->keep, c, path, &(kvm_model_options){0}, err));
     const char *found = kvm_model_info_of(*m)->fingerprint;
     if (!kvm_str_eq(planned, kvm_str_of(found)))
-        return kvm_fail(err, KVM_MISMATCH,
-                        "%.*s changed since the run was planned (%.12s, planned %.12s): "
-                        "submit the pair again",
-                        KVM_STR_ARG(path), found, planned.at);
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "%.*s changed since the run was planned (%.12s, planned %.12s): "
+            "submit the pair again",
+            KVM_STR_ARG(path), found, planned.at);
     return KVM_OK;
 }
 
@@ -43,7 +45,8 @@ kvm_status kvm_job_need_input(kvm_job *j, const char *name, const kvm_job_input 
                               kvm_err *err)
 {
     *in = kvm_job_find_input(j, name);
-    return *in ? KVM_OK : kvm_fail(err, KVM_NOTFOUND, "the input \"%s\" is missing", name);
+    return *in ? KVM_OK
+               : kvm_fail(err, KVM_NOTFOUND, "the input \"%s\" is missing", name);
 }
 
 kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback, int64_t least,
@@ -58,13 +61,14 @@ kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback, int64_t le
     return KVM_OK;
 }
 
-kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback, double least, double most,
-                       double *out, kvm_err *err)
+kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback, double least,
+                       double most, double *out, kvm_err *err)
 {
     double v;
     TRY(kvm_json_f64_or(kvm_json_get(j->params, j->keep, key), fallback, &v, err));
     if (!(v >= least && v <= most))
-        return kvm_fail(err, KVM_RANGE, "%s is %g, must lie in %g..%g", key, v, least, most);
+        return kvm_fail(err, KVM_RANGE, "%s is %g, must lie in %g..%g", key, v, least,
+                        most);
     *out = v;
     return KVM_OK;
 }
@@ -82,7 +86,8 @@ kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file, js
 
 kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err)
 {
-    json_t *v = json_pack("{s:f, s:i}", "seconds", kvm_now() - started, "threads", j->threads);
+    json_t *v =
+        json_pack("{s:f, s:i}", "seconds", kvm_now() - started, "threads", j->threads);
     if (!v) return kvm_nomem(err, j->keep);
     return kvm_job_put_json(j, "cost", "cost.json", v, err);
 }

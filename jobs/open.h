@@ -1,7 +1,9 @@
-/* open.h - what most jobs open first: a compute context and the models that their parameters name.
+/* open.h - what most jobs open first: a compute context and the models that their
+ * parameters name.
  *
- * A model parameter is a pair of members: "source" holds the fingerprint (part of the job's key) and
- * "source_path" says where it lies (members that end in _path are places and take no part in keys). */
+ * A model parameter is a pair of members: "source" holds the fingerprint (part of the
+ * job's key) and "source_path" says where it lies (members that end in _path are places
+ * and take no part in keys). */
 #ifndef KVM_JOBS_OPEN_H
 #define KVM_JOBS_OPEN_H
 
@@ -9,22 +11,30 @@
 #include "models/model.h"
 
 KVM_MUST kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err);
-/* KVM_MISMATCH when what lies at the path is no longer the model that was planned with */
-KVM_MUST kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model **m, kvm_err *err);
+/* KVM_MISMATCH when what lies at the path is no longer the model that was planned
+ * with */
+KVM_MUST kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role,
+                                  kvm_model **m, kvm_err *err);
 /* a path inside the job's directory */
-KVM_MUST kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path, kvm_err *err);
+KVM_MUST kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path,
+                                 kvm_err *err);
 /* an input that must be there */
-KVM_MUST kvm_status kvm_job_need_input(kvm_job *j, const char *name, const kvm_job_input **in, kvm_err *err);
+KVM_MUST kvm_status kvm_job_need_input(kvm_job *j, const char *name,
+                                       const kvm_job_input **in, kvm_err *err);
 /* numbers of the parameters, in [least, most] */
-KVM_MUST kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback, int64_t least, int64_t most, ptrdiff_t *out,
+KVM_MUST kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback,
+                                int64_t least, int64_t most, ptrdiff_t *out,
                                 kvm_err *err);
-KVM_MUST kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback, double least, double most, double *out,
-                                kvm_err *err);
-/* a JSON figure file in the job's directory, published and declared as an output; takes v */
-KVM_MUST kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file, json_t *v, kvm_err *err);
+KVM_MUST kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback,
+                                double least, double most, double *out, kvm_err *err);
+/* a JSON figure file in the job's directory, published and declared as an output; takes
+ * v */
+KVM_MUST kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file,
+                                     json_t *v, kvm_err *err);
 
-/* kvm_job_put_cost - output "cost": what this step took ({"seconds","threads"}), kept apart from its result
- * so that results are equal bit for bit whenever they are computed */
+/* kvm_job_put_cost - output "cost": what this step took ({"seconds","threads"}), kept
+ * apart from its result so that results are equal bit for bit whenever they are
+ * computed */
 KVM_MUST kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err);
 
 #endif

@@ -7,10 +7,12 @@
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
 
-static kvm_status product_rate(double *rate, kvm_compute *c, kvm_arena scratch, kvm_err *err)
+static kvm_status product_rate(double *rate, kvm_compute *c, kvm_arena scratch,
+                               kvm_err *err)
 {
-    float *a = kvm_new(&scratch, float, SIDE * SIDE), *b = kvm_new(&scratch, float, SIDE * SIDE);
-    float *out = kvm_new(&scratch, float, SIDE * SIDE);
+    float *a = kvm_new(&scratch, float, SIDE *SIDE),
+          *b = kvm_new(&scratch, float, SIDE *SIDE);
+    float *out = kvm_new(&scratch, float, SIDE *SIDE);
     if (!a || !b || !out) return kvm_nomem(err, &scratch);
     double best = 0;
     for (int r = 0; r < ROUNDS; r++) {
@@ -27,7 +29,8 @@ static kvm_status product_rate(double *rate, kvm_compute *c, kvm_arena scratch, 
 
 static kvm_status memory_rate(double *rate, kvm_arena scratch, kvm_err *err)
 {
-    char *a = kvm_new(&scratch, char, COPY_BYTES), *b = kvm_new(&scratch, char, COPY_BYTES);
+    char *a = kvm_new(&scratch, char, COPY_BYTES),
+         *b = kvm_new(&scratch, char, COPY_BYTES);
     if (!a || !b) return kvm_nomem(err, &scratch);
     double best = 0;
     for (int r = 0; r < ROUNDS; r++) {
@@ -72,34 +75,36 @@ static double moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetri
 static json_t *model_plan(const kvm_model *m)
 {
     const kvm_model_info *i = kvm_model_info_of(m);
-    return json_pack("{s:s%, s:I, s:I, s:I, s:I, s:I, s:f}", "name", i->name.at,
-                     (size_t)i->name.len, "parameters", (json_int_t)i->parameters,
-                     "weight_bytes", (json_int_t)i->weight_bytes, "layers",
-                     (json_int_t)i->layers, "cache_bytes_per_token",
-                     (json_int_t)i->token_bytes, "cache_bytes_per_prompt",
-                     (json_int_t)i->prompt_bytes, "flops_per_token", i->flops_per_token);
+    return json_pack(
+        "{s:s%, s:I, s:I, s:I, s:I, s:I, s:f}", "name", i->name.at, (size_t)i->name.len,
+        "parameters", (json_int_t)i->parameters, "weight_bytes",
+        (json_int_t)i->weight_bytes, "layers", (json_int_t)i->layers,
+        "cache_bytes_per_token", (json_int_t)i->token_bytes, "cache_bytes_per_prompt",
+        (json_int_t)i->prompt_bytes, "flops_per_token", i->flops_per_token);
 }
 
 /* matrices, and 4 D flops per query head, layer and visible key */
 static double prefill_flops(const kvm_model_info *i, double tokens)
 {
-    return i->flops_per_token * tokens + 4.0 * (double)(i->layers * i->heads * i->head_dim) *
-                                             tokens * tokens / 2;
+    return i->flops_per_token * tokens +
+           4.0 * (double)(i->layers * i->heads * i->head_dim) * tokens * tokens / 2;
 }
 
-static json_t *capture_plan(const kvm_model *m, double sequences, double tokens, double stride,
-                            double row_bytes, const kvm_machine_rates *r)
+static json_t *capture_plan(const kvm_model *m, double sequences, double tokens,
+                            double stride, double row_bytes, const kvm_machine_rates *r)
 {
     const double width = features(m, KVM_OBJECT_K) + features(m, KVM_OBJECT_V);
     const double flops = sequences * prefill_flops(kvm_model_info_of(m), tokens);
     const double rows = sequences * tokens / stride;
-    return json_pack("{s:s%, s:f, s:f, s:f, s:f}", "model", kvm_model_info_of(m)->name.at,
-                     (size_t)kvm_model_info_of(m)->name.len, "rows", rows, "bytes",
-                     rows * width * row_bytes, "flops", flops, "seconds", flops / r->flops);
+    return json_pack(
+        "{s:s%, s:f, s:f, s:f, s:f}", "model", kvm_model_info_of(m)->name.at,
+        (size_t)kvm_model_info_of(m)->name.len, "rows", rows, "bytes",
+        rows * width * row_bytes, "flops", flops, "seconds", flops / r->flops);
 }
 
 /* parameters of the maps with k source layers: K and V, weights and bias */
-static double translator_parameters(const kvm_model *source, const kvm_model *target, double k)
+static double translator_parameters(const kvm_model *source, const kvm_model *target,
+                                    double k)
 {
     const double layers = (double)kvm_model_info_of(source)->layers;
     double n = 0;
@@ -109,7 +114,8 @@ static double translator_parameters(const kvm_model *source, const kvm_model *ta
     return n;
 }
 
-static json_t *translator_plan(const kvm_model *source, const kvm_model *target, double fit_rows)
+static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
+                               double fit_rows)
 {
     ptrdiff_t ks[KVM_KS];
     const ptrdiff_t layers = kvm_model_info_of(source)->layers;
@@ -119,10 +125,10 @@ static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
         const double k = (double)ks[i];
         const double width = k * features(source, KVM_OBJECT_K) / (double)layers;
         json_array_append_new(
-            list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i], "parameters",
-                            translator_parameters(source, target, k), "bytes_f32",
-                            4 * translator_parameters(source, target, k), "features", width,
-                            "rows_per_feature", fit_rows / width));
+            list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i],
+                            "parameters", translator_parameters(source, target, k),
+                            "bytes_f32", 4 * translator_parameters(source, target, k),
+                            "features", width, "rows_per_feature", fit_rows / width));
     }
     return list;
 }
@@ -140,25 +146,28 @@ static json_t *ttft_plan(const kvm_model *source, const kvm_model *target,
         const double moved = n * (double)(s->token_bytes + t->token_bytes);
         const double cold = prefill_flops(t, n) / r->flops + decode;
         const double swap = 2 * all * n / r->flops + moved / r->bytes + decode;
-        json_array_append_new(list, json_pack("{s:f, s:f, s:f, s:f}", "tokens", n, "cold_s", cold,
-                                              "switch_s", swap, "speedup", cold / swap));
+        json_array_append_new(list, json_pack("{s:f, s:f, s:f, s:f}", "tokens", n,
+                                              "cold_s", cold, "switch_s", swap,
+                                              "speedup", cold / swap));
     }
     return list;
 }
 
-static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *key, double fallback,
-                         double *out, kvm_err *err)
+static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *key,
+                         double fallback, double *out, kvm_err *err)
 {
     return kvm_json_f64_or(
-        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, key), fallback, out, err);
+        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, key), fallback,
+        out, err);
 }
 
-static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes, kvm_err *err)
+static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes,
+                            kvm_err *err)
 {
     kvm_str dtype;
     TRY(kvm_json_str_or(
-        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, "dtype"), KVM_STR("f32"),
-        &dtype, err));
+        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, "dtype"),
+        KVM_STR("f32"), &dtype, err));
     *bytes = kvm_str_eq(dtype, KVM_STR("bf16")) ? 2 : 4;
     return KVM_OK;
 }
@@ -177,14 +186,15 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
     TRY(number(s, keep, "held_out", 0.2, &held, err));
     TRY(row_bytes(s, keep, &bytes, err));
     *out = json_pack(
-        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o}", "machine", "flops",
-        r->flops, "bytes", r->bytes, "models", model_plan(source), model_plan(target), "capture",
+        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o}", "machine",
+        "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
+        model_plan(target), "capture",
         capture_plan(source, sequences, tokens, stride, bytes, r),
-        capture_plan(target, sequences, tokens, stride, bytes, r), "moments", "gram_source_bytes",
-        moment_bytes(source, source, true), "gram_target_bytes",
-        moment_bytes(target, target, true), "cross_bytes", moment_bytes(source, target, false),
-        "translator",
-        translator_plan(source, target, sequences * tokens / stride * (1 - held)), "ttft",
-        ttft_plan(source, target, r));
+        capture_plan(target, sequences, tokens, stride, bytes, r), "moments",
+        "gram_source_bytes", moment_bytes(source, source, true), "gram_target_bytes",
+        moment_bytes(target, target, true), "cross_bytes",
+        moment_bytes(source, target, false), "translator",
+        translator_plan(source, target, sequences * tokens / stride * (1 - held)),
+        "ttft", ttft_plan(source, target, r));
     return *out ? KVM_OK : kvm_nomem(err, keep);
 }

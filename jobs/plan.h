@@ -1,7 +1,9 @@
-/* plan.h - what a spec will cost before anything runs: bytes, FLOPs, memory, predicted times.
+/* plan.h - what a spec will cost before anything runs: bytes, FLOPs, memory, predicted
+ * times.
  *
- * Arithmetic on the two models' shapes, no forward pass. Times come from two rates of a machine: FLOP/s of large fp32 products and
- * bytes/s of memory; both measured here in a moment, or given for another machine. */
+ * Arithmetic on the two models' shapes, no forward pass. Times come from two rates of a
+ * machine: FLOP/s of large fp32 products and bytes/s of memory; both measured here in a
+ * moment, or given for another machine. */
 #ifndef KVM_JOBS_PLAN_H
 #define KVM_JOBS_PLAN_H
 
@@ -13,9 +15,12 @@ typedef struct kvm_machine_rates {
 } kvm_machine_rates;
 
 /* about a third of a second */
-KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err);
-/* {"models": {...}, "capture": [...], "moments": {...}, "translator": [...], "ttft": [...]}; new reference */
-KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c, const kvm_machine_rates *r,
-                                  kvm_arena *keep, kvm_err *err);
+KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
+                                     kvm_err *err);
+/* {"models": {...}, "capture": [...], "moments": {...}, "translator": [...], "ttft":
+ * [...]}; new reference */
+KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
+                                  const kvm_machine_rates *r, kvm_arena *keep,
+                                  kvm_err *err);
 
 #endif

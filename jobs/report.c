@@ -1,4 +1,5 @@
-/* report.c - one document from all that was measured of a pair, and its page, JSON and CSV. */
+/* report.c - one document from all that was measured of a pair, and its page, JSON and
+ * CSV. */
 #include <dirent.h>
 
 #include "base/build.h"
@@ -7,7 +8,8 @@
 #include "reports/page.h"
 
 static const kvm_field params[] = {
-    {"pair", KVM_FIELD_STR, true, "name of the pair; file names derive from it", NULL, 0},
+    {"pair", KVM_FIELD_STR, true, "name of the pair; file names derive from it", NULL,
+     0},
     {"reverse", KVM_FIELD_STR, false, "name of the other direction", NULL, 0},
     {"source", KVM_FIELD_OBJECT, true, "the model as the page shows it", NULL, 0},
     {"target", KVM_FIELD_OBJECT, true, "the model as the page shows it", NULL, 0},
@@ -33,12 +35,14 @@ static json_t *shown_model(kvm_report_builder *b, const char *side)
 
 static void add_pair(kvm_report_builder *b)
 {
-    json_t *pair = json_pack("{s:O, s:o, s:o}", "name", param(b, "pair"), "source",
-                             shown_model(b, "source"), "target", shown_model(b, "target"));
+    json_t *pair =
+        json_pack("{s:O, s:o, s:o}", "name", param(b, "pair"), "source",
+                  shown_model(b, "source"), "target", shown_model(b, "target"));
     const char *reverse = json_string_value(param(b, "reverse"));
     if (reverse)
-        json_object_set_new(pair, "reverse",
-                            json_pack("{s:s, s:s+}", "name", reverse, "href", reverse, ".html"));
+        json_object_set_new(
+            pair, "reverse",
+            json_pack("{s:s, s:s+}", "name", reverse, "href", reverse, ".html"));
     json_object_set_new(b->doc, "pair", pair);
 }
 
@@ -63,11 +67,11 @@ static void add_provenance(kvm_report_builder *b)
     add_row(program, "commit", kvm_build_commit);
     add_row(program, "compiler", kvm_build_compiler);
     add_row(program, "flags", kvm_build_flags);
-    json_object_set_new(
-        b->doc, "provenance",
-        json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
-                  "Models (SHA-256 over config, tokenizer, weights)", "rows", models, "title",
-                  "Inputs (SHA-256)", "rows", inputs, "title", "Program", "rows", program));
+    json_object_set_new(b->doc, "provenance",
+                        json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
+                                  "Models (SHA-256 over config, tokenizer, weights)",
+                                  "rows", models, "title", "Inputs (SHA-256)", "rows",
+                                  inputs, "title", "Program", "rows", program));
     json_object_set(b->doc, "spec", param(b, "spec"));
 }
 
@@ -86,13 +90,15 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
 }
 
 /* NAME.html -> "html", NAME.json -> "json", NAME.suites.csv -> "csv.suites" */
-static kvm_status declare_file(kvm_job *j, kvm_str dir, kvm_str file, kvm_str pair, kvm_err *err)
+static kvm_status declare_file(kvm_job *j, kvm_str dir, kvm_str file, kvm_str pair,
+                               kvm_err *err)
 {
     if (!kvm_str_starts(file, pair)) return KVM_OK;
     kvm_str rest = kvm_str_slice(file, pair.len + 1, file.len), name = rest, extension;
     kvm_str path = kvm_path_join(j->keep, dir, file);
     if (kvm_str_cut(rest, '.', &name, &extension))
-        name = kvm_str_fmt(j->keep, "%.*s.%.*s", KVM_STR_ARG(extension), KVM_STR_ARG(name));
+        name = kvm_str_fmt(j->keep, "%.*s.%.*s", KVM_STR_ARG(extension),
+                           KVM_STR_ARG(name));
     else
         name = kvm_str_copy(j->keep, rest);
     if (!path.at || !name.at) return kvm_nomem(err, j->keep);
@@ -105,7 +111,9 @@ static kvm_status declare_files(kvm_job *j, kvm_str dir, kvm_str pair, kvm_err *
     if (!d) return kvm_fail_errno(err, "%s", dir.at);
     kvm_status s = KVM_OK;
     for (struct dirent *e; !s && (e = readdir(d));)
-        if (e->d_name[0] != '.') s = declare_file(j, dir, kvm_str_copy(j->keep, kvm_str_of(e->d_name)), pair, err);
+        if (e->d_name[0] != '.')
+            s = declare_file(j, dir, kvm_str_copy(j->keep, kvm_str_of(e->d_name)), pair,
+                             err);
     closedir(d);
     return s;
 }
@@ -129,8 +137,9 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return declare_files(j, dir, pair, err);
 }
 
-static const char *const inputs[] = {"fit", "translator", "mlp?", "items.*", "figures.*",
-                                     "ablation.*", "timing?", "cost.*", NULL};
+static const char *const inputs[] = {"fit",     "translator", "mlp?",
+                                     "items.*", "figures.*",  "ablation.*",
+                                     "timing?", "cost.*",     NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {
     .id = KVM_JOB_REPORT,

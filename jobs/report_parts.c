@@ -13,8 +13,8 @@ kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in, json_
     return kvm_json_own(b->job->keep, *v) ? KVM_OK : kvm_nomem(err, b->job->keep);
 }
 
-kvm_status kvm_report_load_lines(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
-                                 kvm_err *err)
+kvm_status kvm_report_load_lines(kvm_report_builder *b, const kvm_job_input *in,
+                                 json_t **v, kvm_err *err)
 {
     kvm_str text, line;
     *v = json_array();
@@ -28,13 +28,14 @@ kvm_status kvm_report_load_lines(kvm_report_builder *b, const kvm_job_input *in,
     return KVM_OK;
 }
 
-const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix, ptrdiff_t i,
-                                    const char **rest)
+const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix,
+                                    ptrdiff_t i, const char **rest)
 {
     const size_t n = strlen(prefix);
     for (ptrdiff_t k = 0; k < b->job->input_count; k++) {
         const kvm_job_input *in = &b->job->inputs[k];
-        if (strncmp(in->name, prefix, n) != 0 || in->name[n] != '.' || i-- > 0) continue;
+        if (strncmp(in->name, prefix, n) != 0 || in->name[n] != '.' || i-- > 0)
+            continue;
         if (rest) *rest = in->name + n + 1;
         return in;
     }

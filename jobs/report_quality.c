@@ -1,4 +1,5 @@
-/* report_quality.c - suites, needle recall by length and ablations, from the items that were scored. */
+/* report_quality.c - suites, needle recall by length and ablations, from the items that
+ * were scored. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ typedef struct metric {
 
 enum { HIGH, LOW };
 static const metric metrics[] = {
-#define X(kind, name, title, format, better, as_perplexity) \
+#define X(kind, name, title, format, better, as_perplexity)                            \
     {#kind, #name, title, format, better == LOW, as_perplexity},
 #include "jobs/metrics.def"
 #undef X
@@ -27,28 +28,32 @@ static json_t *get(const json_t *o, const char *key)
 }
 
 /* an arm is scored on every item or on none: a hole would count as 0 */
-static kvm_status check_holes(const ptrdiff_t seen[KVM_ARM_COUNT], ptrdiff_t n, const metric *m,
-                              kvm_err *err)
+static kvm_status check_holes(const ptrdiff_t seen[KVM_ARM_COUNT], ptrdiff_t n,
+                              const metric *m, kvm_err *err)
 {
     for (int a = 0; a < KVM_ARM_COUNT; a++)
         if (seen[a] && seen[a] != n)
-            return kvm_fail(err, KVM_MISMATCH, "%s of %s stands beside %td of %td items", m->name,
+            return kvm_fail(err, KVM_MISMATCH,
+                            "%s of %s stands beside %td of %td items", m->name,
                             kvm_arms[a].key, seen[a], n);
     return KVM_OK;
 }
 
-/* the items of a suite as columns, one per arm; items of stated length `length` only (0: all) */
-static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m, int64_t length,
-                          kvm_arena *scratch, kvm_err *err)
+/* the items of a suite as columns, one per arm; items of stated length `length` only
+ * (0: all) */
+static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m,
+                          int64_t length, kvm_arena *scratch, kvm_err *err)
 {
     double *column[KVM_ARM_COUNT];
     ptrdiff_t seen[KVM_ARM_COUNT] = {0};
     const ptrdiff_t most = (ptrdiff_t)json_array_size(items);
     for (int a = 0; a < KVM_ARM_COUNT; a++)
-        if (!(column[a] = kvm_new(scratch, double, most + 1))) return kvm_nomem(err, scratch);
+        if (!(column[a] = kvm_new(scratch, double, most + 1)))
+            return kvm_nomem(err, scratch);
     size_t i;
     json_t *item;
-    json_array_foreach(items, i, item) {
+    json_array_foreach(items, i, item)
+    {
         if (length && json_integer_value(get(item, "length")) != length) continue;
         for (int a = 0; a < KVM_ARM_COUNT; a++) {
             const json_t *v = get(get(get(item, "scores"), kvm_arms[a].key), m->name);
@@ -63,11 +68,14 @@ static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m, i
 }
 
 static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUNT],
-                          kvm_scores *s, const json_t *items, const metric *m, double chance,
-                          int64_t length, kvm_arena scratch, kvm_err *err)
+                          kvm_scores *s, const json_t *items, const metric *m,
+                          double chance, int64_t length, kvm_arena scratch,
+                          kvm_err *err)
 {
-    *s = (kvm_scores){.chance = m->low ? (double)NAN : chance, .lower_better = m->low,
-                      .exp_of_mean = m->as_perplexity, .seed = b->seed};
+    *s = (kvm_scores){.chance = m->low ? (double)NAN : chance,
+                      .lower_better = m->low,
+                      .exp_of_mean = m->as_perplexity,
+                      .seed = b->seed};
     TRY(columns(s, items, m, length, &scratch, err));
     return kvm_compare(out, s, scratch, err);
 }
@@ -88,7 +96,8 @@ static json_t *absent_note(const json_t *figures)
     kvm_text t = {0};
     const char *arm;
     json_t *why;
-    json_object_foreach(get(figures, "absent"), arm, why) {
+    json_object_foreach(get(figures, "absent"), arm, why)
+    {
         if (strcmp(arm, "distilled") == 0) continue;
         kvm_text_addf(&t, "%s%s: %s", t.len ? "; " : "", arm, json_string_value(why));
     }
@@ -104,14 +113,15 @@ static kvm_status add_suite(kvm_report_builder *b, json_t *suites, const json_t 
     kvm_comparison c[KVM_ARM_COUNT];
     kvm_scores s;
     const char *name = json_string_value(get(figures, "suite"));
-    TRY(compare(b, c, &s, items, m, json_number_value(get(figures, "chance")), 0, scratch, err));
+    TRY(compare(b, c, &s, items, m, json_number_value(get(figures, "chance")), 0,
+                scratch, err));
     char key[128], title[160];
     snprintf(key, sizeof key, "%s.%s", name, m->name);
     snprintf(title, sizeof title, "%s: %s", name, m->title);
-    json_t *suite = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o}", "name", key, "title", title,
-                              "metric", m->title, "format", m->format, "better",
-                              m->low ? "low" : "high", "items", (json_int_t)s.n, "arms",
-                              arms_json(&s, c));
+    json_t *suite = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o}", "name", key,
+                              "title", title, "metric", m->title, "format", m->format,
+                              "better", m->low ? "low" : "high", "items",
+                              (json_int_t)s.n, "arms", arms_json(&s, c));
     json_t *note = absent_note(figures);
     if (strcmp(m->name, json_string_value(get(figures, "metric"))) != 0)
         json_object_set_new(suite, "secondary", json_true());
@@ -128,7 +138,8 @@ static ptrdiff_t lengths_of(const json_t *items, int64_t lengths[MAX_LENGTHS])
     ptrdiff_t n = 0;
     size_t i;
     json_t *item;
-    json_array_foreach(items, i, item) {
+    json_array_foreach(items, i, item)
+    {
         const int64_t length = json_integer_value(get(item, "length"));
         ptrdiff_t at = 0;
         while (at < n && lengths[at] < length) at++;
@@ -145,7 +156,8 @@ static double mean_tokens(const json_t *items, int64_t length)
     double sum = 0, n = 0;
     size_t i;
     json_t *item;
-    json_array_foreach(items, i, item) {
+    json_array_foreach(items, i, item)
+    {
         if (json_integer_value(get(item, "length")) != length) continue;
         sum += json_number_value(get(item, "tokens"));
         n++;
@@ -153,8 +165,8 @@ static double mean_tokens(const json_t *items, int64_t length)
     return n > 0 ? floor(sum / n + 0.5) : 0;
 }
 
-static kvm_status add_needle(kvm_report_builder *b, const json_t *items, const metric *m,
-                             kvm_arena scratch, kvm_err *err)
+static kvm_status add_needle(kvm_report_builder *b, const json_t *items,
+                             const metric *m, kvm_arena scratch, kvm_err *err)
 {
     int64_t lengths[MAX_LENGTHS];
     const ptrdiff_t n = lengths_of(items, lengths);
@@ -166,19 +178,24 @@ static kvm_status add_needle(kvm_report_builder *b, const json_t *items, const m
         TRY(compare(b, c, &s, items, m, 0, lengths[i], scratch, err));
         json_t *arms = json_object();
         for (int a = 0; a < KVM_ARM_COUNT; a++)
-            if (s.item[a]) json_object_set_new(arms, kvm_arms[a].key, kvm_est_json(c[a].score));
+            if (s.item[a])
+                json_object_set_new(arms, kvm_arms[a].key, kvm_est_json(c[a].score));
         per_length = s.n;
-        json_array_append_new(points, json_pack("{s:I, s:f, s:o}", "tokens",
-                                                (json_int_t)lengths[i], "achieved",
-                                                mean_tokens(items, lengths[i]), "arms", arms));
+        json_array_append_new(points,
+                              json_pack("{s:I, s:f, s:o}", "tokens",
+                                        (json_int_t)lengths[i], "achieved",
+                                        mean_tokens(items, lengths[i]), "arms", arms));
     }
-    json_object_set_new(b->doc, "needle", json_pack("{s:I, s:o}", "items",
-                                                    (json_int_t)per_length, "points", points));
+    json_object_set_new(
+        b->doc, "needle",
+        json_pack("{s:I, s:o}", "items", (json_int_t)per_length, "points", points));
     return KVM_OK;
 }
 
-static kvm_status add_one(kvm_report_builder *b, json_t *suites, const kvm_job_input *items_in,
-                          const kvm_job_input *figures_in, kvm_arena scratch, kvm_err *err)
+static kvm_status add_one(kvm_report_builder *b, json_t *suites,
+                          const kvm_job_input *items_in,
+                          const kvm_job_input *figures_in, kvm_arena scratch,
+                          kvm_err *err)
 {
     json_t *items, *figures;
     TRY(kvm_report_load_lines(b, items_in, &items, err));
@@ -187,7 +204,8 @@ static kvm_status add_one(kvm_report_builder *b, json_t *suites, const kvm_job_i
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         if (strcmp(metrics[i].kind, kind) != 0) continue;
         TRY(add_suite(b, suites, items, figures, &metrics[i], scratch, err));
-        if (strcmp(kind, "needle") == 0) TRY(add_needle(b, items, &metrics[i], scratch, err));
+        if (strcmp(kind, "needle") == 0)
+            TRY(add_needle(b, items, &metrics[i], scratch, err));
     }
     return KVM_OK;
 }
@@ -203,7 +221,8 @@ static const kvm_job_input *figures_for(const kvm_report_builder *b, const char 
 }
 
 static kvm_status with_scratch(kvm_report_builder *b, kvm_arena *scratch,
-                               kvm_status (*part)(kvm_report_builder *, kvm_arena, kvm_err *),
+                               kvm_status (*part)(kvm_report_builder *, kvm_arena,
+                                                  kvm_err *),
                                kvm_err *err)
 {
     TRY(kvm_arena_init(scratch, (size_t)4 << 30, err));
@@ -231,13 +250,16 @@ kvm_status kvm_report_quality(kvm_report_builder *b, kvm_err *err)
 {
     kvm_arena scratch = {0};
     if (!kvm_report_nth(b, "items", 0, NULL)) {
-        json_object_set_new(b->absent, "suites", json_string("the spec asks for no evaluation"));
-        json_object_set_new(b->absent, "needle", json_string("the spec asks for no evaluation"));
+        json_object_set_new(b->absent, "suites",
+                            json_string("the spec asks for no evaluation"));
+        json_object_set_new(b->absent, "needle",
+                            json_string("the spec asks for no evaluation"));
         return KVM_OK;
     }
     TRY(with_scratch(b, &scratch, quality, err));
     if (!get(b->doc, "needle"))
-        json_object_set_new(b->absent, "needle", json_string("the spec names no needle suite"));
+        json_object_set_new(b->absent, "needle",
+                            json_string("the spec names no needle suite"));
     return KVM_OK;
 }
 
@@ -251,8 +273,8 @@ static const char *kind_of_items(const json_t *items)
     return "";
 }
 
-static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items, json_t **cells,
-                                 kvm_arena scratch, kvm_err *err)
+static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items,
+                                 json_t **cells, kvm_arena scratch, kvm_err *err)
 {
     const char *kind = kind_of_items(items);
     *cells = json_array();
@@ -271,8 +293,9 @@ static json_t *ablation_columns(const char *kind)
     json_t *columns_ = json_array();
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
         if (strcmp(metrics[i].kind, kind) == 0)
-            json_array_append_new(columns_, json_pack("{s:s, s:s}", "title", metrics[i].title,
-                                                      "format", metrics[i].format));
+            json_array_append_new(columns_,
+                                  json_pack("{s:s, s:s}", "title", metrics[i].title,
+                                            "format", metrics[i].format));
     return columns_;
 }
 
@@ -286,11 +309,12 @@ static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *e
         TRY(kvm_report_load_lines(b, in, &items, err));
         if (!columns_) columns_ = ablation_columns(kind_of_items(items));
         if (strcmp(name, "none") != 0)
-            TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"}, err));
+            TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"},
+                                  err));
         TRY(ablation_cells(b, items, &cells, scratch, err));
         json_array_append_new(rows, json_pack("{s:s, s:o}", "title",
-                                              a ? a->title : "complete closed form", "cells",
-                                              cells));
+                                              a ? a->title : "complete closed form",
+                                              "cells", cells));
     }
     json_object_set_new(b->doc, "ablations",
                         json_pack("{s:o, s:o}", "columns", columns_, "rows", rows));
@@ -300,7 +324,8 @@ static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *e
 kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err)
 {
     kvm_arena scratch = {0};
-    if (kvm_report_nth(b, "ablation", 0, NULL)) return with_scratch(b, &scratch, ablations, err);
+    if (kvm_report_nth(b, "ablation", 0, NULL))
+        return with_scratch(b, &scratch, ablations, err);
     json_object_set_new(b->absent, "ablations", json_string("the spec asks for none"));
     return KVM_OK;
 }

@@ -1,4 +1,5 @@
-/* report_timing.c - time to first token over lengths, and what building the translator cost. */
+/* report_timing.c - time to first token over lengths, and what building the translator
+ * cost. */
 #include <math.h>
 #include <string.h>
 
@@ -33,9 +34,9 @@ static json_t *stages_json(json_t *arm, kvm_arena scratch)
 {
     json_t *out = json_object(), *list;
     const char *stage;
-    json_object_foreach(arm, stage, list)
-        if (strcmp(stage, "total") != 0)
-            json_object_set_new(out, stage, json_real(median_of(arm, stage, scratch).value));
+    json_object_foreach(arm, stage, list) if (strcmp(stage, "total") != 0)
+        json_object_set_new(out, stage,
+                            json_real(median_of(arm, stage, scratch).value));
     return out;
 }
 
@@ -45,7 +46,8 @@ static kvm_est speedup(kvm_report_builder *b, const json_t *cold, const json_t *
     ptrdiff_t n, m;
     const double *x = numbers(get(cold, "total"), &n, &scratch);
     const double *y = numbers(get(swap, "total"), &m, &scratch);
-    if (!x || !y || n != m) return kvm_est_missing(KVM_STR("rounds of the arms differ"));
+    if (!x || !y || n != m)
+        return kvm_est_missing(KVM_STR("rounds of the arms differ"));
     return kvm_ratio_rounds(x, y, n, b->seed, scratch);
 }
 
@@ -64,7 +66,8 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     json_object_set(out, "bytes_moved", get(p, "bytes_moved"));
     json_object_set(out, "peak_bytes", get(p, "peak_bytes"));
     if (translate > 0) {
-        json_object_set_new(out, "translate_tokens_per_s", json_real(tokens / translate));
+        json_object_set_new(out, "translate_tokens_per_s",
+                            json_real(tokens / translate));
         json_object_set_new(
             out, "translate_bytes_per_s",
             json_real(json_number_value(get(p, "bytes_moved")) / translate));
@@ -72,7 +75,8 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     return out;
 }
 
-static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err, kvm_status *s)
+static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
+                         kvm_status *s)
 {
     double sum = 0;
     const char *name;
@@ -83,13 +87,15 @@ static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err, kvm
         if (*s) break;
         const double seconds = json_number_value(get(cost, "seconds"));
         if (strcmp(name, "mlp") != 0) sum += seconds; /* the closed form alone serves */
-        json_array_append_new(steps, json_pack("{s:s, s:f}", "title", name, "seconds", seconds));
+        json_array_append_new(
+            steps, json_pack("{s:s, s:f}", "title", name, "seconds", seconds));
     }
     return sum;
 }
 
-static kvm_status add_build(kvm_report_builder *b, const double *tokens, const double *cold,
-                            const double *swap, ptrdiff_t n, kvm_err *err)
+static kvm_status add_build(kvm_report_builder *b, const double *tokens,
+                            const double *cold, const double *swap, ptrdiff_t n,
+                            kvm_err *err)
 {
     json_t *steps = json_array(), *amortise = json_array();
     kvm_status s = KVM_OK;
@@ -104,15 +110,16 @@ static kvm_status add_build(kvm_report_builder *b, const double *tokens, const d
     return s;
 }
 
-static kvm_status add_timing(kvm_report_builder *b, const json_t *timing, kvm_arena scratch,
-                             kvm_err *err)
+static kvm_status add_timing(kvm_report_builder *b, const json_t *timing,
+                             kvm_arena scratch, kvm_err *err)
 {
     double tokens[MAX_POINTS], cold[MAX_POINTS], swap[MAX_POINTS];
     json_t *points = json_array(), *p;
     size_t i;
     ptrdiff_t n = 0;
     json_int_t rounds = 0;
-    json_array_foreach(get(timing, "points"), i, p) {
+    json_array_foreach(get(timing, "points"), i, p)
+    {
         if (n == MAX_POINTS) break;
         json_array_append_new(points, point_json(b, p, scratch));
         tokens[n] = json_number_value(get(p, "tokens"));
@@ -125,9 +132,10 @@ static kvm_status add_timing(kvm_report_builder *b, const json_t *timing, kvm_ar
     }
     json_object_set_new(
         b->doc, "timing",
-        json_pack("{s:O, s:O, s:O, s:I, s:o, s:o}", "machine", get(timing, "compute"), "threads",
-                  get(timing, "threads"), "warmups", get(timing, "warmups"), "rounds", rounds,
-                  "break_even", kvm_est_json(kvm_break_even(tokens, cold, swap, n)), "points",
+        json_pack("{s:O, s:O, s:O, s:I, s:o, s:o}", "machine", get(timing, "compute"),
+                  "threads", get(timing, "threads"), "warmups", get(timing, "warmups"),
+                  "rounds", rounds, "break_even",
+                  kvm_est_json(kvm_break_even(tokens, cold, swap, n)), "points",
                   points));
     return add_build(b, tokens, cold, swap, n, err);
 }

@@ -5,8 +5,8 @@
 
 #include "jobs/scoring.h"
 
-static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep, kvm_encoder *e,
-                           kvm_str text, kvm_err *err)
+static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep,
+                           kvm_encoder *e, kvm_str text, kvm_err *err)
 {
     int32_t *out;
     TRY(kvm_encode(e, text, NULL, keep, &out, n, err));
@@ -14,7 +14,8 @@ static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep, k
     return KVM_OK;
 }
 
-/* the texts that may follow: the continuation, or the choices; generated answers have none */
+/* the texts that may follow: the continuation, or the choices; generated answers have
+ * none */
 static void followers(const kvm_suite *s, const kvm_item *item, const kvm_str **texts,
                       ptrdiff_t *n)
 {
@@ -79,12 +80,14 @@ static kvm_status read_feed(kvm_model *m, kvm_cache *c, const kvm_item_ids *ids,
                             float *logits, kvm_err *err)
 {
     return kvm_model_forward(m, c, ids->feed, ids->feed_n,
-                             &(kvm_forward_options){.logits_last = 1, .logits = logits}, err);
+                             &(kvm_forward_options){.logits_last = 1, .logits = logits},
+                             err);
 }
 
 /* logits (n,V) before each of the n ids of `after`, the last being before after[n-1] */
 static kvm_status continue_over(kvm_model *m, kvm_cache *c, const float *before,
-                                const int32_t *after, ptrdiff_t n, float *logits, kvm_err *err)
+                                const int32_t *after, ptrdiff_t n, float *logits,
+                                kvm_err *err)
 {
     const ptrdiff_t vocab = kvm_model_info_of(m)->vocab;
     memcpy(logits, before, (size_t)vocab * sizeof *logits);
@@ -94,19 +97,20 @@ static kvm_status continue_over(kvm_model *m, kvm_cache *c, const float *before,
         &(kvm_forward_options){.logits_last = n - 1, .logits = logits + vocab}, err);
 }
 
-static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids, kvm_model *m,
-                                   kvm_cache *c, bool native, float *native_logits,
-                                   kvm_arena scratch, kvm_err *err)
+static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids,
+                                   kvm_model *m, kvm_cache *c, bool native,
+                                   float *native_logits, kvm_arena scratch,
+                                   kvm_err *err)
 {
     const ptrdiff_t n = ids->after_n[0], vocab = kvm_model_info_of(m)->vocab;
     float *before = kvm_new_raw(&scratch, float, vocab);
-    float *logits = native ? native_logits : kvm_new_raw(&scratch, float, n * vocab);
+    float *logits = native ? native_logits : kvm_new_raw(&scratch, float, n *vocab);
     double *logprob = kvm_new_raw(&scratch, double, n);
     if (!before || !logits || !logprob) return kvm_nomem(err, &scratch);
     TRY(read_feed(m, c, ids, before, err));
     TRY(continue_over(m, c, before, ids->after[0], n, logits, err));
-    TRY(kvm_op_logprob(kvm_model_compute(m), logprob, kvm_view2(logits, KVM_F32, n, vocab),
-                       ids->after[0], err));
+    TRY(kvm_op_logprob(kvm_model_compute(m), logprob,
+                       kvm_view2(logits, KVM_F32, n, vocab), ids->after[0], err));
     double nll = 0, kl = 0, first = 0, agree = 0;
     for (ptrdiff_t t = 0; t < n; t++) {
         const float *mine = logits + t * vocab, *theirs = native_logits + t * vocab;
@@ -123,24 +127,25 @@ static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids, kv
     return KVM_OK;
 }
 
-static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n, kvm_model *m,
-                                 kvm_cache *c, const float *before, kvm_arena scratch,
-                                 kvm_err *err)
+static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n,
+                                 kvm_model *m, kvm_cache *c, const float *before,
+                                 kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t vocab = kvm_model_info_of(m)->vocab, length = kvm_cache_length(c);
-    float *logits = kvm_new_raw(&scratch, float, n * vocab);
+    float *logits = kvm_new_raw(&scratch, float, n *vocab);
     double *logprob = kvm_new_raw(&scratch, double, n);
     if (!logits || !logprob) return kvm_nomem(err, &scratch);
     TRY(continue_over(m, c, before, after, n, logits, err));
-    TRY(kvm_op_logprob(kvm_model_compute(m), logprob, kvm_view2(logits, KVM_F32, n, vocab),
-                       after, err));
+    TRY(kvm_op_logprob(kvm_model_compute(m), logprob,
+                       kvm_view2(logits, KVM_F32, n, vocab), after, err));
     *sum = 0;
     for (ptrdiff_t t = 0; t < n; t++) *sum += logprob[t];
     return kvm_cache_truncate(c, length, err);
 }
 
-static kvm_status score_choice(kvm_figures *out, const kvm_item *item, const kvm_item_ids *ids,
-                               kvm_model *m, kvm_cache *c, kvm_arena scratch, kvm_err *err)
+static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
+                               const kvm_item_ids *ids, kvm_model *m, kvm_cache *c,
+                               kvm_arena scratch, kvm_err *err)
 {
     float *before = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
     if (!before) return kvm_nomem(err, &scratch);
@@ -149,7 +154,8 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item, const kvm
     ptrdiff_t pick = 0, pick_norm = 0;
     for (ptrdiff_t i = 0; i < ids->after_count; i++) {
         double sum;
-        TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], m, c, before, scratch, err));
+        TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], m, c, before, scratch,
+                           err));
         const double norm = sum / (double)item->choices[i].len;
         if (sum > best) best = sum, pick = i;
         if (norm > best_norm) best_norm = norm, pick_norm = i;
@@ -161,10 +167,10 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item, const kvm
     return KVM_OK;
 }
 
-static kvm_status score_generation(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
-                                   const kvm_item_ids *ids, kvm_model *m, kvm_cache *c,
-                                   kvm_arena *keep, kvm_str *said, kvm_arena scratch,
-                                   kvm_err *err)
+static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
+                                   const kvm_item *item, const kvm_item_ids *ids,
+                                   kvm_model *m, kvm_cache *c, kvm_arena *keep,
+                                   kvm_str *said, kvm_arena scratch, kvm_err *err)
 {
     float *logits = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
     int32_t *answer = kvm_new(&scratch, int32_t, s->max_new_tokens);
@@ -172,12 +178,13 @@ static kvm_status score_generation(kvm_figures *out, const kvm_suite *s, const k
     ptrdiff_t n;
     kvm_str text;
     TRY(read_feed(m, c, ids, logits, err));
-    TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, s->max_new_tokens, answer, &n, NULL,
-                     NULL, err));
+    TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, s->max_new_tokens, answer, &n,
+                     NULL, NULL, err));
     TRY(kvm_decode(kvm_model_tokenizer(m), answer, n, true, keep, &text, err));
     if (said) *said = text;
     kvm_answer_score score;
-    TRY(kvm_score_answer(&score, text, item->choices, item->choice_count, scratch, err));
+    TRY(kvm_score_answer(&score, text, item->choices, item->choice_count, scratch,
+                         err));
     if (s->kind == KVM_SUITE_NEEDLE) {
         put(out, "recall", score.gold_in_answer);
         put(out, "exact_match", score.exact_match);
@@ -190,8 +197,9 @@ static kvm_status score_generation(kvm_figures *out, const kvm_suite *s, const k
 }
 
 kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
-                          const kvm_item_ids *ids, kvm_model *m, kvm_cache *cache, bool native,
-                          float *native_logits, kvm_arena *keep, kvm_str *said, kvm_err *err)
+                          const kvm_item_ids *ids, kvm_model *m, kvm_cache *cache,
+                          bool native, float *native_logits, kvm_arena *keep,
+                          kvm_str *said, kvm_err *err)
 {
     *out = (kvm_figures){0};
     if (said) *said = KVM_STR("");

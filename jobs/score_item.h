@@ -1,15 +1,16 @@
 /* score_item.h - one item, one cache, some numbers.
  *
- * A scorer continues on a working cache that holds the item's prefix: it feeds what the model still
- * has to read, then measures. It may grow and truncate that cache; it never sees the one it was copied from. */
+ * A scorer continues on a working cache that holds the item's prefix: it feeds what the
+ * model still has to read, then measures. It may grow and truncate that cache; it never
+ * sees the one it was copied from. */
 #ifndef KVM_JOBS_SCORE_ITEM_H
 #define KVM_JOBS_SCORE_ITEM_H
 
 #include "jobs/suite.h"
 #include "models/model.h"
 
-/* An item as ids. prefix: to be cached; feed: read by the model in every arm (at least one id);
- * after: the continuation or the choices. */
+/* An item as ids. prefix: to be cached; feed: read by the model in every arm (at least
+ * one id); after: the continuation or the choices. */
 typedef struct kvm_item_ids {
     const int32_t *prefix, *feed;
     ptrdiff_t prefix_n, feed_n;
@@ -20,7 +21,8 @@ typedef struct kvm_item_ids {
 } kvm_item_ids;
 
 /* KVM_RANGE when nothing is left to cache or to measure */
-KVM_MUST kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e, const kvm_suite *s,
+KVM_MUST kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep,
+                                      kvm_encoder *e, const kvm_suite *s,
                                       const kvm_item *item, kvm_err *err);
 
 enum { KVM_MAX_FIGURES = 8 };
@@ -31,14 +33,18 @@ typedef struct kvm_figures { /* metric names are static */
 } kvm_figures;
 
 /* Metrics by suite kind (per item):
- *   perplexity       nll (mean nats per token), kl (mean KL(native||arm)), first_kl, agreement (argmax equal)
- *   multiple choice  accuracy (summed log-likelihood), accuracy_norm (per byte), logprob_gold
+ *   perplexity       nll (mean nats per token), kl (mean KL(native||arm)), first_kl,
+ *                    agreement (argmax equal)
+ *   multiple choice  accuracy (summed log-likelihood), accuracy_norm (per byte),
+ *                    logprob_gold
  *   generation       exact_match, f1, gold_in_answer
  *   needle           recall (= gold_in_answer), exact_match
- * native_logits (after_n[0], V): written when `native`, read otherwise (perplexity only; NULL otherwise).
- * said (optional): the generated text, in keep. */
-KVM_MUST kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *item, const kvm_item_ids *ids,
-                                   kvm_model *m, kvm_cache *cache, bool native, float *native_logits, kvm_arena *keep,
-                                   kvm_str *said, kvm_err *err);
+ * native_logits (after_n[0], V): written when `native`, read otherwise (perplexity
+ * only; NULL otherwise). said (optional): the generated text, in keep. */
+KVM_MUST kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s,
+                                   const kvm_item *item, const kvm_item_ids *ids,
+                                   kvm_model *m, kvm_cache *cache, bool native,
+                                   float *native_logits, kvm_arena *keep, kvm_str *said,
+                                   kvm_err *err);
 
 #endif

@@ -83,8 +83,9 @@ static double f1_of(words text, words gold, ptrdiff_t common)
     return 2 * precision * recall / (precision + recall);
 }
 
-kvm_status kvm_score_answer(kvm_answer_score *score, kvm_str text, const kvm_str *accepted,
-                            ptrdiff_t n, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_score_answer(kvm_answer_score *score, kvm_str text,
+                            const kvm_str *accepted, ptrdiff_t n, kvm_arena scratch,
+                            kvm_err *err)
 {
     kvm_answer_score best = {0};
     const words said = split(text, &scratch);

@@ -9,21 +9,29 @@
 enum { SPEC_MAX_BYTES = 1 << 20 };
 
 static const kvm_field calibration_fields[] = {
-    {"text", KVM_FIELD_STR, true, "a calibration suite (.yaml or a bundled name) or a text file", NULL, 0},
+    {"text", KVM_FIELD_STR, true,
+     "a calibration suite (.yaml or a bundled name) or a text file", NULL, 0},
     {"sequences", KVM_FIELD_INT, false, "how many sequences (300)", NULL, 0},
     {"tokens", KVM_FIELD_INT, false, "tokens per sequence (512)", NULL, 0},
     {"stride", KVM_FIELD_INT, false, "every so many tokens become a row (1)", NULL, 0},
-    {"held_out", KVM_FIELD_NUM, false, "fraction of sequences kept for held-out figures (0.2)", NULL, 0},
+    {"held_out", KVM_FIELD_NUM, false,
+     "fraction of sequences kept for held-out figures (0.2)", NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16", NULL, 0},
     {0},
 };
 static const kvm_field fit_fields[] = {
-    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto", NULL, 0},
-    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)", NULL, 0},
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL, 0},
-    {"lambda_absolute", KVM_FIELD_NUM, false, "absolute penalty instead (the paper: 0.01)", NULL, 0},
-    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL, 0},
-    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one", NULL, 0},
+    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
+     NULL, 0},
+    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)",
+     NULL, 0},
+    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
+     0},
+    {"lambda_absolute", KVM_FIELD_NUM, false,
+     "absolute penalty instead (the paper: 0.01)", NULL, 0},
+    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL,
+     0},
+    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one",
+     NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
     {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features", NULL, 0},
     {"gates", KVM_FIELD_OBJECT, false, "thresholds by gate name", NULL, 0},
@@ -34,23 +42,30 @@ static const kvm_field mlp_fields[] = {
     {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},
     {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},
     {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},
-    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper", NULL, 0},
+    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper",
+     NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
     {0},
 };
 static const kvm_field evaluate_fields[] = {
-    {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL, KVM_FIELD_STR},
+    {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
+     KVM_FIELD_STR},
     {"items", KVM_FIELD_INT, false, "items per suite, spread evenly; 0: all", NULL, 0},
-    {"attention_items", KVM_FIELD_INT, false, "items whose attention outputs are compared (8)", NULL, 0},
-    {"ablations", KVM_FIELD_LIST, false, "rotated, norerotate, k1, absolute, depth, matched", NULL, KVM_FIELD_STR},
-    {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)", NULL, 0},
+    {"attention_items", KVM_FIELD_INT, false,
+     "items whose attention outputs are compared (8)", NULL, 0},
+    {"ablations", KVM_FIELD_LIST, false,
+     "rotated, norerotate, k1, absolute, depth, matched", NULL, KVM_FIELD_STR},
+    {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)",
+     NULL, 0},
     {0},
 };
 static const kvm_field timing_fields[] = {
-    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)", NULL, KVM_FIELD_INT},
+    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)", NULL,
+     KVM_FIELD_INT},
     {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},
     {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},
-    {"seconds", KVM_FIELD_NUM, false, "stop a length's rounds after so long, not before 3", NULL, 0},
+    {"seconds", KVM_FIELD_NUM, false,
+     "stop a length's rounds after so long, not before 3", NULL, 0},
     {0},
 };
 const kvm_field kvm_spec_fields[] = {
@@ -58,13 +73,16 @@ const kvm_field kvm_spec_fields[] = {
     {"reverse_name", KVM_FIELD_STR, false, "of the other direction", NULL, 0},
     {"source", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
     {"target", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
-    {"both_directions", KVM_FIELD_BOOL, false, "also target to source (false)", NULL, 0},
+    {"both_directions", KVM_FIELD_BOOL, false, "also target to source (false)", NULL,
+     0},
     {"seed", KVM_FIELD_INT, false, "of every random choice (1)", NULL, 0},
-    {"calibration", KVM_FIELD_OBJECT, true, "the text both models are run over", calibration_fields, 0},
+    {"calibration", KVM_FIELD_OBJECT, true, "the text both models are run over",
+     calibration_fields, 0},
     {"fit", KVM_FIELD_OBJECT, false, "the closed form", fit_fields, 0},
     {"mlp", KVM_FIELD_OBJECT, false, "the MLP maps; absent: none", mlp_fields, 0},
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
-    {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none", timing_fields, 0},
+    {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",
+     timing_fields, 0},
     {0},
 };
 
@@ -75,17 +93,20 @@ static kvm_str dir_of(kvm_arena *keep, kvm_str path)
     return end ? kvm_str_copy(keep, kvm_str_slice(path, 0, end)) : KVM_STR(".");
 }
 
-static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at, kvm_err *err)
+static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at,
+                          kvm_err *err)
 {
     kvm_str given;
     TRY(kvm_json_str(at, &given, err));
     if (given.len == 0)
-        return kvm_fail(err, KVM_FORMAT, "%s:%d: %s is empty", at.file, at.line, at.path);
-    *out = given.at[0] == '/' ? kvm_str_copy(keep, given) : kvm_path_join(keep, dir, given);
+        return kvm_fail(err, KVM_FORMAT, "%s:%d: %s is empty", at.file, at.line,
+                        at.path);
+    *out = given.at[0] == '/' ? kvm_str_copy(keep, given)
+                              : kvm_path_join(keep, dir, given);
     if (!out->at) return kvm_nomem(err, keep);
     if (!kvm_path_exists(*out))
-        return kvm_fail(err, KVM_NOTFOUND, "%s:%d: %s: there is no %.*s", at.file, at.line,
-                        at.path, KVM_STR_ARG(*out));
+        return kvm_fail(err, KVM_NOTFOUND, "%s:%d: %s: there is no %.*s", at.file,
+                        at.line, at.path, KVM_STR_ARG(*out));
     return KVM_OK;
 }
 
@@ -94,12 +115,13 @@ static kvm_status check_name(kvm_str name, kvm_jat at, kvm_err *err)
     bool good = name.len > 0 && name.len <= 100 && name.at[0] != '.';
     for (ptrdiff_t i = 0; i < name.len; i++) {
         const char c = name.at[i];
-        good &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                c == '-' || c == '_' || c == '.';
+        good &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
     }
     return good ? KVM_OK
                 : kvm_fail(err, KVM_FORMAT,
-                           "%s:%d: name \"%.*s\" must be 1..100 letters, digits, '-', '_' or '.'",
+                           "%s:%d: name \"%.*s\" must be 1..100 letters, digits, '-', "
+                           "'_' or '.'",
                            at.file, at.line, KVM_STR_ARG(name));
 }
 
@@ -112,12 +134,16 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
     const kvm_jat name = kvm_json_get(s->root, keep, "name");
     TRY(kvm_json_str(name, &s->name, err));
     TRY(check_name(s->name, name, err));
-    TRY(resolve(&s->source_path, keep, s->dir, kvm_json_get(s->root, keep, "source"), err));
-    TRY(resolve(&s->target_path, keep, s->dir, kvm_json_get(s->root, keep, "target"), err));
+    TRY(resolve(&s->source_path, keep, s->dir, kvm_json_get(s->root, keep, "source"),
+                err));
+    TRY(resolve(&s->target_path, keep, s->dir, kvm_json_get(s->root, keep, "target"),
+                err));
     TRY(kvm_json_bool_or(kvm_json_get(s->root, keep, "both_directions"), false,
                          &s->both_directions, err));
     TRY(kvm_json_i64_or(kvm_json_get(s->root, keep, "seed"), 1, &s->seed, err));
-    if (s->seed < 0) return kvm_fail(err, KVM_RANGE, "%.*s: seed must be 0 or more", KVM_STR_ARG(path));
+    if (s->seed < 0)
+        return kvm_fail(err, KVM_RANGE, "%.*s: seed must be 0 or more",
+                        KVM_STR_ARG(path));
     kvm_str text;
     const kvm_jat calibration = kvm_json_get(s->root, keep, "calibration");
     const kvm_jat at = kvm_json_get(calibration, keep, "text");

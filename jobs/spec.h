@@ -1,8 +1,9 @@
 /* spec.h - a pair's YAML file, and the graph of jobs that it asks for.
  *
- * The spec is checked whole (unknown keys with the nearest known one and the line, types, ranges,
- * suites, both checkpoints, equal tokenizers) before anything is submitted. Its sections are the
- * parameters of the job kinds; paths are relative to the file. */
+ * The spec is checked whole (unknown keys with the nearest known one and the line,
+ * types, ranges, suites, both checkpoints, equal tokenizers) before anything is
+ * submitted. Its sections are the parameters of the job kinds; paths are relative to
+ * the file. */
 #ifndef KVM_JOBS_SPEC_H
 #define KVM_JOBS_SPEC_H
 
@@ -22,12 +23,14 @@ typedef struct kvm_spec {
 } kvm_spec;
 
 /* KVM_FORMAT / KVM_USAGE / KVM_RANGE with file and line */
-KVM_MUST kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err);
+KVM_MUST kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path,
+                                  kvm_err *err);
 
-/* kvm_spec_graphs - one graph per direction (1 or 2), sharing captures and moments by their keys. Opens both
- * models once for their fingerprints. KVM_MISMATCH: the tokenizers differ (first entry named).
- * The reverse of "a-b" is called by `reverse_name`, or "b-a" when the name is SOURCE-TARGET, else NAME-reversed. */
-KVM_MUST kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c, kvm_graph graphs[2], ptrdiff_t *n,
-                                    kvm_err *err);
+/* kvm_spec_graphs - one graph per direction (1 or 2), sharing captures and moments by
+ * their keys. Opens both models once for their fingerprints. KVM_MISMATCH: the
+ * tokenizers differ (first entry named). The reverse of "a-b" is called by
+ * `reverse_name`, or "b-a" when the name is SOURCE-TARGET, else NAME-reversed. */
+KVM_MUST kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
+                                    kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err);
 
 #endif

@@ -1,7 +1,8 @@
-/* stats.c - second moments of one capture (its Gram matrices), or of two (their cross products).
+/* stats.c - second moments of one capture (its Gram matrices), or of two (their cross
+ * products).
  *
- * A Gram file belongs to a capture and is shared by all partners of its model; a cross file belongs to a pair
- * of captures and serves both directions. */
+ * A Gram file belongs to a capture and is shared by all partners of its model; a cross
+ * file belongs to a pair of captures and serves both directions. */
 #include "base/clock.h"
 #include "jobs/open.h"
 #include "translators/moments.h"

@@ -30,8 +30,10 @@ static const struct {
     const char *name;
     kvm_suite_kind kind;
 } suite_kinds[] = {
-    {"calibration", KVM_SUITE_CALIBRATION}, {"perplexity", KVM_SUITE_PERPLEXITY},
-    {"multiple_choice", KVM_SUITE_MULTIPLE_CHOICE}, {"generation", KVM_SUITE_GENERATION},
+    {"calibration", KVM_SUITE_CALIBRATION},
+    {"perplexity", KVM_SUITE_PERPLEXITY},
+    {"multiple_choice", KVM_SUITE_MULTIPLE_CHOICE},
+    {"generation", KVM_SUITE_GENERATION},
     {"needle", KVM_SUITE_NEEDLE},
 };
 
@@ -51,8 +53,8 @@ static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
 }
 
 /* the strings of a JSON array into the arena */
-static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out, ptrdiff_t *n,
-                               kvm_err *err)
+static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out,
+                               ptrdiff_t *n, kvm_err *err)
 {
     ptrdiff_t count;
     TRY(kvm_json_array(at, &count, err));
@@ -67,7 +69,8 @@ static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out,
     return KVM_OK;
 }
 
-static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
+static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
+                                   kvm_err *err)
 {
     TRY(read_strings(kvm_json_get(root, keep, "choices"), keep, &it->choices,
                      &it->choice_count, err));
@@ -80,7 +83,8 @@ static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep, 
     return KVM_OK;
 }
 
-static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
+static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
+                                   kvm_err *err)
 {
     kvm_str *answer = kvm_new(keep, kvm_str, 1);
     if (!answer) return kvm_nomem(err, keep);
@@ -96,19 +100,20 @@ static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep, 
     return KVM_OK;
 }
 
-static kvm_status read_item(kvm_item *it, kvm_suite_kind kind, kvm_jat root, kvm_arena *keep,
-                            kvm_err *err)
+static kvm_status read_item(kvm_item *it, kvm_suite_kind kind, kvm_jat root,
+                            kvm_arena *keep, kvm_err *err)
 {
     *it = (kvm_item){0};
     TRY(kvm_json_str(kvm_json_get(root, keep, "id"), &it->id, err));
     if (kind == KVM_SUITE_CALIBRATION)
         return kvm_json_str(kvm_json_get(root, keep, "text"), &it->prefix, err);
     TRY(kvm_json_str(kvm_json_get(root, keep, "prefix"), &it->prefix, err));
-    TRY(kvm_json_str_or(kvm_json_get(root, keep, "question"), KVM_STR(""), &it->question,
-                        err));
+    TRY(kvm_json_str_or(kvm_json_get(root, keep, "question"), KVM_STR(""),
+                        &it->question, err));
     switch (kind) {
     case KVM_SUITE_PERPLEXITY:
-        return kvm_json_str(kvm_json_get(root, keep, "continuation"), &it->continuation, err);
+        return kvm_json_str(kvm_json_get(root, keep, "continuation"), &it->continuation,
+                            err);
     case KVM_SUITE_MULTIPLE_CHOICE:
         return read_choice_item(it, root, keep, err);
     case KVM_SUITE_GENERATION:
@@ -154,8 +159,8 @@ static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_st
     return KVM_OK;
 }
 
-static kvm_status hash_both(const char **sha, kvm_arena *keep, kvm_str card, kvm_str items,
-                            kvm_err *err)
+static kvm_status hash_both(const char **sha, kvm_arena *keep, kvm_str card,
+                            kvm_str items, kvm_err *err)
 {
     char *hex = kvm_new(keep, char, 65);
     if (!hex) return kvm_nomem(err, keep);
@@ -188,7 +193,8 @@ static const struct {
 #undef X
 };
 
-static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep, kvm_err *err)
+static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep,
+                               kvm_err *err)
 {
     kvm_str kind, given, known = {0};
     TRY(kvm_json_str(kvm_json_get(card, keep, "kind"), &kind, err));
@@ -203,8 +209,9 @@ static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep, kvm_
         if (!known.at) return kvm_nomem(err, keep);
     }
     if (s->kind == KVM_SUITE_CALIBRATION && given.len == 0) return KVM_OK;
-    return kvm_fail(err, KVM_FORMAT, "%s: metric \"%.*s\" is none of a %.*s suite's:%.*s",
-                    card.file, KVM_STR_ARG(given), KVM_STR_ARG(kind), KVM_STR_ARG(known));
+    return kvm_fail(err, KVM_FORMAT,
+                    "%s: metric \"%.*s\" is none of a %.*s suite's:%.*s", card.file,
+                    KVM_STR_ARG(given), KVM_STR_ARG(kind), KVM_STR_ARG(known));
 }
 
 static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
@@ -220,11 +227,12 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(check_metric(s, card, keep, err));
     int64_t max_new;
     TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
-    const bool generates = s->kind == KVM_SUITE_GENERATION || s->kind == KVM_SUITE_NEEDLE;
+    const bool generates =
+        s->kind == KVM_SUITE_GENERATION || s->kind == KVM_SUITE_NEEDLE;
     if (s->chance < 0 || s->chance >= 1 || max_new < generates || max_new > 4096)
         return kvm_fail(err, KVM_RANGE,
-                        "%s: chance must be in [0,1), max_new_tokens in %d..4096", card.file,
-                        generates);
+                        "%s: chance must be in [0,1), max_new_tokens in %d..4096",
+                        card.file, generates);
     s->max_new_tokens = (ptrdiff_t)max_new;
     return KVM_OK;
 }
@@ -247,7 +255,8 @@ kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_er
     return KVM_OK;
 }
 
-/* "needle, prose, …": the cards of a folder, for the message of a suite that is not there */
+/* "needle, prose, …": the cards of a folder, for the message of a suite that is not
+ * there */
 static kvm_str list_cards(kvm_arena *keep, kvm_str dir)
 {
     kvm_text names = {0};
@@ -255,10 +264,12 @@ static kvm_str list_cards(kvm_arena *keep, kvm_str dir)
     for (struct dirent *e; d && (e = readdir(d));) {
         kvm_str name = kvm_str_of(e->d_name);
         if (!kvm_str_ends(name, KVM_STR(".yaml"))) continue;
-        kvm_text_addf(&names, "%s%.*s", names.len ? ", " : "", (int)name.len - 5, name.at);
+        kvm_text_addf(&names, "%s%.*s", names.len ? ", " : "", (int)name.len - 5,
+                      name.at);
     }
     if (d) closedir(d);
-    kvm_str list = kvm_str_copy(keep, names.len ? kvm_text_str(&names) : KVM_STR("none"));
+    kvm_str list =
+        kvm_str_copy(keep, names.len ? kvm_text_str(&names) : KVM_STR("none"));
     kvm_text_free(&names);
     return list;
 }
@@ -267,20 +278,22 @@ kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str n
                           kvm_err *err)
 {
     if (kvm_str_find(name, KVM_STR("/")) >= 0 || kvm_str_ends(name, KVM_STR(".yaml"))) {
-        *path = name.at[0] == '/' ? kvm_str_copy(keep, name) : kvm_path_join(keep, dir, name);
+        *path = name.at[0] == '/' ? kvm_str_copy(keep, name)
+                                  : kvm_path_join(keep, dir, name);
         return path->at ? KVM_OK : kvm_nomem(err, keep);
     }
     const char *from_environment = getenv("KVMILL_SUITES");
     kvm_str bundled = kvm_str_copy(
         keep, kvm_str_of(from_environment ? from_environment : KVM_SUITES_DIR));
-    kvm_str found = kvm_str_fmt(keep, "%.*s/%.*s.yaml", KVM_STR_ARG(bundled),
-                                KVM_STR_ARG(name));
+    kvm_str found =
+        kvm_str_fmt(keep, "%.*s/%.*s.yaml", KVM_STR_ARG(bundled), KVM_STR_ARG(name));
     if (!bundled.at || !found.at) return kvm_nomem(err, keep);
     if (!kvm_path_exists(found)) {
         kvm_str known = list_cards(keep, bundled);
-        return kvm_fail(err, KVM_NOTFOUND,
-                        "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
-                        KVM_STR_ARG(name), KVM_STR_ARG(bundled), KVM_STR_ARG(known));
+        return kvm_fail(
+            err, KVM_NOTFOUND,
+            "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
+            KVM_STR_ARG(name), KVM_STR_ARG(bundled), KVM_STR_ARG(known));
     }
     *path = found;
     return KVM_OK;

@@ -1,10 +1,11 @@
 /* suite.h - what a model is asked: a YAML card over a JSONL file of items.
  *
- * The card says what kind of questions these are, where they come from and how chance scores; the
- * items hold text. An item's prefix is what gets translated (its cache); the question is what the
- * model still reads itself; then it is scored on what follows. Prefix and question are tokenised
- * apart and joined. An item without a question gives the last token of its prefix to the model, so
- * that every arm has something to read. */
+ * The card says what kind of questions these are, where they come from and how chance
+ * scores; the items hold text. An item's prefix is what gets translated (its cache);
+ * the question is what the model still reads itself; then it is scored on what follows.
+ * Prefix and question are tokenised apart and joined. An item without a question gives
+ * the last token of its prefix to the model, so that every arm has something to
+ * read. */
 #ifndef KVM_JOBS_SUITE_H
 #define KVM_JOBS_SUITE_H
 
@@ -12,41 +13,50 @@
 #include "models/tokenizer.h"
 
 typedef enum kvm_suite_kind {
-    KVM_SUITE_CALIBRATION,     /* {"id","text"} */
-    KVM_SUITE_PERPLEXITY,      /* {"id","prefix","continuation"} */
-    KVM_SUITE_MULTIPLE_CHOICE, /* {"id","prefix","question","choices":[…],"answer":index} */
-    KVM_SUITE_GENERATION,      /* {"id","prefix","question","answers":[…]} */
-    KVM_SUITE_NEEDLE           /* {"id","length","depth","prefix","question","answer"} */
+    KVM_SUITE_CALIBRATION, /* {"id","text"} */
+    KVM_SUITE_PERPLEXITY,  /* {"id","prefix","continuation"} */
+    /* {"id","prefix","question","choices":[…],"answer":index} */
+    KVM_SUITE_MULTIPLE_CHOICE,
+    KVM_SUITE_GENERATION, /* {"id","prefix","question","answers":[…]} */
+    KVM_SUITE_NEEDLE      /* {"id","length","depth","prefix","question","answer"} */
 } kvm_suite_kind;
 
 typedef struct kvm_item { /* borrows from the suite */
     kvm_str id, prefix, question, continuation;
-    const kvm_str *choices; /* the answers of a generation or needle item, the choices of a multiple choice */
+    /* the answers of a generation or needle item, the choices of a multiple
+     * choice */
+    const kvm_str *choices;
     ptrdiff_t choice_count, answer;
-    ptrdiff_t length;       /* stated length of a needle item in tokens, else 0 */
+    ptrdiff_t length; /* stated length of a needle item in tokens, else 0 */
     double depth;
 } kvm_item;
 
 typedef struct kvm_suite {
     kvm_str name, path, licence, provenance;
-    kvm_str metric; /* the headline: the card's, else the first of its kind in metrics.def; empty for calibration */
+    /* the headline: the card's, else the first of its kind in metrics.def; empty
+     * for calibration */
+    kvm_str metric;
     kvm_suite_kind kind;
-    double chance;          /* expected score of guessing; 0 for generation */
+    double chance; /* expected score of guessing; 0 for generation */
     ptrdiff_t max_new_tokens;
     kvm_item *items;
     ptrdiff_t count;
-    const char *sha;        /* hex over the card and the items */
+    const char *sha; /* hex over the card and the items */
 } kvm_suite;
 
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
-KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path, kvm_err *err);
-/* kvm_suite_find - a name becomes the path of a bundled card (KVMILL_SUITES, else the source tree's or the installed folder);
- * a path with a slash or .yaml stays, relative to `dir`. KVM_NOTFOUND lists the names there are. */
-KVM_MUST kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str name, kvm_err *err);
+KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
+                                   kvm_err *err);
+/* kvm_suite_find - a name becomes the path of a bundled card (KVMILL_SUITES, else the
+ * source tree's or the installed folder); a path with a slash or .yaml stays, relative
+ * to `dir`. KVM_NOTFOUND lists the names there are. */
+KVM_MUST kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir,
+                                   kvm_str name, kvm_err *err);
 
-/* kvm_suite_sample - indices of n items spread evenly over the suite (all when n <= 0 or >= count), in order:
- * needle items keep every length. */
-KVM_MUST kvm_status kvm_suite_sample(ptrdiff_t **index, ptrdiff_t *n, kvm_arena *keep, const kvm_suite *s, ptrdiff_t wanted,
+/* kvm_suite_sample - indices of n items spread evenly over the suite (all when n <= 0
+ * or >= count), in order: needle items keep every length. */
+KVM_MUST kvm_status kvm_suite_sample(ptrdiff_t **index, ptrdiff_t *n, kvm_arena *keep,
+                                     const kvm_suite *s, ptrdiff_t wanted,
                                      kvm_err *err);
 
 #endif

@@ -1,11 +1,13 @@
 /* timing.c - the switch against the cold prefill, over lengths.
  *
- * Both arms run in one process on the same kernels and threads, no capture hooks in either, interleaved
- * round by round after the warm-ups, the order turned every round:
+ * Both arms run in one process on the same kernels and threads, no capture hooks in
+ * either, interleaved round by round after the warm-ups, the order turned every round:
  *   cold    the target reads the n tokens, then takes one more (first decode)
- *   switch  the source's cache, already there, is copied out (transfer), mapped (translate), put in
+ *   switch  the source's cache, already there, is copied out (transfer), mapped
+ *           (translate), put in
  *           (inject), and the target takes the same one more token
- * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch": {stage: [s…]}, …}]}. */
+ * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch":
+ * {stage: [s…]}, …}]}. */
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -26,7 +28,8 @@ static const kvm_field params[] = {
     {0},
 };
 
-static const int64_t default_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+static const int64_t default_lengths[] = {64,   128,  256,  512,   1024,
+                                          2048, 4096, 8192, 16384, 32768};
 enum { MAX_LENGTHS = 64, LEAST_ROUNDS = 3 };
 
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
@@ -35,7 +38,7 @@ typedef enum stage {
 #define X(name) STAGE_##name,
     STAGES(X)
 #undef X
-    STAGE_COUNT
+        STAGE_COUNT
 } stage;
 static const char *const stage_names[] = {
 #define X(name) #name,
@@ -67,12 +70,14 @@ static kvm_status read_lengths(timing *t, kvm_err *err)
     const kvm_jat list = kvm_json_get(j->params, j->keep, "lengths");
     if (!kvm_json_has(list)) {
         t->length_count = sizeof default_lengths / sizeof *default_lengths;
-        for (ptrdiff_t i = 0; i < t->length_count; i++) t->lengths[i] = default_lengths[i];
+        for (ptrdiff_t i = 0; i < t->length_count; i++)
+            t->lengths[i] = default_lengths[i];
         return KVM_OK;
     }
     TRY(kvm_json_array(list, &t->length_count, err));
     if (t->length_count < 1 || t->length_count > MAX_LENGTHS)
-        return kvm_fail(err, KVM_RANGE, "lengths must name 1..%d prefix lengths", MAX_LENGTHS);
+        return kvm_fail(err, KVM_RANGE, "lengths must name 1..%d prefix lengths",
+                        MAX_LENGTHS);
     for (ptrdiff_t i = 0; i < t->length_count; i++) {
         TRY(kvm_json_i64(kvm_json_item(list, j->keep, i), &t->lengths[i], err));
         if (t->lengths[i] < 1 || (i && t->lengths[i] <= t->lengths[i - 1]))
@@ -99,7 +104,8 @@ static kvm_status open_models(timing *t, kvm_err *err)
     TRY(kvm_job_model(j, c, "target", &t->target, err));
     TRY(kvm_job_need_input(j, "translator", &in, err));
     TRY(kvm_translator_open(&t->translator, j->keep, in->path, err));
-    return kvm_apply_new(&t->apply, j->keep, c, &t->translator, t->source, t->target, NULL, err);
+    return kvm_apply_new(&t->apply, j->keep, c, &t->translator, t->source, t->target,
+                         NULL, err);
 }
 
 static kvm_status open_caches(timing *t, kvm_err *err)
@@ -132,22 +138,25 @@ static double lap(double *clock)
 
 static kvm_status first_decode(timing *t, ptrdiff_t n, kvm_err *err)
 {
-    return kvm_model_forward(t->target, t->target_cache, t->ids + n, 1,
-                             &(kvm_forward_options){.logits_last = 1, .logits = t->logits}, err);
+    return kvm_model_forward(
+        t->target, t->target_cache, t->ids + n, 1,
+        &(kvm_forward_options){.logits_last = 1, .logits = t->logits}, err);
 }
 
 static kvm_status run_cold(timing *t, ptrdiff_t n, double s[STAGE_COUNT], kvm_err *err)
 {
     kvm_cache_clear(t->target_cache);
     double clock = kvm_now();
-    TRY(kvm_model_forward(t->target, t->target_cache, t->ids, n, &(kvm_forward_options){0}, err));
+    TRY(kvm_model_forward(t->target, t->target_cache, t->ids, n,
+                          &(kvm_forward_options){0}, err));
     s[STAGE_prefill] = lap(&clock);
     TRY(first_decode(t, n, err));
     s[STAGE_first_decode] = lap(&clock);
     return KVM_OK;
 }
 
-static kvm_status run_switch(timing *t, ptrdiff_t n, double s[STAGE_COUNT], kvm_err *err)
+static kvm_status run_switch(timing *t, ptrdiff_t n, double s[STAGE_COUNT],
+                             kvm_err *err)
 {
     kvm_apply_times times = {0};
     kvm_cache_clear(t->received);
@@ -172,8 +181,8 @@ static void keep_round(cell *c, ptrdiff_t round, const double s[STAGE_COUNT])
     }
 }
 
-static kvm_status one_round(timing *t, ptrdiff_t n, ptrdiff_t round, cell *cold, cell *swap,
-                            kvm_err *err)
+static kvm_status one_round(timing *t, ptrdiff_t n, ptrdiff_t round, cell *cold,
+                            cell *swap, kvm_err *err)
 {
     double sc[STAGE_COUNT] = {0}, ss[STAGE_COUNT] = {0};
     const bool switch_first = round & 1;
@@ -205,7 +214,8 @@ static kvm_status put_cell(timing *t, const char *arm, ptrdiff_t tokens, const c
         for (ptrdiff_t r = 0; r < rounds; r++) any |= c->at[k][r] > 0;
         if (!any) continue;
         json_object_set_new(stages, stage_names[k], seconds_json(c->at[k], rounds));
-        TRY(t->job->host->timing(t->job, arm, tokens, stage_names[k], c->at[k], rounds, err));
+        TRY(t->job->host->timing(t->job, arm, tokens, stage_names[k], c->at[k], rounds,
+                                 err));
     }
     json_object_set_new(stages, "total", seconds_json(c->total, rounds));
     return t->job->host->timing(t->job, arm, tokens, "total", c->total, rounds, err);
@@ -233,20 +243,23 @@ static kvm_status time_length(timing *t, ptrdiff_t n, kvm_err *err)
     TRY(new_cell(t, &cold, err));
     TRY(new_cell(t, &swap, err));
     kvm_cache_clear(t->source_cache);
-    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n, &(kvm_forward_options){0}, err));
-    for (ptrdiff_t r = -t->warmups; r < 0; r++) TRY(one_round(t, n, r, &cold, &swap, err));
+    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n,
+                          &(kvm_forward_options){0}, err));
+    for (ptrdiff_t r = -t->warmups; r < 0; r++)
+        TRY(one_round(t, n, r, &cold, &swap, err));
     const double started = kvm_now();
     ptrdiff_t rounds = 0;
     while (rounds < t->rounds) {
         if (kvm_progress_cancelled(t->job->progress))
             return kvm_fail(err, KVM_CANCELLED, "cancelled at %td tokens", n);
         TRY(one_round(t, n, rounds++, &cold, &swap, err));
-        if (t->budget > 0 && rounds >= LEAST_ROUNDS && kvm_now() - started > t->budget) break;
+        if (t->budget > 0 && rounds >= LEAST_ROUNDS && kvm_now() - started > t->budget)
+            break;
     }
-    json_t *point = json_pack("{s:I, s:I, s:f, s:f, s:f}", "tokens", (json_int_t)n, "rounds",
-                              (json_int_t)rounds, "bytes_moved",
-                              kvm_apply_bytes(t->apply) * (double)n, "flops",
-                              kvm_apply_flops(t->apply) * (double)n, "peak_bytes", peak_bytes());
+    json_t *point = json_pack(
+        "{s:I, s:I, s:f, s:f, s:f}", "tokens", (json_int_t)n, "rounds",
+        (json_int_t)rounds, "bytes_moved", kvm_apply_bytes(t->apply) * (double)n,
+        "flops", kvm_apply_flops(t->apply) * (double)n, "peak_bytes", peak_bytes());
     json_array_append_new(t->points, point);
     TRY(put_cell(t, "cold", n, &cold, rounds, point, err));
     return put_cell(t, "switch", n, &swap, rounds, point, err);
@@ -263,12 +276,14 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(open_caches(&t, err));
     const ptrdiff_t longest = (ptrdiff_t)t.lengths[t.length_count - 1];
     for (ptrdiff_t i = 0; i < t.length_count; i++) {
-        kvm_progress_at(j->progress, (double)t.lengths[i], (double)longest, "tokens of prefix");
+        kvm_progress_at(j->progress, (double)t.lengths[i], (double)longest,
+                        "tokens of prefix");
         const kvm_status s = time_length(&t, (ptrdiff_t)t.lengths[i], err);
         if (s) return kvm_err_prefix(err, s, "%lld tokens", (long long)t.lengths[i]);
     }
     const kvm_str compute = kvm_compute_describe(kvm_model_compute(t.target), j->keep);
-    json_object_set_new(figures, "compute", json_stringn(compute.at, (size_t)compute.len));
+    json_object_set_new(figures, "compute",
+                        json_stringn(compute.at, (size_t)compute.len));
     json_object_set_new(figures, "warmups", json_integer(t.warmups));
     json_object_set_new(figures, "threads",
                         json_integer(kvm_compute_threads(kvm_model_compute(t.target))));
