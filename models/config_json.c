@@ -144,12 +144,28 @@ static kvm_status read_scaling(const source *s, kvm_jat rope, kvm_config *c)
                         s->err);
 }
 
+/* Newer configs may hold one rope_parameters per layer type; no family here does. */
+static kvm_status check_flat(const source *s, kvm_jat rope)
+{
+    const char *key;
+    json_t *v;
+    TRY(kvm_json_object(rope, s->err));
+    json_object_foreach((json_t *)(uintptr_t)rope.v, key, v)
+    {
+        if (json_is_object(v))
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s.%s: a rotary of its own per layer type is not run",
+                            rope.file, rope.path, key);
+    }
+    return KVM_OK;
+}
+
 static kvm_status read_rope(const source *s, kvm_config *c)
 {
     double partial, theta, beta;
     kvm_jat rope = kvm_json_get(s->text, s->keep, "rope_parameters");
     if (!kvm_json_has(rope)) rope = kvm_json_get(s->text, s->keep, "rope_scaling");
-    if (kvm_json_has(rope)) TRY(kvm_json_object(rope, s->err));
+    if (kvm_json_has(rope)) TRY(check_flat(s, rope));
     TRY(read_rope_kind(s, rope, &c->rope.kind));
     TRY(number(s, s->text, "rope_theta", c->family->theta, &theta));
     TRY(number(s, rope, "rope_theta", theta, &c->rope.theta));

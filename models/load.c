@@ -62,14 +62,21 @@ static kvm_status get(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, int ran
     return KVM_OK;
 }
 
+static kvm_status get_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                             ptrdiff_t rows, ptrdiff_t cols, kvm_found *f, kvm_err *err)
+{
+    ptrdiff_t bytes;
+    TRY(get(ld, id, layer, 2, (ptrdiff_t[]){rows, cols}, f, &bytes, err));
+    ld->dtype_bytes[f->t.dtype] += bytes;
+    return KVM_OK;
+}
+
 kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                            ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                            kvm_err *err)
 {
     kvm_found f;
-    ptrdiff_t bytes;
-    TRY(get(ld, id, layer, 2, (ptrdiff_t[]){rows, cols}, &f, &bytes, err));
-    ld->dtype_bytes[f.t.dtype] += bytes;
+    TRY(get_matrix(ld, id, layer, rows, cols, &f, err));
     *out = f.t;
     return KVM_OK;
 }
@@ -129,11 +136,11 @@ static kvm_status load_bias(kvm_loader *ld, const kvm_linear_row *row, float **b
 kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight **w,
                            kvm_err *err)
 {
-    kvm_tensor m;
+    kvm_found f;
     float *bias = NULL;
-    TRY(kvm_load_matrix(ld, row->weight, row->layer, row->out, row->in, &m, err));
+    TRY(get_matrix(ld, row->weight, row->layer, row->out, row->in, &f, err));
     if (row->rotary_heads > 0 && kvm_checkpoint_permuted(ld->ck))
-        TRY(unpair_matrix(ld, row, &m, err));
+        TRY(unpair_matrix(ld, row, &f.t, err));
     if (row->has_bias)
         TRY(load_bias(ld, row, &bias, err));
     else if (row->bias != row->weight &&
@@ -143,5 +150,7 @@ kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight
                         "(attention_bias, mlp_bias)",
                         kvm_checkpoint_path(ld->ck).at, row->layer);
     ld->matrix_parameters += row->out * row->in;
-    return kvm_weight_new(w, ld->keep, ld->compute, m, bias, err);
+    const kvm_status s = kvm_weight_new(w, ld->keep, ld->compute, f.t, bias, err);
+    return s ? kvm_err_prefix(err, s, "%s: tensor %.*s", f.file.at, KVM_STR_ARG(f.name))
+             : KVM_OK;
 }

@@ -45,6 +45,22 @@ static void defaults(void **state)
     kvm_arena_free(&a);
 }
 
+/* a family is found by its row's names, and no two rows share one */
+static void families(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 16);
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++) {
+        const kvm_family *f = &kvm_families[i];
+        assert_ptr_equal(kvm_config__family(kvm_str_of(f->name), false), f);
+        assert_ptr_equal(kvm_config__family(kvm_str_of(f->gguf), true), f);
+        assert_true(f->eps > 0 && f->theta > 1);
+        check_contains(kvm_config__family_list(&a, false).at, f->name);
+    }
+    assert_null(kvm_config__family(KVM_STR("gpt2"), false));
+    kvm_arena_free(&a);
+}
+
 static void dialects(void **state)
 {
     (void)state;
@@ -161,6 +177,9 @@ static void refused(void **state)
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
          "\"low_freq_factor\":4,\"high_freq_factor\":4}," SIZES "}",
          KVM_RANGE, "low_freq_factor"},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"full_attention\":{}}," SIZES
+         "}",
+         KVM_UNSUPPORTED, "rope_parameters.full_attention"},
         {"{\"model_type\":\"llama\",\"partial_rotary_factor\":2," SIZES "}", KVM_RANGE,
          "partial_rotary_factor"},
         {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]," SIZES "}",
@@ -280,10 +299,10 @@ static void frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),    cmocka_unit_test(dialects),
-        cmocka_unit_test(windows),     cmocka_unit_test(tied_heads),
-        cmocka_unit_test(refused),     cmocka_unit_test(from_gguf),
-        cmocka_unit_test(frequencies),
+        cmocka_unit_test(defaults),   cmocka_unit_test(families),
+        cmocka_unit_test(dialects),   cmocka_unit_test(windows),
+        cmocka_unit_test(tied_heads), cmocka_unit_test(refused),
+        cmocka_unit_test(from_gguf),  cmocka_unit_test(frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
