@@ -58,6 +58,7 @@ static kvm_status submit(kvm_cli *cli, kvm_catalogue *c, planned out[2], ptrdiff
 
 typedef struct voice {
     bool quiet;
+    ptrdiff_t done, jobs; /* jobs 0: not known */
     kvm_progress *progress;
     kvm_term term;
     ptrdiff_t failed;
@@ -70,11 +71,11 @@ static void say(void *ctx, const kvm_worker_note *n)
         kvm_tone tone;
     } words[] = {
         [KVM_WORKER_START] = {"start", KVM_TONE_MUTED},
-        [KVM_WORKER_SUCCEED] = {"done", KVM_TONE_GOOD},
+        [KVM_WORKER_SUCCEED] = {"done  ", KVM_TONE_GOOD},
         [KVM_WORKER_SKIP] = {"reused", KVM_TONE_MUTED},
-        [KVM_WORKER_RETRY] = {"retry", KVM_TONE_WARN},
+        [KVM_WORKER_RETRY] = {"retry ", KVM_TONE_WARN},
         [KVM_WORKER_FAIL] = {"FAILED", KVM_TONE_BAD},
-        [KVM_WORKER_LOST] = {"lost", KVM_TONE_WARN},
+        [KVM_WORKER_LOST] = {"lost  ", KVM_TONE_WARN},
         [KVM_WORKER_RELEASE] = {"given back", KVM_TONE_WARN},
     };
     voice *v = ctx;
@@ -83,7 +84,9 @@ static void say(void *ctx, const kvm_worker_note *n)
     if (n->what == KVM_WORKER_START) return; /* the progress line says so */
     kvm_text t = {0};
     kvm_paint(&t, kvm_str_of(words[n->what].word), words[n->what].tone, v->term);
-    fprintf(stderr, "%8.*s  %-40.*s %8.1f s", KVM_STR_ARG(kvm_text_str(&t)),
+    if (n->what == KVM_WORKER_SUCCEED || n->what == KVM_WORKER_SKIP) v->done++;
+    if (v->jobs) fprintf(stderr, "%3td/%td ", v->done, v->jobs);
+    fprintf(stderr, "%.*s  %-36.*s %8.1f s", KVM_STR_ARG(kvm_text_str(&t)),
             KVM_STR_ARG(n->label), n->seconds);
     if (n->message[0]) fprintf(stderr, "  %s", n->message);
     if (n->what == KVM_WORKER_FAIL && n->log.len)
@@ -92,13 +95,14 @@ static void say(void *ctx, const kvm_worker_note *n)
     kvm_text_free(&t);
 }
 
-static kvm_status work(kvm_cli *cli, int64_t run, bool stay, kvm_worker_stats *stats,
-                       kvm_err *err)
+static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t jobs, bool stay,
+                       kvm_worker_stats *stats, kvm_err *err)
 {
     kvm_progress progress;
     kvm_progress_terminal(&progress, "");
     voice v = {.quiet = kvm_cli_has(cli, KVM_OPT_QUIET),
-               .term = kvm_term_of(STDERR_FILENO)};
+               .term = kvm_term_of(STDERR_FILENO),
+               .jobs = jobs};
     kvm_worker_options o = {.home = kvm_cli_store(cli),
                             .kind_of = kvm_job_kind_of,
                             .backend = kvm_cli_backend(cli),
@@ -171,7 +175,7 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
 {
     if (p->submitted.outcome == KVM_SUBMIT_DONE) return KVM_OK;
     kvm_worker_stats stats = {0};
-    TRY(work(cli, p->submitted.run, false, &stats, err));
+    TRY(work(cli, p->submitted.run, p->submitted.jobs, false, &stats, err));
     if (stats.drained)
         return kvm_fail(err, KVM_CANCELLED,
                         "stopped; the same command goes on where it was");
@@ -238,7 +242,7 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
     kvm_worker_stats stats = {0};
     TRY(kvm_cli_catalogue(cli, true, &c, err));
     kvm_catalogue_close(c);
-    TRY(work(cli, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
+    TRY(work(cli, 0, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         return kvm_cli_print_json(
             cli,

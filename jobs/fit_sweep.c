@@ -8,6 +8,7 @@ typedef struct grid {
     const ptrdiff_t *ks;
     ptrdiff_t nk, nl, targets;
     const kvm_lambda *lambdas;
+    ptrdiff_t given;          /* index of the lambda that the spec asks for; -1: none */
     kvm_ridge_figures *of[2]; /* K, V */
 } grid;
 
@@ -32,10 +33,13 @@ static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k,
     return sum / (double)g->targets;
 }
 
-/* the best relative lambda of one k by held-out R2, -1 when refused */
+/* the lambda that the spec asks for, else the best relative one of this k by held-out
+ * R2; -1 when refused */
 static ptrdiff_t best_lambda(const grid *g, int object, ptrdiff_t k)
 {
     ptrdiff_t best = -1;
+    if (g->given >= 0)
+        return isfinite(mean_r2(g, object, KVM_HELD, k, g->given)) ? g->given : -1;
     for (ptrdiff_t l = 0; l < g->nl; l++) {
         if (g->lambdas[l].absolute) continue;
         const double r2 = mean_r2(g, object, KVM_HELD, k, l);
@@ -149,7 +153,7 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
                              double diagonal)
 {
     json_t *lambdas = json_array(), *series = json_array();
-    for (ptrdiff_t l = 0; l < g->nl; l++) {
+    for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) {
         const double value = g->lambdas[l].value;
         json_array_append_new(
             lambdas, json_pack("{s:f, s:b, s:f}", "value", value, "absolute",
@@ -158,7 +162,7 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
     }
     for (int o = 0; o < 2; o++) {
         json_t *held = json_array(), *fit = json_array();
-        for (ptrdiff_t l = 0; l < g->nl; l++) {
+        for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) {
             json_array_append_new(held, number(mean_r2(g, o, KVM_HELD, k, l)));
             json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
         }
@@ -220,37 +224,57 @@ static ptrdiff_t chosen_row(const grid *g, const kvm_fit_choice *c)
     return -1;
 }
 
+/* the ks to try: the usual ones with the spec's own among them, or its own alone */
+static ptrdiff_t list_ks(const kvm_fit_sweep *s, ptrdiff_t k, ptrdiff_t ks[KVM_KS + 1])
+{
+    if (k && !s->full) return ks[0] = k, 1;
+    ptrdiff_t n = kvm_select_ks(s->ranking->sources, ks), at = 0;
+    while (at < n && ks[at] < k) at++;
+    if (!k || (at < n && ks[at] == k)) return n;
+    for (ptrdiff_t i = n; i > at; i--) ks[i] = ks[i - 1];
+    ks[at] = k;
+    return n + 1;
+}
+
+/* the grid of every fit, and the spec's own lambda behind it */
+static ptrdiff_t list_lambdas(const kvm_fit_choice *c,
+                              kvm_lambda lambdas[KVM_LAMBDAS + 1], ptrdiff_t *given)
+{
+    for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) lambdas[l] = kvm_lambda_grid[l];
+    lambdas[KVM_LAMBDAS] = c->lambda;
+    *given = c->lambda_given ? KVM_LAMBDAS : -1;
+    return KVM_LAMBDAS + c->lambda_given;
+}
+
+static void keep_k(const grid *g, kvm_fit_choice *choice, ptrdiff_t *row)
+{
+    *row = chosen_row(g, choice);
+    for (int o = 0; o < 2; o++) {
+        const ptrdiff_t l = best_lambda(g, o, *row);
+        choice->best[o] = g->lambdas[l < 0 ? 0 : l]; /* refused: the fit says so */
+    }
+}
+
 kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice,
                              json_t *figures, kvm_arena *keep, kvm_arena scratch,
                              kvm_err *err)
 {
-    ptrdiff_t ks[KVM_KS + 1], row = 0;
-    grid g = {.s = s,
-              .ks = ks,
-              .nl = KVM_LAMBDAS,
-              .lambdas = kvm_lambda_grid,
-              .targets = s->ranking->targets};
+    ptrdiff_t ks[KVM_KS + 1], row;
+    kvm_lambda lambdas[KVM_LAMBDAS + 1];
+    double diagonal;
+    grid g = {.s = s, .ks = ks, .lambdas = lambdas, .targets = s->ranking->targets};
     if (choice->k > s->ranking->sources)
         return kvm_fail(err, KVM_RANGE, "k is %td, the source has %td layers",
                         choice->k, s->ranking->sources);
     if (!s->full && choice->k && choice->lambda_given) return KVM_OK;
-    g.nk = kvm_select_ks(s->ranking->sources, ks);
-    if (choice->k && (!s->full || chosen_row(&g, choice) < 0)) {
-        ks[0] = choice->k;
-        g.nk = 1;
-    }
+    g.nk = list_ks(s, choice->k, ks);
+    g.nl = list_lambdas(choice, lambdas, &g.given);
     TRY(fill(&g, keep, scratch, err));
-    if (choice->k) {
-        row = chosen_row(&g, choice);
-        for (int o = 0; o < 2; o++) {
-            const ptrdiff_t l = best_lambda(&g, o, row);
-            choice->best[o] = g.lambdas[l < 0 ? 0 : l];
-        }
-    } else {
+    if (choice->k)
+        keep_k(&g, choice, &row);
+    else
         TRY(choose(&g, choice, &row, err));
-    }
     if (!s->full) return KVM_OK;
-    double diagonal;
     TRY(mean_diagonal(s, &diagonal, scratch, err));
     put_k_curve(figures, &g);
     put_lambda_curve(figures, &g, row, diagonal);
