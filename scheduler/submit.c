@@ -173,8 +173,8 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
     return kvm_run_retry(c, run, &out->retried, err);
 }
 
-/* One transaction from the look to the last row: of two who submit the same graph at once, the
- * second finds the first one's run. */
+/* One transaction from the look to the last row: of two who submit the same graph at
+ * once, the second finds the first one's run. */
 kvm_status kvm_submit(kvm_catalogue *c, kvm_store *store, const kvm_graph *g,
                       const kvm_submit_options *options, kvm_submitted *out,
                       kvm_arena scratch, kvm_err *err)

@@ -1,9 +1,10 @@
 /* submit.h - a graph of jobs becomes a run in the catalogue, in one transaction.
  *
- * The run's key covers the spec, every node (kind, code version, parameters, identity, wiring) and, when
- * a node is timed, the machine. The same graph submitted again is the same run: done already
- * (nothing is written), or taken up where it stands, its failed, parked and cancelled jobs retried.
- * `again` makes a new run instead: equal steps are still skipped by their keys, timings are measured anew. */
+ * The run's key covers the spec, every node (kind, code version, parameters, identity,
+ * wiring) and, when a node is timed, the machine. The same graph submitted again is the
+ * same run: done already (nothing is written), or taken up where it stands, its failed,
+ * parked and cancelled jobs retried. `again` makes a new run instead: equal steps are
+ * still skipped by their keys, timings are measured anew. */
 #ifndef KVM_SCHEDULER_SUBMIT_H
 #define KVM_SCHEDULER_SUBMIT_H
 
@@ -22,8 +23,7 @@ typedef struct kvm_submit_options {
     kvm_str team; /* empty: "default" */
     int priority;
     bool again;
-    kvm_str
-        machine; /* class of the machine that will run timings (workers/machine.h) */
+    kvm_str machine; /* class of the machine that times (workers/machine.h) */
 } kvm_submit_options;
 
 typedef struct kvm_submitted {
@@ -33,8 +33,8 @@ typedef struct kvm_submitted {
     ptrdiff_t retried; /* of a resumed run: jobs that had ended without result */
 } kvm_submitted;
 
-/* kvm_submit - KVM_FORMAT for a graph whose inputs do not point backwards or whose input names repeat.
- * options NULL: defaults. */
+/* kvm_submit - KVM_FORMAT for a graph whose inputs do not point backwards or whose
+ * input names repeat. options NULL: defaults. */
 KVM_MUST kvm_status kvm_submit(kvm_catalogue *c, kvm_store *store, const kvm_graph *g,
                                const kvm_submit_options *options, kvm_submitted *out,
                                kvm_arena scratch, kvm_err *err);

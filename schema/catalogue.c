@@ -42,8 +42,8 @@ static kvm_status read_version(kvm_catalogue *c, int *version, kvm_err *err)
         *version, KVM_PROGRAM_VERSION, kvm_catalogue_newest());
 }
 
-/* The table of versions comes first. A database that has other tables but not this one belongs to
- * somebody else. */
+/* The table of versions comes first. A database that has other tables but not this one
+ * belongs to somebody else. */
 static kvm_status bootstrap(kvm_catalogue *c, kvm_err *err)
 {
     int64_t known = 0, tables = 0;
@@ -84,8 +84,8 @@ static kvm_status migrate(kvm_catalogue *c, int *from, kvm_err *err)
     return KVM_OK;
 }
 
-/* The write lock is taken before the version is read, so of two starters the second finds the work
- * done. */
+/* The write lock is taken before the version is read, so of two starters the second
+ * finds the work done. */
 kvm_status kvm_catalogue_migrate(kvm_catalogue *c, int *from, int *to, kvm_err *err)
 {
     int before = 0;
@@ -158,7 +158,8 @@ void kvm_catalogue_rollback(kvm_catalogue *c)
     kvm_db_rollback(c->db);
 }
 
-/* What is wrong with the schema's history: text that differs, versions that are missing. */
+/* What is wrong with the schema's history: text that differs, versions that are
+ * missing. */
 static kvm_status drift(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
                         kvm_err *err)
 {

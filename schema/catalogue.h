@@ -1,10 +1,11 @@
 /* catalogue.h - the database that owns all state: open, migrate, look.
  *
- * One file per store (SQLite, local disk) or one database per team (PostgreSQL). What changes a job's
- * state is in job_state.h; a run's results are written there too, with the state, in one
- * transaction. This header opens a catalogue and reads it: a documented view (doc/views.md)
- * comes out as a JSON array of objects, for tables, --json and dashboards alike. A handle belongs to
- * one thread at a time and must not be used in a forked child. */
+ * One file per store (SQLite, local disk) or one database per team (PostgreSQL). What
+ * changes a job's state is in job_state.h; a run's results are written there too, with
+ * the state, in one transaction. This header opens a catalogue and reads it: a
+ * documented view (doc/views.md) comes out as a JSON array of objects, for tables,
+ * --json and dashboards alike. A handle belongs to one thread at a time and must not be
+ * used in a forked child. */
 #ifndef KVM_SCHEMA_CATALOGUE_H
 #define KVM_SCHEMA_CATALOGUE_H
 
@@ -15,29 +16,29 @@
 typedef struct kvm_catalogue kvm_catalogue;
 
 typedef struct kvm_catalogue_options {
-    int busy_ms; /* wait for another writer so long, then KVM_BUSY; 0: 5,000 */
-    bool
-        full_sync; /* commits survive power loss (SQLite NORMAL: they survive kill -9) */
+    int busy_ms;     /* wait for another writer so long, then KVM_BUSY; 0: 5,000 */
+    bool full_sync;  /* commits survive power loss; else they survive kill -9 */
     bool no_migrate; /* an older or empty schema is KVM_VERSION instead of migrated */
 } kvm_catalogue_options;
 
-/* kvm_catalogue_open - `where` is a path; the file is made when absent. options NULL: defaults.
- * Closed by keep's cleanup or kvm_catalogue_close, whichever comes first.
- * KVM_VERSION: the schema is newer than this program. KVM_ENVIRONMENT: network file system. */
+/* kvm_catalogue_open - `where` is a path; the file is made when absent. options NULL:
+ * defaults. Closed by keep's cleanup or kvm_catalogue_close, whichever comes first.
+ * KVM_VERSION: the schema is newer than this program. KVM_ENVIRONMENT: network file
+ * system. */
 KVM_MUST kvm_status kvm_catalogue_open(kvm_catalogue **c, kvm_arena *keep,
                                        kvm_str where,
                                        const kvm_catalogue_options *options,
                                        kvm_err *err);
 void kvm_catalogue_close(kvm_catalogue *c); /* safe twice */
 
-/* kvm_catalogue_migrate - to this program's schema, in one transaction; two starters do it once.
- * from/to (may be NULL): versions before and after. */
+/* kvm_catalogue_migrate - to this program's schema, in one transaction; two starters do
+ * it once. from/to (may be NULL): versions before and after. */
 KVM_MUST kvm_status kvm_catalogue_migrate(kvm_catalogue *c, int *from, int *to,
                                           kvm_err *err);
 int kvm_catalogue_newest(void); /* the schema version this program knows */
 
-/* Several calls as one transaction; calls that need one of their own join it. After any failure
- * roll back. */
+/* Several calls as one transaction; calls that need one of their own join it. After any
+ * failure roll back. */
 KVM_MUST kvm_status kvm_catalogue_begin(kvm_catalogue *c, kvm_err *err);
 KVM_MUST kvm_status kvm_catalogue_commit(kvm_catalogue *c, kvm_err *err);
 void kvm_catalogue_rollback(kvm_catalogue *c);
@@ -49,8 +50,9 @@ typedef struct kvm_view_filter {
     int64_t number;
 } kvm_view_filter;
 
-/* kvm_catalogue_view - rows of v_quality, v_ttft, v_regressions, v_queue, v_pairs, v_lineage, v_runs,
- * v_attempts, v_events or v_metrics as [{column: value}], in the view's documented order.
+/* kvm_catalogue_view - rows of v_quality, v_ttft, v_regressions, v_queue, v_pairs,
+ * v_lineage, v_runs, v_attempts, v_events or v_metrics as [{column: value}], in the
+ * view's documented order.
  *   rows   out: owned by keep
  *   limit  0: all
  * KVM_NOTFOUND: no such view or column (the message lists those there are). */
@@ -59,15 +61,16 @@ KVM_MUST kvm_status kvm_catalogue_view(kvm_catalogue *c, json_t **rows, kvm_aren
                                        ptrdiff_t filter_count, ptrdiff_t limit,
                                        kvm_err *err);
 
-/* kvm_catalogue_output - the newest result `output` of a kind ("fit") for a pair, or, when run > 0,
- * of that run: hash and size. KVM_NOTFOUND when no such job has succeeded. */
+/* kvm_catalogue_output - the newest result `output` of a kind ("fit") for a pair, or,
+ * when run > 0, of that run: hash and size. KVM_NOTFOUND when no such job has
+ * succeeded. */
 KVM_MUST kvm_status kvm_catalogue_output(kvm_catalogue *c, kvm_str pair, int64_t run,
                                          const char *kind, const char *output,
                                          char sha[65], int64_t *bytes, kvm_err *err);
 
-/* kvm_catalogue_check - what is wrong with the database, for `kvmill doctor`: page and foreign key
- * checks, and migrations whose text is not this program's (drift). problems: JSON strings, owned by keep;
- * empty when sound. */
+/* kvm_catalogue_check - what is wrong with the database, for `kvmill doctor`: page and
+ * foreign key checks, and migrations whose text is not this program's (drift).
+ * problems: JSON strings, owned by keep; empty when sound. */
 KVM_MUST kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems,
                                         kvm_arena *keep, kvm_err *err);
 

@@ -1,9 +1,10 @@
 /* db.h - the one door to a database: statements in, rows out, behind a driver.
  *
- * Private to schema/. Statements stand once, in statements.def, for every database; what differs is
- * a word in braces, {now} or {id}, that the driver spells. Parameters are $1, $2 … Rows are copied
- * into the caller's arena, so no cursor stays open. A connection belongs to one thread at a time and
- * does not survive a fork: the child neither uses nor closes it. */
+ * Private to schema/. Statements stand once, in statements.def, for every database;
+ * what differs is a word in braces, {now} or {id}, that the driver spells. Parameters
+ * are $1, $2 … Rows are copied into the caller's arena, so no cursor stays open. A
+ * connection belongs to one thread at a time and does not survive a fork: the child
+ * neither uses nor closes it. */
 #ifndef KVM_SCHEMA_DB_H
 #define KVM_SCHEMA_DB_H
 
@@ -88,8 +89,8 @@ typedef struct kvm_db_driver {
     void (*rollback)(kvm_db *db);
     /* several statements without arguments or rows: migrations */
     kvm_status (*script)(kvm_db *db, const char *sql, kvm_err *err);
-    /* one statement. slot >= 0: prepared once and kept under that number. rows may be NULL; else
-     * they are copied into keep. changed may be NULL: rows touched. */
+    /* one statement. slot >= 0: prepared once and kept under that number. rows may be
+     * NULL; else they are copied into keep. changed may be NULL: rows touched. */
     kvm_status (*query)(kvm_db *db, int slot, const char *sql, const kvm_cell *args,
                         ptrdiff_t n, kvm_rows *rows, kvm_arena *keep, int64_t *changed,
                         kvm_err *err);
@@ -110,18 +111,19 @@ struct kvm_db {
     char *text[KVM_SQL_COUNT]; /* expanded on first use, heap */
 };
 
-/* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system or an unknown
- * scheme, KVM_FORMAT when the file is no database. */
+/* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system or an
+ * unknown scheme, KVM_FORMAT when the file is no database. */
 KVM_MUST kvm_status kvm_db_open(kvm_db **db, kvm_str where,
                                 const kvm_db_options *options, kvm_err *err);
 void kvm_db_close(kvm_db *db); /* rolls back what is open; NULL is fine */
 
-/* Transactions nest by counting: the outermost commit commits; any rollback rolls all back (the
- * outer levels then fail with KVM_DATABASE at their commit). */
+/* Transactions nest by counting: the outermost commit commits; any rollback rolls all
+ * back (the outer levels then fail with KVM_DATABASE at their commit). */
 KVM_MUST kvm_status kvm_db_begin(kvm_db *db, kvm_err *err);
 KVM_MUST kvm_status kvm_db_commit(kvm_db *db, kvm_err *err);
 void kvm_db_rollback(kvm_db *db);
-/* kvm_db_end - commit when s is KVM_OK, else roll back and give s: return kvm_db_end(db, s, err); */
+/* kvm_db_end - commit when s is KVM_OK, else roll back and give s: return
+ * kvm_db_end(db, s, err); */
 KVM_MUST kvm_status kvm_db_end(kvm_db *db, kvm_status s, kvm_err *err);
 
 KVM_MUST kvm_status kvm_db_exec(kvm_db *db, kvm_sql sql, const kvm_cell *args,
@@ -133,8 +135,8 @@ KVM_MUST kvm_status kvm_db_query(kvm_db *db, kvm_sql sql, const kvm_cell *args,
  * reads); 0 when there is no row. */
 KVM_MUST kvm_status kvm_db_one(kvm_db *db, kvm_sql sql, const kvm_cell *args,
                                ptrdiff_t n, int64_t *value, kvm_err *err);
-/* kvm_db_expand - the text with every {word} spelled for this driver; heap, the caller frees.
- * KVM_INTERNAL for an unknown word. */
+/* kvm_db_expand - the text with every {word} spelled for this driver; heap, the caller
+ * frees. KVM_INTERNAL for an unknown word. */
 KVM_MUST kvm_status kvm_db_expand(const kvm_db *db, const char *text, char **out,
                                   kvm_err *err);
 

@@ -18,8 +18,8 @@ const char *kvm_fault_name(kvm_fault_id id)
     return names[id];
 }
 
-/* Passings are counted in memory that a worker shares with its children: the second attempt of a
- * job gets past a point where the first one died. */
+/* Passings are counted in memory that a worker shares with its children: the second
+ * attempt of a job gets past a point where the first one died. */
 static _Atomic long *passings(void)
 {
     static _Atomic long *count;

@@ -1,5 +1,5 @@
-/* fault.h - die here on purpose: crash tests set KVMILL_FAULT=name:n (faults.def). Costs one load
- * when it is not set. */
+/* fault.h - die here on purpose: crash tests set KVMILL_FAULT=name:n (faults.def).
+ * Costs one load when it is not set. */
 #ifndef KVM_SCHEMA_FAULT_H
 #define KVM_SCHEMA_FAULT_H
 

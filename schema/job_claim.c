@@ -1,4 +1,5 @@
-/* job_claim.c - what a claimed job is: its key, its inputs, and an equal job that has its results. */
+/* job_claim.c - what a claimed job is: its key, its inputs, and an equal job that has
+ * its results. */
 #include <string.h>
 
 #include "schema/job_internal.h"
@@ -52,7 +53,8 @@ static kvm_status key_of(kvm_db *db, int64_t job, char key[65], kvm_arena *a,
     return kvm_step_key(key, &step, *a, err);
 }
 
-/* The parsed documents register cleanups, which a scratch arena may not: it runs them here. */
+/* The parsed documents register cleanups, which a scratch arena may not: it runs them
+ * here. */
 kvm_status kvm_job__key(kvm_db *db, int64_t job, char key[65], kvm_arena scratch,
                         kvm_err *err)
 {

@@ -1,5 +1,6 @@
-/* job_internal.h - shared by job_state.c (changes), job_claim.c (what a claimed job is), results.c
- * (rows that an attempt leaves) and runs.c (how a run stands). Private to schema/. */
+/* job_internal.h - shared by job_state.c (changes), job_claim.c (what a claimed job
+ * is), results.c (rows that an attempt leaves) and runs.c (how a run stands). Private
+ * to schema/. */
 #ifndef KVM_SCHEMA_JOB_INTERNAL_H
 #define KVM_SCHEMA_JOB_INTERNAL_H
 
@@ -14,7 +15,8 @@ KVM_MUST kvm_status kvm_results__events(kvm_db *db, int64_t run, int64_t job,
                                         const kvm_result *r, kvm_err *err);
 KVM_MUST kvm_status kvm_event__add(kvm_db *db, int64_t run, int64_t job,
                                    const char *what, kvm_str text, kvm_err *err);
-/* kvm_job__claim_row - the claim itself: JOB_CLAIM's row, none when there is nothing to take */
+/* kvm_job__claim_row - the claim itself: JOB_CLAIM's row, none when there is nothing to
+ * take */
 KVM_MUST kvm_status kvm_job__claim_row(kvm_catalogue *c, kvm_rows *rows,
                                        kvm_arena *keep, int64_t worker, int64_t run,
                                        double lease_s, kvm_err *err);

@@ -11,30 +11,32 @@
  *   (dispatched is ready with a hint on its way; a queue that sends hints sets it.)
  *
  * Who makes each change
- *   submitter  insert                          kvm_job_insert
- *   anyone     promote                         wait_less, in the transaction that ends the last need
- *   worker     claim, succeed, skip, fail,     with its fence; the cancelled of a live job too
- *              crash, release
- *   reaper     reap                            kvm_jobs_reap, kvm_jobs_reap_dead
- *   person     cancel, retry                   kvm_job_cancel, kvm_job_retry
+ *   submitter  insert                  kvm_job_insert
+ *   anyone     promote                 wait_less, in the transaction of the last need
+ *   worker     claim, succeed, skip,   with its fence; the cancelled of a live job too
+ *              fail, crash, release
+ *   reaper     reap                    kvm_jobs_reap, kvm_jobs_reap_dead
+ *   person     cancel, retry           kvm_job_cancel, kvm_job_retry
  *
  * Invariants
- *   1. succeeded and skipped rows never change. failed, parked and cancelled change only by retry.
+ *   1. succeeded and skipped rows never change. failed, parked and cancelled change
+ *      only by retry.
  *   2. lease_until is set exactly in running and cancelling (a CHECK of the table).
- *   3. token only grows: by one with each claim and each retry. A worker's writes name (job, token) and
- *      a live state; when they match no row the worker has lost the job and nothing was written.
- *   4. An attempt is counted when it is claimed, so a job that kills its worker is counted. Only
- *      release takes the count back.
- *   5. waits is the number of distinct jobs it needs that are neither succeeded nor skipped; a job is
- *      ready only at 0, and then has its key unless it is timed.
- *   6. Of the jobs with one key at most one is live (a unique index); the others wait their turn in
- *      ready and are then skipped.
- *   7. Results (artefacts, metrics …) are written in the transaction that makes the state succeeded, so
- *      the state alone says that they exist.
- *   8. Time is the database's. The reaper looks, then repeats its condition in the write: a completion
- *      that comes in between wins.
- * Every change goes through change(), which checks the table of legal ones and writes only over the
- * (id, token, state) that was read. */
+ *   3. token only grows: by one with each claim and each retry. A worker's writes name
+ *      (job, token) and a live state; when they match no row the worker has lost the
+ *      job and nothing was written.
+ *   4. An attempt is counted when it is claimed, so a job that kills its worker is
+ *      counted. Only release takes the count back.
+ *   5. waits is the number of distinct jobs it needs that are neither succeeded nor
+ *      skipped; a job is ready only at 0, and then has its key unless it is timed.
+ *   6. Of the jobs with one key at most one is live (a unique index); the others wait
+ *      their turn in ready and are then skipped.
+ *   7. Results (artefacts, metrics …) are written in the transaction that makes the
+ *      state succeeded, so the state alone says that they exist.
+ *   8. Time is the database's. The reaper looks, then repeats its condition in the
+ *      write: a completion that comes in between wins.
+ * Every change goes through change(), which checks the table of legal ones and writes
+ * only over the (id, token, state) that was read. */
 #include "schema/job_state.h"
 
 #include <assert.h>
@@ -45,36 +47,9 @@
 #include "schema/fault.h"
 #include "schema/job_internal.h"
 
-static const struct {
-    const char *name;
-    kvm_state_class class;
-} states[KVM_STATE_COUNT] = {
-#define X(NAME, name, class) [KVM_STATE_##NAME] = {#name, KVM_CLASS_##class},
-#include "schema/states.def"
-#undef X
-};
-
-const char *kvm_state_name(kvm_job_state s)
-{
-    return states[s].name;
-}
-kvm_state_class kvm_state_class_of(kvm_job_state s)
-{
-    return states[s].class;
-}
-
-bool kvm_state_find(kvm_str name, kvm_job_state *s)
-{
-    for (int i = 0; i < KVM_STATE_COUNT; i++)
-        if (kvm_str_eq(name, kvm_str_of(states[i].name))) {
-            *s = (kvm_job_state)i;
-            return true;
-        }
-    return false;
-}
-
 #define BIT(NAME) (1u << KVM_STATE_##NAME)
-/* legal[from]: the states that change() may lead to (claim is a statement of its own) */
+/* legal[from]: the states that change() may lead to (claim is a statement of its
+ * own) */
 static const unsigned legal[KVM_STATE_COUNT] = {
     [KVM_STATE_BLOCKED] = BIT(READY) | BIT(CANCELLED),
     [KVM_STATE_READY] = BIT(CANCELLED),
@@ -140,17 +115,18 @@ static kvm_status hold(kvm_db *db, kvm_sql sql, kvm_fence f, job *j, kvm_arena *
     return unpack(j, &rows, err);
 }
 
-/* The one function that changes a state. `was` is what was read, `j` what it becomes. */
+/* The one function that changes a state. `was` is what was read, `j` what it
+ * becomes. */
 static kvm_status change(kvm_db *db, const job *was, const job *j, kvm_err *err)
 {
     int64_t changed = 0;
     assert(legal[was->state] & (1u << j->state));
     assert(j->id == was->id && j->token >= was->token);
-    const kvm_state_class to = states[j->state].class;
+    const kvm_state_class to = kvm_state_class_of(j->state);
     TRY(kvm_db_exec(db, KVM_SQL_JOB_CHANGE,
                     KVM_ARGS(kvm_cell_i(was->id), kvm_cell_i(was->token),
-                             kvm_cell_c(states[was->state].name),
-                             kvm_cell_c(states[j->state].name), kvm_cell_i(j->token),
+                             kvm_cell_c(kvm_state_name(was->state)),
+                             kvm_cell_c(kvm_state_name(j->state)), kvm_cell_i(j->token),
                              kvm_cell_f(j->delay), kvm_cell_i(j->attempt),
                              kvm_cell_i(j->crashes), kvm_cell_i(j->retries),
                              j->equal ? kvm_cell_i(j->equal) : (kvm_cell){0},
@@ -249,7 +225,8 @@ static kvm_status claim(kvm_db *db, kvm_rows *rows, kvm_arena *keep, int64_t wor
                        NULL, err);
 }
 
-/* Looking first keeps idle workers from taking the write lock several times a second. */
+/* Looking first keeps idle workers from taking the write lock several times a
+ * second. */
 kvm_status kvm_job__claim_row(kvm_catalogue *c, kvm_rows *rows, kvm_arena *keep,
                               int64_t worker, int64_t run, double lease_s, kvm_err *err)
 {
@@ -308,10 +285,11 @@ static kvm_status leave(kvm_db *db, const job *was, const job *j, const char *ou
                              kvm_cell_c(outcome), kvm_cell_i(j->status),
                              kvm_cell_s(j->message), kvm_cell_s(r->log)),
                     NULL, err));
-    const kvm_state_class to = states[j->state].class;
+    const kvm_state_class to = kvm_state_class_of(j->state);
     if (to == KVM_CLASS_DONE) TRY(wait_less(db, j->id, scratch, err));
     if (to == KVM_CLASS_ENDED)
-        TRY(kvm_event__add(db, j->run, j->id, states[j->state].name, j->message, err));
+        TRY(kvm_event__add(db, j->run, j->id, kvm_state_name(j->state), j->message,
+                           err));
     if (to == KVM_CLASS_DONE || to == KVM_CLASS_ENDED)
         TRY(kvm_run__settle(db, j->run, scratch, err));
     kvm_fault(KVM_FAULT_BEFORE_COMMIT);
@@ -383,8 +361,8 @@ static kvm_queue_policy with_defaults(const kvm_queue_policy *p)
     return q;
 }
 
-/* 2^(n-1) times the base, capped, times a draw from [1/2, 1): workers that failed together do not
- * come back together. Seeded by the fence, so that a test repeats. */
+/* 2^(n-1) times the base, capped, times a draw from [1/2, 1): workers that failed
+ * together do not come back together. Seeded by the fence, so that a test repeats. */
 static double backoff(const kvm_queue_policy *p, const job *j, int64_t n)
 {
     double s = p->backoff_s;
@@ -538,14 +516,15 @@ static kvm_status cancel(kvm_db *db, int64_t id, kvm_job_state *now, kvm_arena s
     job was, j;
     TRY(read_job(db, id, &was, &scratch, err));
     j = was;
-    if (states[was.state].class == KVM_CLASS_WAITING) j.state = KVM_STATE_CANCELLED;
+    if (kvm_state_class_of(was.state) == KVM_CLASS_WAITING)
+        j.state = KVM_STATE_CANCELLED;
     if (was.state == KVM_STATE_RUNNING) j.state = KVM_STATE_CANCELLING;
     if (now) *now = j.state;
     if (j.state == was.state) return KVM_OK;
     j.message = KVM_STR("cancelled on request");
     j.status = KVM_CANCELLED;
     TRY(change(db, &was, &j, err));
-    TRY(kvm_event__add(db, j.run, id, states[j.state].name, j.message, err));
+    TRY(kvm_event__add(db, j.run, id, kvm_state_name(j.state), j.message, err));
     return kvm_run__settle(db, j.run, scratch, err);
 }
 
@@ -561,11 +540,11 @@ static kvm_status retry(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *err)
     job was, j;
     char key[65];
     TRY(read_job(db, id, &was, &scratch, err));
-    if (states[was.state].class != KVM_CLASS_ENDED)
+    if (kvm_state_class_of(was.state) != KVM_CLASS_ENDED)
         return kvm_fail(err, KVM_USAGE,
                         "job %lld is %s: only failed, parked and cancelled jobs can be "
                         "tried again",
-                        (long long)id, states[was.state].name);
+                        (long long)id, kvm_state_name(was.state));
     j = was;
     j.state = was.waits ? KVM_STATE_BLOCKED : KVM_STATE_READY;
     j.token++;

@@ -1,9 +1,9 @@
 /* job_state.h - everything that changes a job's state, and nothing else does.
  *
- * job_state.c opens with the diagram and the invariants. A worker holds a job by its *fence* (job, token):
- * each write of a worker carries it, and a write whose fence is stale changes nothing and says
- * KVM_LOST. Times are the database's clock. Each call is one transaction, or part of the one that the
- * caller has open. */
+ * job_state.c opens with the diagram and the invariants. A worker holds a job by its
+ * *fence* (job, token): each write of a worker carries it, and a write whose fence is
+ * stale changes nothing and says KVM_LOST. Times are the database's clock. Each call is
+ * one transaction, or part of the one that the caller has open. */
 #ifndef KVM_SCHEMA_JOB_STATE_H
 #define KVM_SCHEMA_JOB_STATE_H
 
@@ -40,7 +40,8 @@ typedef struct kvm_queue_policy {
 
 /* ---- submit ---- */
 
-/* kvm_run_insert makes the team, pair and spec rows as needed, and the event and the outbox row. */
+/* kvm_run_insert makes the team, pair and spec rows as needed, and the event and the
+ * outbox row. */
 
 typedef struct kvm_run_new {
     kvm_str team, pair, spec; /* spec: canonical JSON */
@@ -74,7 +75,8 @@ KVM_MUST kvm_status kvm_job_insert(kvm_catalogue *c, const kvm_job_new *j, int64
 
 /* ---- workers ---- */
 
-/* kvm_worker_register - name: host/boot/pid-namespace/pid/start/nonce, unique for ever */
+/* kvm_worker_register - name: host/boot/pid-namespace/pid/start/nonce, unique for
+ * ever */
 KVM_MUST kvm_status kvm_worker_register(kvm_catalogue *c, kvm_str name, kvm_str host,
                                         kvm_str machine, int64_t *worker, kvm_err *err);
 KVM_MUST kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err);
@@ -100,18 +102,20 @@ typedef struct kvm_claim {
     ptrdiff_t output_count;
 } kvm_claim;
 
-/* kvm_job_claim - take the first ready job: running, token + 1, attempt + 1, lease. Jobs whose key is
- * running elsewhere wait for that one.
+/* kvm_job_claim - take the first ready job: running, token + 1, attempt + 1, lease.
+ * Jobs whose key is running elsewhere wait for that one.
  *   run    0: of any run
  *   found  out: false when there is nothing to take
  * Texts of the claim live in keep. */
 KVM_MUST kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
                                   kvm_arena *keep, int64_t worker, int64_t run,
                                   double lease_s, kvm_err *err);
-/* kvm_job_renew - lease until now + lease_s; cancelling: whether a person asked to stop. KVM_LOST. */
+/* kvm_job_renew - lease until now + lease_s; cancelling: whether a person asked to
+ * stop. KVM_LOST. */
 KVM_MUST kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
                                   bool *cancelling, kvm_err *err);
-/* kvm_job_asked - reads whether the fence still holds (else KVM_LOST) and whether to stop */
+/* kvm_job_asked - reads whether the fence still holds (else KVM_LOST) and whether to
+ * stop */
 KVM_MUST kvm_status kvm_job_asked(kvm_catalogue *c, kvm_fence f, bool *cancelling,
                                   kvm_err *err);
 
@@ -138,7 +142,8 @@ typedef struct kvm_result_event {
     kvm_str what, text;
 } kvm_result_event;
 
-/* What an attempt leaves. On any end but success only the events and the log are kept. */
+/* What an attempt leaves. On any end but success only the events and the log are
+ * kept. */
 typedef struct kvm_result {
     const kvm_result_artefact *artefacts;
     ptrdiff_t artefact_count;
@@ -154,13 +159,14 @@ typedef struct kvm_result {
     kvm_str key; /* of a timed job: computed by the worker */
 } kvm_result;
 
-/* Each ends the attempt behind the fence, or gives KVM_LOST and changes nothing. policy NULL: defaults. */
+/* Each ends the attempt behind the fence, or gives KVM_LOST and changes nothing. policy
+ * NULL: defaults. */
 KVM_MUST kvm_status kvm_job_succeed(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
                                     kvm_err *err);
 KVM_MUST kvm_status kvm_job_skip(kvm_catalogue *c, kvm_fence f, int64_t equal,
                                  kvm_err *err); /* KVM_MISMATCH: `equal` is not */
-/* by why's column in status.def: RETRY -> ready later (parked at the limit), FAIL -> failed,
- * CANCELLED -> cancelled */
+/* by why's column in status.def: RETRY -> ready later (parked at the limit), FAIL ->
+ * failed, CANCELLED -> cancelled */
 KVM_MUST kvm_status kvm_job_fail(kvm_catalogue *c, kvm_fence f, const kvm_err *why,
                                  const kvm_result *r, const kvm_queue_policy *policy,
                                  kvm_err *err);
@@ -177,8 +183,8 @@ KVM_MUST kvm_status kvm_job_release(kvm_catalogue *c, kvm_fence f, const kvm_res
 /* kvm_jobs_reap - leases that ran out: as a crash, or cancelled when that was asked */
 KVM_MUST kvm_status kvm_jobs_reap(kvm_catalogue *c, const kvm_queue_policy *policy,
                                   ptrdiff_t *reaped, kvm_err *err);
-/* kvm_jobs_reap_dead - jobs of workers on this host whose process `dead` knows to be gone, without
- * waiting for the lease */
+/* kvm_jobs_reap_dead - jobs of workers on this host whose process `dead` knows to be
+ * gone, without waiting for the lease */
 KVM_MUST kvm_status kvm_jobs_reap_dead(kvm_catalogue *c, kvm_str host,
                                        bool (*dead)(kvm_str worker_name),
                                        const kvm_queue_policy *policy,
@@ -186,15 +192,16 @@ KVM_MUST kvm_status kvm_jobs_reap_dead(kvm_catalogue *c, kvm_str host,
 
 /* ---- people ---- */
 
-/* kvm_job_cancel - waiting: cancelled; live: cancelling (its worker sees it within 5 s); else unchanged.
- * now (may be NULL): the state it is in afterwards. */
+/* kvm_job_cancel - waiting: cancelled; live: cancelling (its worker sees it within 5
+ * s); else unchanged. now (may be NULL): the state it is in afterwards. */
 KVM_MUST kvm_status kvm_job_cancel(kvm_catalogue *c, int64_t job, kvm_job_state *now,
                                    kvm_err *err);
 KVM_MUST kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err);
-/* kvm_job_retry - failed, parked, cancelled: ready (or blocked) again with fresh counters.
- * KVM_USAGE for any other state. */
+/* kvm_job_retry - failed, parked, cancelled: ready (or blocked) again with fresh
+ * counters. KVM_USAGE for any other state. */
 KVM_MUST kvm_status kvm_job_retry(kvm_catalogue *c, int64_t job, kvm_err *err);
-/* kvm_run_retry - every ended job of the run, and the crash counters of all; the run is open again */
+/* kvm_run_retry - every ended job of the run, and the crash counters of all; the run is
+ * open again */
 KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
                                   kvm_err *err);
 

@@ -1,5 +1,6 @@
-/* migrations.c - the assembler copies each script into the program as it stands, NUL-terminated. A new
- * one is a file and a SCRIPT line; a script that has been released never changes. */
+/* migrations.c - the assembler copies each script into the program as it stands,
+ * NUL-terminated. A new one is a file and a SCRIPT line; a script that has been
+ * released never changes. */
 #include "schema/migrations.h"
 
 #define SCRIPT(n, name)                                                                \

@@ -1,4 +1,5 @@
-/* migrations.h - the numbered scripts of schema/migrations, inside the program. Private to schema/. */
+/* migrations.h - the numbered scripts of schema/migrations, inside the program. Private
+ * to schema/. */
 #ifndef KVM_SCHEMA_MIGRATIONS_H
 #define KVM_SCHEMA_MIGRATIONS_H
 

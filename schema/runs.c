@@ -74,8 +74,8 @@ static kvm_status count_jobs(kvm_db *db, int64_t run, int64_t jobs[KVM_STATE_COU
     return KVM_OK;
 }
 
-/* Jobs that are blocked when nothing is active can never start: what they need has ended without
- * result. */
+/* Jobs that are blocked when nothing is active can never start: what they need has
+ * ended without result. */
 kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
 {
     int64_t active = 0, jobs[KVM_STATE_COUNT];

@@ -1,9 +1,9 @@
 /* sqlite.c - the SQLite driver: WAL, BEGIN IMMEDIATE, foreign keys, local disk only.
  *
- * Every write transaction takes the write lock when it begins: one that reads first and writes later
- * fails at once under load, however long the busy timeout (SOURCES.md [sqlite-busy]). synchronous is
- * NORMAL unless asked: a commit survives kill -9 of every process; a power cut may take back the last
- * ones, whose jobs then run again. */
+ * Every write transaction takes the write lock when it begins: one that reads first and
+ * writes later fails at once under load, however long the busy timeout (SOURCES.md
+ * [sqlite-busy]). synchronous is NORMAL unless asked: a commit survives kill -9 of
+ * every process; a power cut may take back the last ones, whose jobs then run again. */
 #include <errno.h>
 #include <sqlite3.h>
 #include <stdlib.h>
@@ -80,8 +80,8 @@ static kvm_status plain(lite *l, const char *sql, kvm_err *err)
     return rc ? fail(l, rc, sql, err) : KVM_OK;
 }
 
-/* Two processes that make the file at once: the switch to WAL does not wait for a lock by
- * itself. */
+/* Two processes that make the file at once: the switch to WAL does not wait for a lock
+ * by itself. */
 static kvm_status use_wal(lite *l, kvm_err *err)
 {
     const double until = kvm_now() + l->busy_ms / 1e3;
@@ -114,6 +114,7 @@ static kvm_status set_up(lite *l, const kvm_db_options *o, kvm_err *err)
         err));
     return plain(l,
                  "PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; "
+                 "PRAGMA wal_autocheckpoint = 8000; "
                  "PRAGMA trusted_schema = OFF",
                  err);
 }

@@ -17,8 +17,8 @@ static json_t *copy_or_empty(const json_t *v)
     return v ? json_deep_copy(v) : json_object();
 }
 
-/* Parameters whose name ends in _path say where things lie, not what they are: their content is
- * named by a hash beside them, so a moved checkpoint keeps its keys. */
+/* Parameters whose name ends in _path say where things lie, not what they are: their
+ * content is named by a hash beside them, so a moved checkpoint keeps its keys. */
 static json_t *without_places(const json_t *params)
 {
     json_t *out = copy_or_empty(params);

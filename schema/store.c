@@ -46,7 +46,8 @@ kvm_status kvm_store_open(kvm_store **out, kvm_arena *keep, kvm_str dir, kvm_err
     return KVM_OK;
 }
 
-/* Hashes come from the catalogue and from files of records: only real ones become paths. */
+/* Hashes come from the catalogue and from files of records: only real ones become
+ * paths. */
 static kvm_status object_path(const kvm_store *s, const char *sha, char path[PATH_MAX],
                               kvm_err *err)
 {
@@ -256,8 +257,9 @@ typedef struct sweep {
     kvm_store_swept *out;
 } sweep;
 
-/* An object's file name within folder ab is 62 hex digits; all else there is temporary. The change
- * time is looked at: it is when the file entered, however old its content. */
+/* An object's file name within folder ab is 62 hex digits; all else there is temporary.
+ * The change time is looked at: it is when the file entered, however old its
+ * content. */
 static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
                              kvm_err *err)
 {

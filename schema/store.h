@@ -1,9 +1,10 @@
-/* store.h - artefacts by content: DIR/objects/ab/cdef… is the file whose SHA-256 is abcdef….
+/* store.h - artefacts by content: DIR/objects/ab/cdef… is the file whose SHA-256 is
+ * abcdef….
  *
- * A file enters whole or not at all (fsync, hash, rename, fsync the directory) and never changes.
- * That it is a *result* is said by the catalogue alone: files nobody references are garbage and go, after a
- * grace period, in kvm_store_sweep. Reading checks the size each time and the hash on first use by
- * this process. */
+ * A file enters whole or not at all (fsync, hash, rename, fsync the directory) and
+ * never changes. That it is a *result* is said by the catalogue alone: files nobody
+ * references are garbage and go, after a grace period, in kvm_store_sweep. Reading
+ * checks the size each time and the hash on first use by this process. */
 #ifndef KVM_SCHEMA_STORE_H
 #define KVM_SCHEMA_STORE_H
 
@@ -16,34 +17,37 @@ typedef struct kvm_store kvm_store;
 KVM_MUST kvm_status kvm_store_open(kvm_store **s, kvm_arena *keep, kvm_str dir,
                                    kvm_err *err);
 
-/* kvm_store_hash - make a finished file durable and hash it, where it is; the slow half of putting.
- * KVM_NOTFOUND, KVM_FORMAT (not a regular file), KVM_IO, KVM_NOSPACE. */
+/* kvm_store_hash - make a finished file durable and hash it, where it is; the slow half
+ * of putting. KVM_NOTFOUND, KVM_FORMAT (not a regular file), KVM_IO, KVM_NOSPACE. */
 KVM_MUST kvm_status kvm_store_hash(kvm_store *s, kvm_str path, char sha[65],
                                    int64_t *bytes, kvm_err *err);
-/* kvm_store_put - move a file that kvm_store_hash has seen into the store (a copy when it lies on
- * another file system). Equal content that is there already stays; the file is then removed. */
+/* kvm_store_put - move a file that kvm_store_hash has seen into the store (a copy when
+ * it lies on another file system). Equal content that is there already stays; the file
+ * is then removed. */
 KVM_MUST kvm_status kvm_store_put(kvm_store *s, kvm_str path, const char *sha,
                                   int64_t bytes, kvm_err *err);
 /* kvm_store_add - publish bytes from memory */
 KVM_MUST kvm_status kvm_store_add(kvm_store *s, kvm_str content, char sha[65],
                                   kvm_err *err);
 
-/* kvm_store_get - the verified file's path, in keep. KVM_NOTFOUND when it is not there, KVM_MISMATCH
- * when size or hash differ. bytes < 0: size unknown. */
+/* kvm_store_get - the verified file's path, in keep. KVM_NOTFOUND when it is not there,
+ * KVM_MISMATCH when size or hash differ. bytes < 0: size unknown. */
 KVM_MUST kvm_status kvm_store_get(kvm_store *s, kvm_str *path, kvm_arena *keep,
                                   const char *sha, int64_t bytes, kvm_err *err);
 /* kvm_store_has - there with that size; reads no content */
 bool kvm_store_has(kvm_store *s, const char *sha, int64_t bytes);
-/* kvm_store_trust - another process of ours has verified this object: do not hash it again */
+/* kvm_store_trust - another process of ours has verified this object: do not hash it
+ * again */
 void kvm_store_trust(kvm_store *s, const char *sha);
 
 typedef struct kvm_store_swept {
     ptrdiff_t files; /* removed */
     int64_t bytes;
 } kvm_store_swept;
-/* kvm_store_sweep - remove objects that no artefact row names and temporary files, both older than
- * grace_s. Holds the catalogue's write lock per folder (256 of them), so that a commit either comes
- * before (and the object is named) or finds it missing (and fails). dry: only count. */
+/* kvm_store_sweep - remove objects that no artefact row names and temporary files, both
+ * older than grace_s. Holds the catalogue's write lock per folder (256 of them), so
+ * that a commit either comes before (and the object is named) or finds it missing (and
+ * fails). dry: only count. */
 KVM_MUST kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, double grace_s,
                                     bool dry, kvm_store_swept *out, kvm_err *err);
 

@@ -1,8 +1,9 @@
 /* child.c - the job's process, from both sides of the fork.
  *
- * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It holds a lock on the
- * job's folder: a child of an earlier attempt that is still about (its worker was stopped, say) has lost
- * the job, since ours was claimed after it; it is killed before anything in the folder is touched. */
+ * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It
+ * holds a lock on the job's folder: a child of an earlier attempt that is still about
+ * (its worker was stopped, say) has lost the job, since ours was claimed after it; it
+ * is killed before anything in the folder is touched. */
 #define _DEFAULT_SOURCE /* WCOREDUMP, strsignal */
 #include <errno.h>
 #include <fcntl.h>
@@ -94,7 +95,8 @@ static kvm_status check_inputs(const kvm_job_kind *kind, const kvm_claim *c,
     return KVM_OK;
 }
 
-/* Verified paths of the inputs. Hashing is the child's work, so that the lease is renewed meanwhile. */
+/* Verified paths of the inputs. Hashing is the child's work, so that the lease is
+ * renewed meanwhile. */
 static kvm_status open_inputs(kvm_worker *w, const kvm_claim *c, kvm_recorder *r,
                               kvm_job *j, kvm_err *err)
 {
@@ -283,7 +285,8 @@ static void look(watch *t)
     if (t->asked > 0 && now - t->asked > CANCEL_S) end_child(t);
 }
 
-/* Polls: the read end of a pipe that only the child holds open wakes us when it ends. */
+/* Polls: the read end of a pipe that only the child holds open wakes us when it
+ * ends. */
 static int watch_child(watch *t, int life)
 {
     int status = 0;

@@ -1,8 +1,9 @@
 /* commit.c - from a finished child to a committed result.
  *
- * First every output is made durable and hashed where it lies (slow; the heartbeat goes on), then all are
- * renamed into the store (fast), then one transaction names them and makes the job succeeded. A worker
- * that dies in between leaves files nobody names, or nothing. */
+ * First every output is made durable and hashed where it lies (slow; the heartbeat goes
+ * on), then all are renamed into the store (fast), then one transaction names them and
+ * makes the job succeeded. A worker that dies in between leaves files nobody names, or
+ * nothing. */
 #define _DEFAULT_SOURCE /* lstat */
 #include <dirent.h>
 #include <limits.h>
@@ -94,7 +95,8 @@ static kvm_status timed_key(kvm_worker *w, kvm_work *k, kvm_err *err)
     return k->records.result.key.at ? KVM_OK : kvm_nomem(err, &w->mem);
 }
 
-/* The write lock is held while the objects are looked at, so a sweep cannot come in between. */
+/* The write lock is held while the objects are looked at, so a sweep cannot come in
+ * between. */
 static kvm_status name_them(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
 {
     const kvm_result *r = &k->records.result;

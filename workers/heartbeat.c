@@ -1,9 +1,10 @@
 /* heartbeat.c - the lease of the running job, renewed every third of it.
  *
- * The thread does nothing else and touches no kernel library, so no long computation can starve it. It
- * asks more often than it renews, since a cancellation must arrive within 5 s. Whatever the clocks of
- * other machines say, the worker trusts only `until`: the monotonic time before the last renewal that
- * succeeded, plus the lease. */
+ * The thread does nothing else and touches no kernel library, so no long computation
+ * can starve it. It asks more often than it renews, since a cancellation must arrive
+ * within 5 s. Whatever the clocks of other machines say, the worker trusts only
+ * `until`: the monotonic time before the last renewal that succeeded, plus the
+ * lease. */
 #include <errno.h>
 #include <math.h>
 #include <time.h>

@@ -59,8 +59,8 @@ typedef struct identity {
     unsigned long long start; /* clock ticks after boot */
 } identity;
 
-/* Field 22 of /proc/PID/stat, counted behind the command's closing parenthesis; 0: no such process,
- * or a dead one that nobody has waited for. */
+/* Field 22 of /proc/PID/stat, counted behind the command's closing parenthesis; 0: no
+ * such process, or a dead one that nobody has waited for. */
 static unsigned long long start_of(long pid)
 {
     char path[64], text[1024];

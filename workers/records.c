@@ -1,5 +1,6 @@
-/* records.c - reading what a job recorded. The file was written by a process that may have died in
- * the middle of a line, or by a job with a bug: nothing in it is believed before it is checked. */
+/* records.c - reading what a job recorded. The file was written by a process that may
+ * have died in the middle of a line, or by a job with a bug: nothing in it is believed
+ * before it is checked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -154,7 +155,8 @@ static bool read_end(reader *r, const json_t *line)
     return r->out->ended = ok;
 }
 
-/* A line is known by the first of these members that it has (a sample has a metric too). */
+/* A line is known by the first of these members that it has (a sample has a metric
+ * too). */
 static bool read_line(reader *r, const json_t *line)
 {
     if (r->out->ended) return false; /* nothing follows a verdict */

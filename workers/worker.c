@@ -152,7 +152,8 @@ static void note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
     w->o.note(w->o.note_ctx, &n);
 }
 
-/* What a job's folder belongs to: not its number alone, which a new catalogue gives again. */
+/* What a job's folder belongs to: not its number alone, which a new catalogue gives
+ * again. */
 static kvm_str folder_owner(const kvm_claim *c, kvm_arena *a)
 {
     kvm_str s =
@@ -310,7 +311,8 @@ static kvm_status tend(kvm_worker *w, kvm_err *err)
     return kvm_queue_relay(w->queue, w->catalogue, err);
 }
 
-/* Folders of jobs that have their results: a worker died between the commit and this. */
+/* Folders of jobs that have their results: a worker died between the commit and
+ * this. */
 static void clean_leftovers(kvm_worker *w)
 {
     const kvm_str path = kvm_path_join(&w->mem, w->o.home, KVM_STR("work"));

@@ -1,10 +1,11 @@
 /* worker.h - claim, run, commit; again.
  *
- * The job runs in a child process (forked while the worker has one thread), so that whatever it does, the
- * worker lives to record it. A heartbeat thread renews the lease on a connection of its own and passes
- * a cancellation on; when it cannot renew, the worker ends the child before the lease does. The child
- * records what it found (host.h); the worker moves the outputs into the store and commits all of
- * it in one transaction, or nothing. HOME holds catalogue.db, objects/, work/<job>/, logs/. */
+ * The job runs in a child process (forked while the worker has one thread), so that
+ * whatever it does, the worker lives to record it. A heartbeat thread renews the lease
+ * on a connection of its own and passes a cancellation on; when it cannot renew, the
+ * worker ends the child before the lease does. The child records what it found
+ * (host.h); the worker moves the outputs into the store and commits all of it in one
+ * transaction, or nothing. HOME holds catalogue.db, objects/, work/<job>/, logs/. */
 #ifndef KVM_WORKERS_WORKER_H
 #define KVM_WORKERS_WORKER_H
 
@@ -57,9 +58,9 @@ typedef struct kvm_worker_stats {
     bool drained; /* returned because of a signal */
 } kvm_worker_stats;
 
-/* kvm_worker_run - works until the run is over, nothing is left, or it is drained. Failures of jobs are
- * recorded, noted and counted, not returned; what is returned is the worker's own trouble. Must be called
- * while the process has one thread. */
+/* kvm_worker_run - works until the run is over, nothing is left, or it is drained.
+ * Failures of jobs are recorded, noted and counted, not returned; what is returned is
+ * the worker's own trouble. Must be called while the process has one thread. */
 KVM_MUST kvm_status kvm_worker_run(const kvm_worker_options *options,
                                    kvm_worker_stats *stats, kvm_err *err);
 /* kvm_worker_drain - what a signal handler calls (async-signal-safe) */

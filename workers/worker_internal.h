@@ -1,5 +1,5 @@
-/* worker_internal.h - shared by worker.c (the loop), child.c (the job's process), heartbeat.c and
- * commit.c (results into store and catalogue). */
+/* worker_internal.h - shared by worker.c (the loop), child.c (the job's process),
+ * heartbeat.c and commit.c (results into store and catalogue). */
 #ifndef KVM_WORKERS_WORKER_INTERNAL_H
 #define KVM_WORKERS_WORKER_INTERNAL_H
 
@@ -23,8 +23,7 @@ typedef struct kvm_shared {
 
 /* heartbeat.c: renews one lease from a thread of its own. */
 typedef struct kvm_beat {
-    kvm_catalogue
-        *catalogue; /* its own connection; used by its thread alone while it runs */
+    kvm_catalogue *catalogue; /* a connection for its thread alone while it runs */
     kvm_fence fence;
     double lease_s;
     pthread_t thread;
@@ -33,8 +32,7 @@ typedef struct kvm_beat {
     bool stop;
     atomic_bool lost;       /* somebody else has the job */
     atomic_bool cancelling; /* a person asked to stop */
-    _Atomic uint64_t
-        until; /* bits of the kvm_now() at which the lease surely still holds */
+    _Atomic uint64_t until; /* bits of the kvm_now() until which the lease holds */
 } kvm_beat;
 
 /* claimed_at: kvm_now() before the claim */
@@ -76,19 +74,23 @@ typedef enum kvm_child_end {
     KVM_CHILD_TIMEOUT  /* ran past its budget */
 } kvm_child_end;
 
-/* kvm_child__run - start the job, watch it, wait for it. Between fork and return the process has two
- * threads: this one and the heartbeat. how: text for people, 128 bytes. */
+/* kvm_child__run - start the job, watch it, wait for it. Between fork and return the
+ * process has two threads: this one and the heartbeat. how: text for people, 128
+ * bytes. */
 KVM_MUST kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end,
                                    char how[128], kvm_err *err);
 
-/* kvm_commit__results - outputs into the store, everything into the catalogue, state succeeded. */
+/* kvm_commit__results - outputs into the store, everything into the catalogue, state
+ * succeeded. */
 KVM_MUST kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err);
-/* kvm_commit__insist - call fn until it succeeds, fails for good, or the lease is about to end */
+/* kvm_commit__insist - call fn until it succeeds, fails for good, or the lease is about
+ * to end */
 KVM_MUST kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
                                        kvm_status (*fn)(kvm_worker *w, kvm_work *k,
                                                         const void *arg, kvm_err *err),
                                        const void *arg, kvm_err *err);
-/* kvm_tree__remove - a folder and all in it, following no links; what cannot be removed stays */
+/* kvm_tree__remove - a folder and all in it, following no links; what cannot be removed
+ * stays */
 void kvm_tree__remove(kvm_str path);
 
 int kvm_worker__drains(void); /* signals to stop so far: 1 drain, 2 now */

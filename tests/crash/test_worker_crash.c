@@ -1,4 +1,5 @@
-/* Workers killed, stopped and poisoned: each job ends once, with one result, and nothing is left over. */
+/* Workers killed, stopped and poisoned: each job ends once, with one result, and
+ * nothing is left over. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "base/rng.h"
 #include "schema/fault.h"
@@ -9,8 +10,9 @@
 
 static fake_base b;
 
-/* Every job has succeeded once, in one attempt of however many; every artefact is sound; the last one has
- * the content that an undisturbed run gives; no garbage but files nobody names. */
+/* Every job has succeeded once, in one attempt of however many; every artefact is
+ * sound; the last one has the content that an undisturbed run gives; no garbage but
+ * files nobody names. */
 static void assert_sound(int64_t run, int jobs, const char *last)
 {
     kvm_result_artefact *all;
@@ -203,8 +205,9 @@ static long last_child(void)
     return last;
 }
 
-/* A worker is stopped for three leases (its child goes on, or is stopped too); another one does the job;
- * the first wakes up: what it writes is refused and the winner's artefact stands. */
+/* A worker is stopped for three leases (its child goes on, or is stopped too); another
+ * one does the job; the first wakes up: what it writes is refused and the winner's
+ * artefact stands. */
 static void a_worker_that_slept_is_refused(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* Disks that fail at the nth call, and writers that hold the lock: the catalogue and the store stay sound,
- * nothing is half published, and the error is one after which a job is tried again. */
+/* Disks that fail at the nth call, and writers that hold the lock: the catalogue and
+ * the store stay sound, nothing is half published, and the error is one after which a
+ * job is tried again. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "tests/support/fault.h"
 
@@ -371,7 +372,8 @@ static void a_held_lock_is_an_error_to_try_again(void **state)
     kvm_arena_free(&a);
 }
 
-/* Longer than a statement waits (5 s): the worker waits on, within its lease, and commits once. */
+/* Longer than a statement waits (5 s): the worker waits on, within its lease, and
+ * commits once. */
 static void a_worker_outlasts_a_lock_of_ten_seconds(void **state)
 {
     (void)state;

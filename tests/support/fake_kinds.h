@@ -1,7 +1,9 @@
-/* fake_kinds.h - job kinds for tests of the worker, and workers in processes of their own.
+/* fake_kinds.h - job kinds for tests of the worker, and workers in processes of their
+ * own.
  *
- * Every kind does what its params say: {"n": 7, "do": "ok", "ms": 100}. `ok` writes out = a line made of n
- * and of the input's content. The pid of each child goes into HOME/pids. */
+ * Every kind does what its params say: {"n": 7, "do": "ok", "ms": 100}. `ok` writes out
+ * = a line made of n and of the input's content. The pid of each child goes into
+ * HOME/pids. */
 #ifndef KVM_TESTS_SUPPORT_FAKE_KINDS_H
 #define KVM_TESTS_SUPPORT_FAKE_KINDS_H
 
@@ -130,7 +132,8 @@ static inline kvm_worker_options fake_options(double lease_s)
                                 .policy = {.backoff_s = 0.01, .backoff_most_s = 0.02}};
 }
 
-/* A worker in a process of its own. fault: KVMILL_FAULT or NULL. Exit 0: done, 7: drained, 1: error. */
+/* A worker in a process of its own. fault: KVMILL_FAULT or NULL. Exit 0: done, 7:
+ * drained, 1: error. */
 static inline pid_t fake_worker(kvm_worker_options o, const char *fault)
 {
     const pid_t pid = fork();

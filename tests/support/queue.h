@@ -1,6 +1,6 @@
-/* queue.h - catalogues with jobs in them, for the tests of schema, scheduler and workers. All in the
- * header, since tests of lower floors are linked without these. The includer defines _XOPEN_SOURCE 700
- * (nftw) first. */
+/* queue.h - catalogues with jobs in them, for the tests of schema, scheduler and
+ * workers. All in the header, since tests of lower floors are linked without these. The
+ * includer defines _XOPEN_SOURCE 700 (nftw) first. */
 #ifndef KVM_TESTS_SUPPORT_QUEUE_H
 #define KVM_TESTS_SUPPORT_QUEUE_H
 
@@ -40,7 +40,8 @@ static inline const char *kvm_test_home(const char *name)
     return path;
 }
 
-/* a graph of `count` nodes of one kind, in a row or all apart; params {"n": i + base} */
+/* a graph of `count` nodes of one kind, in a row or all apart; params {"n": i +
+ * base} */
 static inline kvm_graph kvm_test_graph(kvm_arena *keep, ptrdiff_t count, bool chain,
                                        kvm_kind_id kind, int base)
 {
@@ -81,14 +82,16 @@ static inline sqlite3 *kvm_test_open(const char *path)
     return db;
 }
 
-/* the number that a query on the file gives, through a connection of its own; -1: no row */
+/* the number that a query on the file gives, through a connection of its own; -1: no
+ * row */
 static inline int64_t kvm_test_number(const char *db_path, const char *sql)
 {
     sqlite3 *db = kvm_test_open(db_path);
     sqlite3_stmt *st;
     if (sqlite3_prepare_v2(db, sql, -1, &st, NULL)) fail_msg("%s", sqlite3_errmsg(db));
     const int rc = sqlite3_step(st);
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
     const int64_t n = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
     sqlite3_finalize(st);
     sqlite3_close(db);

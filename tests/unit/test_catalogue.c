@@ -115,7 +115,8 @@ static void unknown_addresses_are_refused(void **state)
     assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR(""), NULL, NULL), KVM_USAGE);
 }
 
-/* Eight processes open the same new file at once: each ends well and each migration is applied once. */
+/* Eight processes open the same new file at once: each ends well and each migration is
+ * applied once. */
 static void many_starters_migrate_once(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The life of a job: every legal change, every fence, and that nothing else can happen. */
+/* The life of a job: every legal change, every fence, and that nothing else can
+ * happen. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "schema/job_state.h"
 
@@ -495,9 +496,9 @@ static void jobs_of_dead_processes_are_taken_at_once(void **state)
     assert_stale(k.fence);
 }
 
-/* ---- 10,000 random lives ----
- * Two workers and a reaper at a few jobs, in random order, leases that end at random: a job that has
- * reached its end stays there, one result is committed, tokens grow. */
+/* ---- 10,000 random lives ---- Two workers and a reaper at a few jobs, in random
+ * order, leases that end at random: a job that has reached its end stays there, one
+ * result is committed, tokens grow. */
 static void no_interleaving_turns_a_job_back(void **state)
 {
     (void)state;
@@ -590,7 +591,8 @@ static void no_interleaving_turns_a_job_back(void **state)
         done);
 }
 
-/* The reaper has seen that a job's worker is gone; before it writes, that worker commits after all. */
+/* The reaper has seen that a job's worker is gone; before it writes, that worker
+ * commits after all. */
 static kvm_fence in_between;
 static bool dead_but_commits(kvm_str name)
 {

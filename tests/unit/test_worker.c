@@ -1,4 +1,5 @@
-/* The worker: runs, reuses, retries, cancels, drains; and what submitting twice means. */
+/* The worker: runs, reuses, retries, cancels, drains; and what submitting twice
+ * means. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "workers/worker.h"
 
