@@ -153,8 +153,8 @@ static void temper(const gqa *g, kvm_tensor q, const int32_t *pos)
 {
     for (ptrdiff_t t = 0; g->temperature > 0 && t < q.dim[0]; t++) {
         if (pos[t] < g->original) continue;
-        const double turns = (double)(pos[t] / g->original);
-        const float by = (float)(1 + g->temperature * log(1 + turns));
+        const ptrdiff_t turns = pos[t] / g->original; /* floor */
+        const float by = (float)(1 + g->temperature * log((double)(1 + turns)));
         float *row = (float *)q.data + t * q.dim[1];
         for (ptrdiff_t i = 0; i < q.dim[1]; i++) row[i] *= by;
     }

@@ -94,7 +94,8 @@ static json_t *describe_totals(const kvm_model *m)
     for (ptrdiff_t n = 1024; n <= i->context && n <= 1 << 20; n *= 4)
         json_array_append_new(
             at, json_pack("{s:I,s:I}", "tokens", (json_int_t)n, "bytes",
-                          (json_int_t)(i->prompt_bytes + n * i->token_bytes)));
+                          (json_int_t)i->prompt_bytes +
+                              (json_int_t)n * (json_int_t)i->token_bytes));
     return json_pack("{s:I,s:I,s:I,s:o}", "objects", (json_int_t)i->objects,
                      "bytes_per_token", (json_int_t)i->token_bytes, "bytes_per_prompt",
                      (json_int_t)i->prompt_bytes, "at", at);

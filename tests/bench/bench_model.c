@@ -258,12 +258,20 @@ static void verify(bench *b)
     if (!(diff <= 1e-4 * most)) die("one pass and chunks differ", NULL);
 }
 
+static int number(const char *text)
+{
+    int64_t n;
+    if (!kvm_str_to_i64(kvm_str_of(text), &n) || n < 0 || n > 1 << 20)
+        die("not a number of 0 to 1048576", NULL);
+    return (int)n;
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "BF16";
-    bench b = {.rounds = argc > 2 ? atoi(argv[2]) : 5};
-    const int threads = argc > 3 ? atoi(argv[3]) : 0;
-    ptrdiff_t longest = argc > 4 ? atoi(argv[4]) : 8192;
+    bench b = {.rounds = argc > 2 ? number(argv[2]) : 5};
+    const int threads = argc > 3 ? number(argv[3]) : 0;
+    ptrdiff_t longest = argc > 4 ? number(argv[4]) : 8192;
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds: 1 to 64", NULL);
     OK(kvm_arena_init(&b.keep, (size_t)1 << 34, &err));
     const kvm_backend *cpu = kvm_backend_find(KVM_STR("cpu"));

@@ -35,6 +35,12 @@ static const golden cases[] = {
 static const char *const backends[] = {"ref", "cpu"};
 
 enum { V = 97, T = 53, NEW = 20 };
+
+/* where the logits of token t lie */
+static ptrdiff_t at(ptrdiff_t t)
+{
+    return t * V;
+}
 static const double LOGITS = 1e-4, CACHED = 1e-5, INCREMENTAL = 1e-5;
 
 typedef struct run {
@@ -176,7 +182,7 @@ static void one_pass(const golden *g, const char *backend)
     assert_string_equal(r.info->family.at, g->family);
     assert_int_equal(r.info->layers, g->layers);
     check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
-    check_close(&r, "logits", logits, r.logits, T * V, LOGITS);
+    check_close(&r, "logits", logits, r.logits, at(T), LOGITS);
     assert_int_equal(w.points, g->layers * 6);
     assert_int_equal(w.hidden, g->layers);
     assert_int_equal(w.attention, g->layers);
@@ -196,26 +202,26 @@ static void in_chunks(const golden *g, const char *backend)
     for (size_t i = 0; i < COUNT(sizes); i++) {
         memset(pieces, 0, sizeof pieces);
         o = (kvm_forward_options){
-            .chunk = sizes[i], .logits_last = T - 5, .logits = pieces + 5 * V};
+            .chunk = sizes[i], .logits_last = T - 5, .logits = pieces + at(5)};
         check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
-        check_close(&r, "chunked logits", pieces + 5 * V, whole + 5 * V, (T - 5) * V,
+        check_close(&r, "chunked logits", pieces + at(5), whole + at(5), at(T - 5),
                     INCREMENTAL);
-        check_close(&r, "chunked logits", pieces + 5 * V, r.logits + 5 * V, (T - 5) * V,
+        check_close(&r, "chunked logits", pieces + at(5), r.logits + at(5), at(T - 5),
                     LOGITS);
     }
     /* as a conversation: 40 at once, 8 one by one, 5 more */
     kvm_cache *c = fresh(&r);
-    o = (kvm_forward_options){.logits_last = 1, .logits = pieces + 39 * V};
+    o = (kvm_forward_options){.logits_last = 1, .logits = pieces + at(39)};
     check_ok(kvm_model_forward(r.model, c, r.ids, 40, &o, &err), &err);
     for (ptrdiff_t t = 40; t < 48; t++) {
-        o.logits = pieces + t * V;
+        o.logits = pieces + at(t);
         check_ok(kvm_model_forward(r.model, c, r.ids + t, 1, &o, &err), &err);
     }
-    o = (kvm_forward_options){.logits_last = 5, .logits = pieces + 48 * V};
+    o = (kvm_forward_options){.logits_last = 5, .logits = pieces + at(48)};
     check_ok(kvm_model_forward(r.model, c, r.ids + 48, 5, &o, &err), &err);
-    check_close(&r, "stepped logits", pieces + 39 * V, r.logits + 39 * V, 14 * V,
+    check_close(&r, "stepped logits", pieces + at(39), r.logits + at(39), at(14),
                 LOGITS);
-    check_close(&r, "stepped logits", pieces + 39 * V, whole + 39 * V, 14 * V,
+    check_close(&r, "stepped logits", pieces + at(39), whole + at(39), at(14),
                 INCREMENTAL);
     kvm_arena_free(&r.keep);
 }

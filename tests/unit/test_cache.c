@@ -204,14 +204,14 @@ static void wrong_injections(void **state)
     fixture *f = *state;
     const struct {
         kvm_status expected;
-        ptrdiff_t object, from, n;
         int point;
+        ptrdiff_t object, from, n;
     } rows[] = {
-        {KVM_RANGE, OBJECTS, 0, 1, 3}, {KVM_RANGE, -1, 0, 1, 3},
-        {KVM_RANGE, 0, 0, 11, 3},      {KVM_RANGE, 0, 10, 1, 3},
-        {KVM_RANGE, 0, -1, 2, 3},      {KVM_RANGE, 0, 0, -1, 3},
-        {KVM_USAGE, 0, 0, 1, 0},       {KVM_USAGE, 0, 0, 1, 4},
-        {KVM_MISMATCH, 1, 2, 3, 3},
+        {KVM_RANGE, 3, OBJECTS, 0, 1}, {KVM_RANGE, 3, -1, 0, 1},
+        {KVM_RANGE, 3, 0, 0, 11},      {KVM_RANGE, 3, 0, 10, 1},
+        {KVM_RANGE, 3, 0, -1, 2},      {KVM_RANGE, 3, 0, 0, -1},
+        {KVM_USAGE, 0, 0, 0, 1},       {KVM_USAGE, 4, 0, 0, 1},
+        {KVM_MISMATCH, 3, 1, 2, 3},
     };
     kvm_err err = {0};
     check_status(KVM_USAGE, kvm_inject_rows(f->c, 0, 3, 0, 1, f->rows, &err), &err);

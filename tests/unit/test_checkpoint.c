@@ -92,66 +92,66 @@ static kvm_status open_model(const char *path, bool check_finite, kvm_model_info
     return s;
 }
 
+static const struct {
+    change c;
+    kvm_status status;
+    const char *part;
+} contradicting[] = {
+    {{.tensor = "model.layers.1.mlp.up_proj.weight", .drop = true, .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "model.layers.1.mlp.up_proj.weight is missing"},
+    {{.tensor = "lm_head.weight", .drop = true, .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "not tied"},
+    {{.tensor = "model.embed_tokens.weight", .drop = true, .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "embed_tokens"},
+    {{.tensor = "model.norm.weight", .dtype = KVM_I16},
+     KVM_DTYPE,
+     "model.norm.weight is stored as I16"},
+    {{.tensor = "model.layers.0.self_attn.k_proj.weight",
+      .nan = true,
+      .dtype = KVM_DTYPES},
+     KVM_NAN,
+     "model.layers.0.self_attn.k_proj.weight: number 5"},
+    {{.tensor = "model.layers.2.input_layernorm.weight",
+      .name = "model.layers.2.self_attn.q_proj.bias",
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "input_layernorm"},
+    {{.dtype = KVM_DTYPES,
+      .config_from = "\"vocab_size\": 97",
+      .config_to = "\"vocab_size\": 98"},
+     KVM_SHAPE,
+     "model.embed_tokens.weight has shape [97, 64], but the config implies "
+     "[98, 64]"},
+    {{.dtype = KVM_DTYPES,
+      .config_from = "\"head_dim\": 16",
+      .config_to = "\"head_dim\": 24"},
+     KVM_SHAPE,
+     "self_attn.q_proj.weight"},
+    {{.dtype = KVM_DTYPES,
+      .config_from = "\"num_hidden_layers\": 3",
+      .config_to = "\"num_hidden_layers\": 4"},
+     KVM_NOTFOUND,
+     "model.layers.3."},
+    {{.dtype = KVM_DTYPES, .config_from = "\"llama\"", .config_to = "\"qwen2\""},
+     KVM_NOTFOUND,
+     "q_proj.bias"},
+    {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
+     KVM_FORMAT,
+     "config.json"},
+};
+
 static void contradictions(void **state)
 {
     (void)state;
-    static const struct {
-        change c;
-        kvm_status status;
-        const char *part;
-    } rows[] = {
-        {{.tensor = "model.layers.1.mlp.up_proj.weight",
-          .drop = true,
-          .dtype = KVM_DTYPES},
-         KVM_NOTFOUND,
-         "model.layers.1.mlp.up_proj.weight is missing"},
-        {{.tensor = "lm_head.weight", .drop = true, .dtype = KVM_DTYPES},
-         KVM_NOTFOUND,
-         "not tied"},
-        {{.tensor = "model.embed_tokens.weight", .drop = true, .dtype = KVM_DTYPES},
-         KVM_NOTFOUND,
-         "embed_tokens"},
-        {{.tensor = "model.norm.weight", .dtype = KVM_I16},
-         KVM_DTYPE,
-         "model.norm.weight is stored as I16"},
-        {{.tensor = "model.layers.0.self_attn.k_proj.weight",
-          .nan = true,
-          .dtype = KVM_DTYPES},
-         KVM_NAN,
-         "model.layers.0.self_attn.k_proj.weight: number 5"},
-        {{.tensor = "model.layers.2.input_layernorm.weight",
-          .name = "model.layers.2.self_attn.q_proj.bias",
-          .dtype = KVM_DTYPES},
-         KVM_NOTFOUND,
-         "input_layernorm"},
-        {{.dtype = KVM_DTYPES,
-          .config_from = "\"vocab_size\": 97",
-          .config_to = "\"vocab_size\": 98"},
-         KVM_SHAPE,
-         "model.embed_tokens.weight has shape [97, 64], but the config implies "
-         "[98, 64]"},
-        {{.dtype = KVM_DTYPES,
-          .config_from = "\"head_dim\": 16",
-          .config_to = "\"head_dim\": 24"},
-         KVM_SHAPE,
-         "self_attn.q_proj.weight"},
-        {{.dtype = KVM_DTYPES,
-          .config_from = "\"num_hidden_layers\": 3",
-          .config_to = "\"num_hidden_layers\": 4"},
-         KVM_NOTFOUND,
-         "model.layers.3."},
-        {{.dtype = KVM_DTYPES, .config_from = "\"llama\"", .config_to = "\"qwen2\""},
-         KVM_NOTFOUND,
-         "q_proj.bias"},
-        {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
-         KVM_FORMAT,
-         "config.json"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(contradicting); i++) {
         kvm_err err = {0};
-        copy_model(&rows[i].c);
-        check_status(rows[i].status, open_model(DIR, true, NULL, NULL, &err), &err);
-        check_contains(err.msg, rows[i].part);
+        copy_model(&contradicting[i].c);
+        check_status(contradicting[i].status, open_model(DIR, true, NULL, NULL, &err),
+                     &err);
+        check_contains(err.msg, contradicting[i].part);
         check_contains(err.msg, DIR);
     }
     kvm_err err = {0};
@@ -213,7 +213,7 @@ static void fingerprints(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model_info info;
+    kvm_model_info info = {0};
     char first[3][65], other[3][65];
     copy_model(&none);
     check_ok(open_model(DIR, false, &info, first, &err), &err);

@@ -63,7 +63,7 @@ static void normed_keys(void **state)
     check_text(v, "layers.1.objects.1.position", "none");
     check_text(v, "layers.1.objects.1.points.2.what", "as 1");
     check_int(v, "layers.1.objects.1.bytes_per_token", 96);
-    check_int(v, "totals.bytes_per_token", 4 * 96);
+    check_int(v, "totals.bytes_per_token", 384);
     check_int(v, "totals.bytes_per_prompt", 0);
     check_int(v, "totals.objects", 4);
     check_text(v, "position.scaling", "none");
