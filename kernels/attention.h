@@ -31,6 +31,7 @@ typedef struct attention_job {
     ptrdiff_t first, window;
     float scale; /* times log2 e */
     ptrdiff_t group, block, blocks, splits;
+    bool few;     /* rows: of the whole call, lest the bits depend on its cut */
     ptrdiff_t dv; /* D of v, up to whole panels */
     float *buffer;
     ptrdiff_t buffer_size;
@@ -142,19 +143,22 @@ static float softmax_row(float *s, ptrdiff_t n, ptrdiff_t from, ptrdiff_t to, fl
     return factor[0];
 }
 
-/* rows r..r+mr over keys j0..j1 */
-static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
-                        ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
+/* keys of j0..j1 that rows r..r+mr see, counted from j0; <= 0 when none */
+static ptrdiff_t keys_seen(const attention_job *j, const attention_part *a, ptrdiff_t r,
+                           ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
 {
-    const ptrdiff_t d = a->k.dim[1], at = j->first + a->q0;
+    const ptrdiff_t at = j->first + a->q0;
     const ptrdiff_t low = at + r / j->group, high = at + (r + mr - 1) / j->group;
-    const ptrdiff_t n = least(j1, high + 1) - j0;
-    if (n <= 0 || (j->window && j1 <= low - j->window + 1)) return;
-    for (ptrdiff_t p = 0; p < n; p += NR)
-        tile_of[mr](a->s + p, S_PITCH, a->q + r * d, d, a->kp + p * d, d, NULL, false,
-                    NR);
+    if (j->window && j1 <= low - j->window + 1) return 0;
+    return least(j1, high + 1) - j0;
+}
+
+/* scores of rows r..r+mr to weights; O by the same factor */
+static void weigh_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
+                       ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t n)
+{
     for (ptrdiff_t i = 0; i < mr; i++) {
-        const ptrdiff_t pos = at + (r + i) / j->group;
+        const ptrdiff_t pos = j->first + a->q0 + (r + i) / j->group;
         const ptrdiff_t from = j->window ? pos - j->window + 1 - j0 : 0;
         const float f = softmax_row(a->s + i * S_PITCH, n, least(from, n),
                                     least(pos + 1 - j0, n), a->m + r + i, a->l + r + i);
@@ -162,9 +166,138 @@ static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
         for (ptrdiff_t c = 0; c < j->dv; c += VW)
             v_store(o + c, v_load(o + c) * v_all(f));
     }
+}
+
+/* rows r..r+mr over keys j0..j1, which lie in panels */
+static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
+                        ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
+{
+    const ptrdiff_t d = a->k.dim[1], n = keys_seen(j, a, r, mr, j0, j1);
+    if (n <= 0) return;
+    for (ptrdiff_t p = 0; p < n; p += NR)
+        tile_of[mr](a->s + p, S_PITCH, a->q + r * d, d, a->kp + p * d, d, NULL, false,
+                    NR);
+    weigh_rows(j, a, r, mr, j0, n);
     for (ptrdiff_t c = 0; c < j->dv; c += NR)
         tile_of[mr](a->o + r * j->dv + c, j->dv, a->s, S_PITCH, a->vp + c * KEYS, n,
                     NULL, true, NR);
+}
+
+/* ---- few rows: keys and values are read once, in order, and not packed -------------- */
+
+enum { FEW = 4, FEW_V = VW == 16 ? 4 : 2 }; /* rows; vectors of O in registers */
+
+/* scores of rows r..r+mr against n keys from j0 */
+V_INLINE void score_few(attention_part *a, const kvm_dtype type, const int mr,
+                        ptrdiff_t r, ptrdiff_t j0, ptrdiff_t n)
+{
+    const ptrdiff_t d = a->k.dim[1];
+    const float *q = a->q + r * d;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const char *key = kvm_row(&a->k, j0 + i);
+        vf acc[FEW];
+        V_UNROLL for (int h = 0; h < mr; h++) acc[h] = v_all(0);
+        ptrdiff_t p = 0;
+        for (; p + VW <= d; p += VW) {
+            const vf kv = load_as(type, key, p);
+            V_UNROLL for (int h = 0; h < mr; h++) acc[h] =
+                v_fma(kv, v_load(q + h * d + p), acc[h]);
+        }
+        if (p < d) {
+            const vf kv = load_as_n(type, key, p, d - p);
+            V_UNROLL for (int h = 0; h < mr; h++) acc[h] =
+                v_fma(kv, v_load_n(q + h * d + p, d - p), acc[h]);
+        }
+        V_UNROLL for (int h = 0; h < mr; h++) a->s[h * S_PITCH + i] = v_sum(acc[h]);
+    }
+}
+
+/* O of rows r..r+mr, columns c.. , += weights times n values from j0 */
+V_INLINE void sum_few(const attention_job *j, attention_part *a, const kvm_dtype type,
+                      const int mr, ptrdiff_t r, ptrdiff_t c, ptrdiff_t j0, ptrdiff_t n)
+{
+    const ptrdiff_t left = a->v.dim[1] - c;
+    vf acc[FEW][FEW_V];
+    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int v = 0; v < FEW_V; v++)
+        acc[h][v] = v_all(0);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const char *value = kvm_row(&a->v, j0 + i);
+        vf x[FEW_V];
+        V_UNROLL for (int v = 0; v < FEW_V; v++)
+        {
+            const ptrdiff_t m = left - v * VW;
+            x[v] = v_all(0);
+            if (m >= VW)
+                x[v] = load_as(type, value, c + v * VW);
+            else if (m > 0)
+                x[v] = load_as_n(type, value, c + v * VW, m);
+        }
+        V_UNROLL for (int h = 0; h < mr; h++)
+        {
+            const vf w = v_all(a->s[h * S_PITCH + i]);
+            V_UNROLL for (int v = 0; v < FEW_V; v++) acc[h][v] =
+                v_fma(w, x[v], acc[h][v]);
+        }
+    }
+    V_UNROLL for (int h = 0; h < mr; h++)
+    {
+        V_UNROLL for (int v = 0; v < FEW_V; v++)
+        {
+            float *o = a->o + (r + h) * j->dv + c + v * VW;
+            if (c + v * VW < j->dv) v_store(o, v_load(o) + acc[h][v]);
+        }
+    }
+}
+
+V_INLINE void attend_few_as(const attention_job *j, attention_part *a,
+                            const kvm_dtype type, const int mr, ptrdiff_t r,
+                            ptrdiff_t j0, ptrdiff_t n)
+{
+    score_few(a, type, mr, r, j0, n);
+    weigh_rows(j, a, r, mr, j0, n);
+    for (ptrdiff_t c = 0; c < j->dv; c += FEW_V * VW)
+        sum_few(j, a, type, mr, r, c, j0, n);
+}
+
+#define FEW_TYPES(mr)                                                                  \
+    if (type == KVM_F32) attend_few_as(j, a, KVM_F32, mr, r, j0, n);                   \
+    if (type == KVM_F16) attend_few_as(j, a, KVM_F16, mr, r, j0, n);                   \
+    if (type == KVM_BF16) attend_few_as(j, a, KVM_BF16, mr, r, j0, n);                 \
+    break
+static void attend_few(const attention_job *j, attention_part *a, ptrdiff_t r,
+                       ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
+{
+    const ptrdiff_t n = keys_seen(j, a, r, mr, j0, j1);
+    const kvm_dtype type = a->k.dtype;
+    if (n <= 0) return;
+    switch (mr) {
+    case 1:
+        FEW_TYPES(1);
+    case 2:
+        FEW_TYPES(2);
+    case 3:
+        FEW_TYPES(3);
+    default:
+        FEW_TYPES(4);
+    }
+}
+#undef FEW_TYPES
+
+/* ---- one part ---------------------------------------------------------------------- */
+
+static void attend_tile(const attention_job *j, attention_part *a, ptrdiff_t j0,
+                        ptrdiff_t j1)
+{
+    if (j->few) {
+        for (ptrdiff_t r = 0; r < a->rows; r += FEW)
+            attend_few(j, a, r, least(FEW, a->rows - r), j0, j1);
+        return;
+    }
+    pack_keys(j, a, j0, j1);
+    for (ptrdiff_t i = 0; i < tiles_in(a->rows); i++) {
+        const ptrdiff_t r = tile_from(a->rows, i);
+        attend_rows(j, a, r, tile_from(a->rows, i + 1) - r, j0, j1);
+    }
 }
 
 static void attention_part_run(void *ctx, ptrdiff_t part, int thread)
@@ -181,14 +314,8 @@ static void attention_part_run(void *ctx, ptrdiff_t part, int thread)
         lo = most(lo, split * SPLIT_KEYS);
         hi = least(hi, (split + 1) * SPLIT_KEYS);
     }
-    for (ptrdiff_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) {
-        const ptrdiff_t j1 = least(j0 + KEYS, hi);
-        pack_keys(j, &a, j0, j1);
-        for (ptrdiff_t i = 0; i < tiles_in(a.rows); i++) {
-            const ptrdiff_t r = tile_from(a.rows, i);
-            attend_rows(j, &a, r, tile_from(a.rows, i + 1) - r, j0, j1);
-        }
-    }
+    for (ptrdiff_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS)
+        attend_tile(j, &a, j0, least(j0 + KEYS, hi));
     for (ptrdiff_t r = 0; r < a.rows; r++) {
         if (j->splits > 1) {
             float *to =
@@ -242,6 +369,7 @@ static kvm_status attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in
         j.block = queries;
         j.splits = (keys + SPLIT_KEYS - 1) / SPLIT_KEYS;
     }
+    j.few = queries * j.group <= 2 * FEW && k->dtype == v->dtype;
     j.blocks = (queries + j.block - 1) / j.block;
     j.buffer_size = up_to(attention_floats(&j), 16);
     kvm_arena scratch = c->scratch;
