@@ -37,6 +37,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_STATE,
     KVM_OPT_GFLOPS,
     KVM_OPT_GBS,
+    KVM_OPT_LICENCE,
+    KVM_OPT_TOKENIZER,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -30,6 +30,25 @@ static void followers(const kvm_suite *s, const kvm_item *item, const kvm_str **
     }
 }
 
+/* lead and choice, tokenised apart as prefix and question are; *skip: ids of the lead */
+static kvm_status tokenise_led(const int32_t **ids, ptrdiff_t *n, ptrdiff_t *skip,
+                               kvm_arena *keep, kvm_encoder *e, kvm_str lead,
+                               kvm_str choice, kvm_err *err)
+{
+    const int32_t *a, *b;
+    ptrdiff_t an, bn;
+    TRY(tokenise(&a, &an, keep, e, lead, err));
+    TRY(tokenise(&b, &bn, keep, e, choice, err));
+    int32_t *both = kvm_new(keep, int32_t, an + bn + 1);
+    if (!both) return kvm_nomem(err, keep);
+    if (an) memcpy(both, a, (size_t)an * sizeof *a);
+    if (bn) memcpy(both + an, b, (size_t)bn * sizeof *b);
+    *ids = both;
+    *n = an + bn;
+    *skip = an;
+    return KVM_OK;
+}
+
 static kvm_status tokenise_after(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
                                  const kvm_suite *s, const kvm_item *item, kvm_err *err)
 {
@@ -37,17 +56,21 @@ static kvm_status tokenise_after(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder
     followers(s, item, &texts, &ids->after_count);
     const int32_t **after = kvm_new(keep, const int32_t *, ids->after_count + 1);
     ptrdiff_t *after_n = kvm_new(keep, ptrdiff_t, ids->after_count + 1);
-    if (!after || !after_n) return kvm_nomem(err, keep);
+    ptrdiff_t *skip = kvm_new(keep, ptrdiff_t, ids->after_count + 1);
+    if (!after || !after_n || !skip) return kvm_nomem(err, keep);
     ids->longest = ids->after_count ? 0 : s->max_new_tokens;
     for (ptrdiff_t i = 0; i < ids->after_count; i++) {
-        TRY(tokenise(&after[i], &after_n[i], keep, e, texts[i], err));
-        if (after_n[i] == 0)
+        const kvm_str lead = item->leads ? item->leads[i] : KVM_STR("");
+        TRY(tokenise_led(&after[i], &after_n[i], &skip[i], keep, e, lead, texts[i],
+                         err));
+        if (after_n[i] == skip[i])
             return kvm_fail(err, KVM_RANGE, "item %.*s: continuation %td has no tokens",
                             KVM_STR_ARG(item->id), i);
         if (after_n[i] > ids->longest) ids->longest = after_n[i];
     }
     ids->after = after;
     ids->after_n = after_n;
+    ids->skip = skip;
     return KVM_OK;
 }
 
@@ -127,9 +150,10 @@ static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids,
     return KVM_OK;
 }
 
+/* log-likelihood of what follows the first `skip` ids of `after` */
 static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n,
-                                 kvm_model *m, kvm_cache *c, const float *before,
-                                 kvm_arena scratch, kvm_err *err)
+                                 ptrdiff_t skip, kvm_model *m, kvm_cache *c,
+                                 const float *before, kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t vocab = kvm_model_info_of(m)->vocab, length = kvm_cache_length(c);
     float *logits = kvm_new_raw(&scratch, float, n *vocab);
@@ -139,7 +163,7 @@ static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n,
     TRY(kvm_op_logprob(kvm_model_compute(m), logprob,
                        kvm_view2(logits, KVM_F32, n, vocab), after, err));
     *sum = 0;
-    for (ptrdiff_t t = 0; t < n; t++) *sum += logprob[t];
+    for (ptrdiff_t t = skip; t < n; t++) *sum += logprob[t];
     return kvm_cache_truncate(c, length, err);
 }
 
@@ -154,8 +178,8 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
     ptrdiff_t pick = 0, pick_norm = 0;
     for (ptrdiff_t i = 0; i < ids->after_count; i++) {
         double sum;
-        TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], m, c, before, scratch,
-                           err));
+        TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], ids->skip[i], m, c,
+                           before, scratch, err));
         const double norm = sum / (double)item->choices[i].len;
         if (sum > best) best = sum, pick = i;
         if (norm > best_norm) best_norm = norm, pick_norm = i;

@@ -16,6 +16,7 @@ typedef struct kvm_item_ids {
     ptrdiff_t prefix_n, feed_n;
     const int32_t *const *after;
     const ptrdiff_t *after_n;
+    const ptrdiff_t *skip; /* of each `after`: its first ids, read and not scored */
     ptrdiff_t after_count;
     ptrdiff_t longest; /* most ids that may follow the prefix */
 } kvm_item_ids;

@@ -3,13 +3,10 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
-
-#ifndef KVM_SUITES_DIR
-#define KVM_SUITES_DIR "jobs/suites"
-#endif
 
 enum { CARD_MAX_BYTES = 1 << 20, ITEMS_MAX_BYTES = 1 << 30 };
 
@@ -69,6 +66,17 @@ static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out,
     return KVM_OK;
 }
 
+static kvm_status read_leads(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
+{
+    ptrdiff_t n;
+    const kvm_jat at = kvm_json_get(root, keep, "leads");
+    if (!kvm_json_has(at)) return KVM_OK;
+    TRY(read_strings(at, keep, &it->leads, &n, err));
+    if (n == it->choice_count) return KVM_OK;
+    return kvm_fail(err, KVM_RANGE, "%s: %td leads for %td choices", root.file, n,
+                    it->choice_count);
+}
+
 static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
                                    kvm_err *err)
 {
@@ -80,7 +88,7 @@ static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
         return kvm_fail(err, KVM_RANGE, "%s: answer %lld of %td choices", root.file,
                         (long long)answer, it->choice_count);
     it->answer = (ptrdiff_t)answer;
-    return KVM_OK;
+    return read_leads(it, root, keep, err);
 }
 
 static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
@@ -255,6 +263,33 @@ kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_er
     return KVM_OK;
 }
 
+/* The folder of the program, for what was installed beside it; empty when unknown. */
+static kvm_str program_dir(kvm_arena *keep)
+{
+    char path[4096];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    if (n <= 0 || (size_t)n >= sizeof path) return KVM_STR("");
+    return kvm_str_copy(keep, dir_of((kvm_str){path, n}));
+}
+
+kvm_status kvm_suites_dir(kvm_str *dir, kvm_arena *keep, kvm_err *err)
+{
+    static const char *const beside[] = {"../share/kvmill/suites", "../../jobs/suites"};
+    const char *set = getenv("KVMILL_SUITES");
+    *dir = kvm_str_copy(keep, kvm_str_of(set ? set : "jobs/suites"));
+    if (!dir->at) return kvm_nomem(err, keep);
+    if (set) return KVM_OK;
+    const kvm_str program = program_dir(keep);
+    for (size_t i = 0; program.len && i < sizeof beside / sizeof *beside; i++) {
+        const kvm_str found = kvm_path_join(keep, program, kvm_str_of(beside[i]));
+        if (!found.at) return kvm_nomem(err, keep);
+        if (!kvm_path_is_dir(found)) continue;
+        *dir = found;
+        return KVM_OK;
+    }
+    return KVM_OK;
+}
+
 /* "needle, prose, …": the cards of a folder, for the message of a suite that is not
  * there */
 static kvm_str list_cards(kvm_arena *keep, kvm_str dir)
@@ -282,12 +317,11 @@ kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str n
                                   : kvm_path_join(keep, dir, name);
         return path->at ? KVM_OK : kvm_nomem(err, keep);
     }
-    const char *from_environment = getenv("KVMILL_SUITES");
-    kvm_str bundled = kvm_str_copy(
-        keep, kvm_str_of(from_environment ? from_environment : KVM_SUITES_DIR));
+    kvm_str bundled;
+    TRY(kvm_suites_dir(&bundled, keep, err));
     kvm_str found =
         kvm_str_fmt(keep, "%.*s/%.*s.yaml", KVM_STR_ARG(bundled), KVM_STR_ARG(name));
-    if (!bundled.at || !found.at) return kvm_nomem(err, keep);
+    if (!found.at) return kvm_nomem(err, keep);
     if (!kvm_path_exists(found)) {
         kvm_str known = list_cards(keep, bundled);
         return kvm_fail(

@@ -15,7 +15,8 @@
 typedef enum kvm_suite_kind {
     KVM_SUITE_CALIBRATION, /* {"id","text"} */
     KVM_SUITE_PERPLEXITY,  /* {"id","prefix","continuation"} */
-    /* {"id","prefix","question","choices":[…],"answer":index} */
+    /* {"id","prefix","question","choices":[…],"answer":index}; "leads":[…] (optional):
+     * text read before each choice and not scored */
     KVM_SUITE_MULTIPLE_CHOICE,
     KVM_SUITE_GENERATION, /* {"id","prefix","question","answers":[…]} */
     KVM_SUITE_NEEDLE      /* {"id","length","depth","prefix","question","answer"} */
@@ -26,6 +27,7 @@ typedef struct kvm_item { /* borrows from the suite */
     /* the answers of a generation or needle item, the choices of a multiple
      * choice */
     const kvm_str *choices;
+    const kvm_str *leads; /* (choice_count), or NULL */
     ptrdiff_t choice_count, answer;
     ptrdiff_t length; /* stated length of a needle item in tokens, else 0 */
     double depth;
@@ -47,9 +49,12 @@ typedef struct kvm_suite {
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
 KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
                                    kvm_err *err);
-/* kvm_suite_find - a name becomes the path of a bundled card (KVMILL_SUITES, else the
- * source tree's or the installed folder); a path with a slash or .yaml stays, relative
- * to `dir`. KVM_NOTFOUND lists the names there are. */
+/* kvm_suites_dir - where the bundled cards lie: KVMILL_SUITES, else beside the program (as
+ * installed: ../share/kvmill/suites; in the source tree: ../../jobs/suites), else
+ * ./jobs/suites. */
+KVM_MUST kvm_status kvm_suites_dir(kvm_str *dir, kvm_arena *keep, kvm_err *err);
+/* kvm_suite_find - a name becomes the path of a bundled card; a path with a slash or .yaml
+ * stays, relative to `dir`. KVM_NOTFOUND lists the names there are. */
 KVM_MUST kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir,
                                    kvm_str name, kvm_err *err);
 

@@ -43,12 +43,14 @@ static void multiple_choice_is_read(void **state)
     kvm_err err;
     kvm_suite *s;
     write_card("multiple_choice", "chance: 0.5\n");
-    check_write(DIR "/s.jsonl",
-                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
-                        "\"choices\":[\"x\",\"y\"],\"answer\":1}\n\n"
-                        "{\"id\":\"b\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}"));
+    check_write(
+        DIR "/s.jsonl",
+        KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                "\"choices\":[\"x\",\"y\"],\"answer\":1}\n\n"
+                "{\"id\":\"b\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}"));
     check_ok(read(&s, &err), &err);
-    assert_int_equal(s->count, 2); /* the last line needs no newline, empty lines do not count */
+    assert_int_equal(s->count,
+                     2); /* the last line needs no newline, empty lines do not count */
     assert_int_equal(s->items[0].answer, 1);
     check_str(s->items[0].choices[1], "y");
     check_str(s->items[1].question, "");
@@ -63,14 +65,16 @@ static void needle_and_generation_have_answers(void **state)
     kvm_err err;
     kvm_suite *s;
     write_card("needle", "max_new_tokens: 6\n");
-    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
-                                        "\"answer\":\"7314\",\"length\":512,\"depth\":0.5}\n"));
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                        "\"answer\":\"7314\",\"length\":512,\"depth\":0.5}\n"));
     check_ok(read(&s, &err), &err);
     assert_int_equal(s->items[0].length, 512);
     check_str(s->items[0].choices[0], "7314");
     write_card("generation", "");
-    check_write(DIR "/s.jsonl", KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
-                                        "\"answers\":[\"red\",\"scarlet\"]}\n"));
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+                        "\"answers\":[\"red\",\"scarlet\"]}\n"));
     check_ok(read(&s, &err), &err);
     assert_int_equal(s->items[0].choice_count, 2);
 }
@@ -88,12 +92,16 @@ static void wrong_items_are_named_by_line(void **state)
 {
     (void)state;
     write_card("multiple_choice", "");
-    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n{oops}\n",
-            KVM_FORMAT, "s.jsonl:2");
-    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":1}\n", KVM_RANGE,
-            "answer 1 of 1");
+    refused(
+        "{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n{oops}\n",
+        KVM_FORMAT, "s.jsonl:2");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":1}\n",
+            KVM_RANGE, "answer 1 of 1");
     refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[],\"answer\":0}\n", KVM_FORMAT,
             "empty");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\",\"y\"],\"answer\":1,"
+            "\"leads\":[\"z\"]}\n",
+            KVM_RANGE, "1 leads for 2 choices");
     refused("{\"id\":7,\"prefix\":\"p\"}\n", KVM_FORMAT, "id");
     refused("", KVM_FORMAT, "no item");
 }
@@ -137,12 +145,14 @@ static void unknown_names_list_what_there_is(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_str path;
-    check_status(KVM_NOTFOUND,
-                 kvm_suite_find(&path, &arena, KVM_STR("."), KVM_STR("no-such-suite"), &err),
-                 &err);
+    check_status(
+        KVM_NOTFOUND,
+        kvm_suite_find(&path, &arena, KVM_STR("."), KVM_STR("no-such-suite"), &err),
+        &err);
     check_contains(err.msg, "needle");
     err = (kvm_err){0};
-    check_ok(kvm_suite_find(&path, &arena, KVM_STR("x"), KVM_STR("y/z.yaml"), &err), &err);
+    check_ok(kvm_suite_find(&path, &arena, KVM_STR("x"), KVM_STR("y/z.yaml"), &err),
+             &err);
     check_str(path, "x/y/z.yaml");
 }
 
@@ -164,11 +174,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(multiple_choice_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup, teardown),
+        cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_cards_are_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_hash_covers_card_and_items, setup, teardown),
-        cmocka_unit_test_setup_teardown(unknown_names_list_what_there_is, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_hash_covers_card_and_items, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(unknown_names_list_what_there_is, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_sample_is_spread_evenly, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

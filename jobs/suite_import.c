@@ -1,0 +1,217 @@
+#include "jobs/suite_import.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+
+enum { INPUT_MAX_BYTES = 1 << 30 };
+
+typedef struct format {
+    kvm_import_format about;
+    kvm_status (*read)(kvm_import *im, kvm_err *err);
+} format;
+
+static const format formats[] = {
+#define X(name, kind, metric, chance, max_new, licence, input)                         \
+    {{#name, #kind, metric, licence, input, chance, max_new}, kvm_import_##name},
+#include "jobs/suite_formats.def"
+#undef X
+};
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+const kvm_import_format *kvm_import_format_at(ptrdiff_t i)
+{
+    return i >= 0 && i < FORMATS ? &formats[i].about : NULL;
+}
+
+static kvm_status find_format(const format **out, kvm_str name, kvm_err *err)
+{
+    kvm_text known = {0};
+    for (int i = 0; i < FORMATS; i++) {
+        if (kvm_str_eq(name, kvm_str_of(formats[i].about.name))) {
+            *out = &formats[i];
+            kvm_text_free(&known);
+            return KVM_OK;
+        }
+        kvm_text_addf(&known, "%s%s", i ? ", " : "", formats[i].about.name);
+    }
+    const kvm_str list = kvm_text_str(&known);
+    const kvm_status s =
+        kvm_fail(err, KVM_NOTFOUND, "no format \"%.*s\"; there are %.*s",
+                 KVM_STR_ARG(name), KVM_STR_ARG(list));
+    kvm_text_free(&known);
+    return s;
+}
+
+/* ---- for the readers ---- */
+
+json_t *kvm_import_str(kvm_str s)
+{
+    return json_stringn(s.at, (size_t)s.len);
+}
+
+kvm_status kvm_import_add(kvm_import *im, json_t *item, kvm_err *err)
+{
+    if (!item || json_array_append_new(im->items, item))
+        return kvm_nomem(err, im->keep);
+    return KVM_OK;
+}
+
+void kvm_import_leave_out(kvm_import *im, const char *why)
+{
+    im->left_out++;
+    im->why = why;
+}
+
+kvm_status kvm_import_read(kvm_import *im, kvm_str path, kvm_str *text, kvm_err *err)
+{
+    if (kvm_str_ends(path, KVM_STR(".bz2")) || kvm_str_ends(path, KVM_STR(".gz")) ||
+        kvm_str_ends(path, KVM_STR(".zip")))
+        return kvm_fail(
+            err, KVM_UNSUPPORTED,
+            "%.*s is packed; unpack it first (bunzip2 -k, gunzip -k, unzip)",
+            KVM_STR_ARG(path));
+    TRY(kvm_file_read(text, im->keep, path, INPUT_MAX_BYTES, err));
+    json_t *probe = json_stringn(text->at, (size_t)text->len);
+    if (!probe)
+        return kvm_fail(err, KVM_FORMAT, "%.*s is not UTF-8 text", KVM_STR_ARG(path));
+    json_decref(probe);
+    return KVM_OK;
+}
+
+kvm_status kvm_import_jsonl(kvm_import *im,
+                            kvm_status (*each)(kvm_import *im, kvm_jat line,
+                                               kvm_err *err),
+                            kvm_err *err)
+{
+    kvm_str text;
+    TRY(kvm_import_read(im, im->o->input, &text, err));
+    for (ptrdiff_t number = 1; text.len > 0; number++) {
+        kvm_str line;
+        kvm_jat root;
+        kvm_str_cut(text, '\n', &line, &text);
+        if (kvm_str_trim(line).len == 0) continue;
+        kvm_str place =
+            kvm_str_fmt(im->keep, "%.*s:%td", KVM_STR_ARG(im->o->input), number);
+        if (!place.at) return kvm_nomem(err, im->keep);
+        TRY(kvm_json_parse(&root, im->keep, line, place, err));
+        TRY(each(im, root, err));
+    }
+    return KVM_OK;
+}
+
+/* ---- writing ---- */
+
+static kvm_str stem_of(kvm_str path)
+{
+    ptrdiff_t from = path.len;
+    while (from > 0 && path.at[from - 1] != '/') from--;
+    return kvm_str_slice(path, from, path.len - (ptrdiff_t)sizeof ".yaml" + 1);
+}
+
+/* every item of the chosen ones as a line, with its number among all */
+static kvm_status write_items(const kvm_import *im, kvm_str stem, kvm_str path,
+                              ptrdiff_t *written, kvm_err *err)
+{
+    const ptrdiff_t all = (ptrdiff_t)json_array_size(im->items);
+    const ptrdiff_t n = im->o->limit > 0 && im->o->limit < all ? im->o->limit : all;
+    kvm_out *out;
+    TRY(kvm_out_begin(&out, im->keep, path, err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        kvm_arena each = *im->keep;
+        const ptrdiff_t at = i * all / n;
+        json_t *item = json_array_get(im->items, (size_t)at);
+        kvm_str id = kvm_str_fmt(&each, "%.*s-%05td", KVM_STR_ARG(stem), at), line;
+        if (!id.at) return kvm_nomem(err, im->keep);
+        if (json_object_set_new(item, "id", kvm_import_str(id)))
+            return kvm_nomem(err, im->keep);
+        TRY(kvm_json_canonical(&line, &each, item, err));
+        TRY(kvm_out_write(out, line.at, (size_t)line.len, err));
+        TRY(kvm_out_write(out, "\n", 1, err));
+    }
+    *written = n;
+    return kvm_out_publish(out, NULL, err);
+}
+
+static kvm_status provenance(const kvm_import *im, const kvm_import_format *f,
+                             kvm_str *out, kvm_err *err)
+{
+    char sha[65] = "";
+    if (!kvm_path_is_dir(im->o->input))
+        TRY(kvm_sha_file(im->o->input, sha, *im->keep, err));
+    kvm_str name = im->o->input;
+    for (ptrdiff_t i = name.len - 1; i-- > 0;)
+        if (name.at[i] == '/') {
+            name = kvm_str_slice(name, i + 1, name.len);
+            break;
+        }
+    *out = kvm_str_fmt(im->keep, "%s, imported from %.*s%s%.16s%s", f->name,
+                       KVM_STR_ARG(name), *sha ? " sha256 " : "", sha, im->note);
+    return out->at ? KVM_OK : kvm_nomem(err, im->keep);
+}
+
+/* A card is YAML whose values are JSON, which YAML contains. */
+static kvm_status write_card(const kvm_import *im, const kvm_import_format *f,
+                             kvm_str stem, kvm_err *err)
+{
+    kvm_str from, value;
+    kvm_text card = {0};
+    TRY(provenance(im, f, &from, err));
+    const kvm_str licence =
+        im->o->licence.len ? im->o->licence : kvm_str_of(f->licence);
+    json_t *rows =
+        json_pack("{s:s%, s:s, s:s%++, s:s%, s:s%, s:s, s:f, s:i}", "name", stem.at,
+                  (size_t)stem.len, "kind", f->kind, "file", stem.at, (size_t)stem.len,
+                  ".jsonl", "", "licence", licence.at, (size_t)licence.len,
+                  "provenance", from.at, (size_t)from.len, "metric", f->metric,
+                  "chance", f->chance, "max_new_tokens", f->max_new_tokens);
+    if (!kvm_json_own(im->keep, rows)) return kvm_nomem(err, im->keep);
+    const char *key;
+    json_t *v;
+    json_object_foreach(rows, key, v)
+    {
+        TRY(kvm_json_canonical(&value, im->keep, v, err));
+        kvm_text_addf(&card, "%s: %.*s\n", key, KVM_STR_ARG(value));
+    }
+    const kvm_status s =
+        card.failed
+            ? kvm_nomem(err, im->keep)
+            : kvm_file_publish(im->o->card, kvm_text_str(&card), *im->keep, err);
+    kvm_text_free(&card);
+    return s;
+}
+
+static kvm_status check_options(const kvm_import_options *o, kvm_err *err)
+{
+    if (!kvm_str_ends(o->card, KVM_STR(".yaml")) || stem_of(o->card).len == 0)
+        return kvm_fail(err, KVM_USAGE, "the card \"%.*s\" must be called NAME.yaml",
+                        KVM_STR_ARG(o->card));
+    if (!kvm_path_exists(o->input))
+        return kvm_fail(err, KVM_NOTFOUND, "there is no %.*s", KVM_STR_ARG(o->input));
+    return KVM_OK;
+}
+
+kvm_status kvm_suite_import(kvm_imported *done, kvm_arena *keep,
+                            const kvm_import_options *o, kvm_err *err)
+{
+    const format *f;
+    kvm_suite *suite;
+    kvm_import im = {
+        .o = o, .keep = keep, .items = json_array(), .why = "", .note = ""};
+    if (!kvm_json_own(keep, im.items)) return kvm_nomem(err, keep);
+    TRY(find_format(&f, o->format, err));
+    TRY(check_options(o, err));
+    TRY(f->read(&im, err));
+    if (json_array_size(im.items) == 0)
+        return kvm_fail(err, KVM_FORMAT, "%.*s gives no item%s%s",
+                        KVM_STR_ARG(o->input), *im.why ? ": " : "", im.why);
+    const kvm_str stem = stem_of(o->card);
+    const kvm_str items =
+        kvm_str_fmt(keep, "%.*s.jsonl", (int)o->card.len - 5, o->card.at);
+    if (!items.at) return kvm_nomem(err, keep);
+    *done = (kvm_imported){.left_out = im.left_out, .why = im.why, .card = o->card};
+    TRY(write_items(&im, stem, items, &done->items, err));
+    TRY(write_card(&im, &f->about, stem, err));
+    return kvm_suite_read(&suite, keep, o->card, err);
+}
