@@ -11,6 +11,7 @@ typedef enum kvm_fault_id {
 } kvm_fault_id;
 
 const char *kvm_fault_name(kvm_fault_id id);
-void kvm_fault(kvm_fault_id id); /* _exit(137) at the n-th passing of the named point */
+void kvm_fault(
+    kvm_fault_id id); /* kill -9 of itself at the n-th passing of that point */
 
 #endif

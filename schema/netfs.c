@@ -32,11 +32,13 @@ const char *kvm_netfs_of_mounts(kvm_str mountinfo, unsigned major_, unsigned min
     kvm_str line, rest = mountinfo;
     while (rest.len > 0) {
         kvm_str_cut(rest, '\n', &line, &rest);
-        char head[256];
-        unsigned a = 0, b = 0;
-        snprintf(head, sizeof head, "%.*s", KVM_STR_ARG(kvm_str_slice(line, 0, 255)));
-        if (sscanf(head, "%*d %*d %u:%u", &a, &b) != 2 || a != major_ || b != minor_)
-            continue;
+        kvm_str id, parent, device, tail = line;
+        char want[32];
+        kvm_str_cut(tail, ' ', &id, &tail);
+        kvm_str_cut(tail, ' ', &parent, &tail);
+        kvm_str_cut(tail, ' ', &device, &tail);
+        snprintf(want, sizeof want, "%u:%u", major_, minor_);
+        if (!kvm_str_eq(device, kvm_str_of(want))) continue;
         const ptrdiff_t dash = kvm_str_find(line, KVM_STR(" - "));
         if (dash < 0) continue;
         kvm_str type, source;

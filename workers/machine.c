@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -72,10 +73,8 @@ static unsigned long long start_of(long pid)
     text[n] = 0;
     const char *p = strrchr(text, ')');
     if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X') return 0;
-    unsigned long long start = 0;
     for (int field = 2; p && field < 22; field++) p = strchr(p + 1, ' ');
-    if (p && sscanf(p, "%llu", &start) != 1) return 0;
-    return start;
+    return p ? strtoull(p, NULL, 10) : 0;
 }
 
 static void here(identity *me)
@@ -105,16 +104,16 @@ kvm_str kvm_worker_name(kvm_arena *keep)
 
 bool kvm_worker_dead(kvm_str name)
 {
-    identity me, it;
-    char text[1024];
-    if (name.len >= (ptrdiff_t)sizeof text) return false;
-    snprintf(text, sizeof text, "%.*s", KVM_STR_ARG(name));
-    if (sscanf(text, "%255[^/]/%255[^/]/%255[^/]/%ld/%llu/", it.host, it.boot, it.space,
-               &it.pid, &it.start) != 5)
+    identity me;
+    kvm_str part[6] = {{0}}, rest = name; /* host boot space pid start nonce */
+    int64_t pid, start;
+    for (int i = 0; i < 6; i++) kvm_str_cut(rest, '/', &part[i], &rest);
+    if (part[5].len == 0 || !kvm_str_to_i64(part[3], &pid) ||
+        !kvm_str_to_i64(part[4], &start))
         return false;
     here(&me);
-    if (strcmp(it.host, me.host) != 0) return false;
-    if (strcmp(it.boot, me.boot) != 0) return true;
-    if (strcmp(it.space, me.space) != 0) return false;
-    return start_of(it.pid) != it.start;
+    if (!kvm_str_eq(part[0], kvm_str_of(me.host))) return false;
+    if (!kvm_str_eq(part[1], kvm_str_of(me.boot))) return true;
+    if (!kvm_str_eq(part[2], kvm_str_of(me.space))) return false;
+    return start_of((long)pid) != (unsigned long long)start;
 }

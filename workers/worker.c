@@ -126,19 +126,36 @@ static void close_worker(kvm_worker *w)
 
 /* ---- one job ---- */
 
+static void count(kvm_worker_stats *s, kvm_worker_what what)
+{
+    switch (what) {
+    case KVM_WORKER_START:
+        break;
+    case KVM_WORKER_SUCCEED:
+        s->succeeded++;
+        break;
+    case KVM_WORKER_SKIP:
+        s->skipped++;
+        break;
+    case KVM_WORKER_RETRY:
+        s->retried++;
+        break;
+    case KVM_WORKER_FAIL:
+        s->failed++;
+        break;
+    case KVM_WORKER_LOST:
+        s->lost++;
+        break;
+    case KVM_WORKER_RELEASE:
+        s->released++;
+        break;
+    }
+}
+
 static void note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
                  const char *message)
 {
-    ptrdiff_t *const counts[] = {
-        [KVM_WORKER_START] = NULL,
-        [KVM_WORKER_SUCCEED] = &w->stats.succeeded,
-        [KVM_WORKER_SKIP] = &w->stats.skipped,
-        [KVM_WORKER_RETRY] = &w->stats.retried,
-        [KVM_WORKER_FAIL] = &w->stats.failed,
-        [KVM_WORKER_LOST] = &w->stats.lost,
-        [KVM_WORKER_RELEASE] = &w->stats.released,
-    };
-    if (counts[what]) ++*counts[what];
+    count(&w->stats, what);
     if (!w->o.note) return;
     const kvm_worker_note n = {.what = what,
                                .run = k->claim.run,

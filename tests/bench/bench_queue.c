@@ -137,13 +137,14 @@ static void bare_step(sqlite3_stmt *st)
 
 static double bare_rate(sqlite3 *db, long n)
 {
+    static const char claim[] = "UPDATE j SET state='running', token=token+1 WHERE "
+                                "id=(SELECT id FROM j INDEXED "
+                                "BY r WHERE state='ready' ORDER BY id LIMIT 1)";
     static const char *const sql[] = {
         "BEGIN IMMEDIATE",
         "COMMIT",
         "INSERT INTO j(state, token) VALUES ('ready', 0)",
-        "UPDATE j SET state='running', token=token+1 WHERE id=(SELECT id FROM j "
-        "INDEXED BY "
-        "r WHERE state='ready' ORDER BY id LIMIT 1)",
+        claim,
         "INSERT INTO a(job, what) VALUES (1, 'x')",
         "UPDATE j SET state='done' WHERE id=(SELECT MAX(id) FROM a)"};
     sqlite3_stmt *st[6];
@@ -252,7 +253,7 @@ static void waves(int count, int width)
     base b;
     open_base(&b, "waves", false);
     kvm_job_dep *deps = calloc((size_t)width, sizeof *deps);
-    int64_t *ids = calloc((size_t)(2 * width), sizeof *ids);
+    int64_t *ids = calloc((size_t)width, 2 * sizeof *ids);
     char(*names)[16] = calloc((size_t)width, sizeof *names);
     if (!deps || !ids || !names) die("waves", "no memory");
     OK(kvm_catalogue_begin(b.c, e));

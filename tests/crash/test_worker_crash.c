@@ -167,7 +167,7 @@ static void a_poison_job_is_parked_and_the_rest_goes_on(void **state)
     fake_open(&b, "worker_crash");
     const char *const poisons[] = {"segv", "oom", "exit"};
     kvm_graph g = kvm_test_graph(&b.keep, 9, false, KVM_JOB_CAPTURE, 0);
-    for (int i = 0; i < 3; i++) fake_do(&g, 3 * i, poisons[i], 0);
+    for (ptrdiff_t i = 0; i < 3; i++) fake_do(&g, 3 * i, poisons[i], 0);
     fake_submit(&b, &g, false);
     const pid_t one = fake_worker(fake_options(30), NULL);
     const pid_t two = fake_worker(fake_options(30), NULL);
@@ -194,17 +194,6 @@ static void a_poison_job_is_parked_and_the_rest_goes_on(void **state)
     fake_close(&b);
 }
 
-static long last_child(void)
-{
-    char path[300];
-    long pid = 0, last = 0;
-    snprintf(path, sizeof path, "%s/pids", fake_home);
-    FILE *f = fopen(path, "r");
-    while (f && fscanf(f, "%ld", &pid) == 1) last = pid;
-    if (f) fclose(f);
-    return last;
-}
-
 /* A worker is stopped for three leases (its child goes on, or is stopped too); another
  * one does the job; the first wakes up: what it writes is refused and the winner's
  * artefact stands. */
@@ -220,7 +209,7 @@ static void a_worker_that_slept_is_refused(void **state)
         const pid_t slow = fake_worker(fake_options(lease_s), NULL);
         fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
         kvm_sleep(0.02 * (round + 1));
-        const long child = last_child();
+        const long child = fake_pid(0);
         if (round % 2 && child) kill((pid_t)child, SIGSTOP);
         kill(slow, SIGSTOP);
         const pid_t quick = fake_worker(fake_options(30), NULL);

@@ -205,27 +205,39 @@ static inline void fake_until(const char *db, const char *sql, int64_t number,
     }
 }
 
+/* the last process but `skip` of HOME/pids; 0: there is none */
+static inline long fake_pid(int skip)
+{
+    char path[300], line[32];
+    long pids[256] = {0};
+    int n = 0;
+    snprintf(path, sizeof path, "%s/pids", fake_home);
+    FILE *f = fopen(path, "r");
+    while (f && n < 256 && fgets(line, sizeof line, f))
+        pids[n++] = strtol(line, NULL, 10);
+    if (f) fclose(f);
+    return skip < n ? pids[n - 1 - skip] : 0;
+}
+
+static inline bool fake_alive(long pid)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "r");
+    const char *state = f && fgets(text, sizeof text, f) ? strrchr(text, ')') : NULL;
+    if (f) fclose(f);
+    return state && state[2] != 'Z' && state[2] != 'X';
+}
+
 /* no child of any worker is left (zombies that nobody waits for do not count) */
 static inline void fake_no_children(void)
 {
-    char path[300], stat[64], text[256];
-    long pid;
-    snprintf(path, sizeof path, "%s/pids", fake_home);
-    FILE *f = fopen(path, "r");
-    while (f && fscanf(f, "%ld", &pid) == 1) {
-        const double until = kvm_now() + 5;
-        for (;;) {
-            snprintf(stat, sizeof stat, "/proc/%ld/stat", pid);
-            FILE *s = fopen(stat, "r");
-            const char *state =
-                s && fgets(text, sizeof text, s) ? strrchr(text, ')') : NULL;
-            if (s) fclose(s);
-            if (!state || state[2] == 'Z' || state[2] == 'X') break;
-            if (kvm_now() > until) fail_msg("process %ld is still there", pid);
+    const double until = kvm_now() + 5;
+    for (int i = 0; fake_pid(i); i++)
+        while (fake_alive(fake_pid(i))) {
+            if (kvm_now() > until) fail_msg("process %ld is still there", fake_pid(i));
             kvm_sleep(0.01);
         }
-    }
-    if (f) fclose(f);
 }
 
 #endif

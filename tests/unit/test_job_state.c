@@ -496,99 +496,101 @@ static void jobs_of_dead_processes_are_taken_at_once(void **state)
     assert_stale(k.fence);
 }
 
-/* ---- 10,000 random lives ---- Two workers and a reaper at a few jobs, in random
- * order, leases that end at random: a job that has reached its end stays there, one
- * result is committed, tokens grow. */
-static void no_interleaving_turns_a_job_back(void **state)
+/* ---- 10,000 random lives ----
+ * Two workers and a reaper at a few hundred jobs, in random order, with leases that end
+ * at random: a job that has reached its end stays there, one result is committed,
+ * tokens grow. */
+enum { JOBS = 400, STEPS = 10000, HELD = 3 };
+typedef struct lives {
+    kvm_rng r;
+    kvm_catalogue *eyes[2]; /* each worker's connection */
+    kvm_fence held[2][HELD];
+    int64_t tokens[JOBS], first, done;
+    bool ended[JOBS];
+} lives;
+
+static kvm_status live_claim(lives *l, kvm_catalogue *eye, kvm_fence *f, kvm_err *err)
 {
-    (void)state;
-    enum { JOBS = 400, STEPS = 10000, HELD = 3 };
-    const uint64_t seed = 20240607;
-    kvm_rng r = kvm_rng_seed(seed, 0);
-    kvm_catalogue *other;
-    MUST(kvm_catalogue_open(&other, &keep, kvm_str_of(path), NULL, e));
-    kvm_catalogue *const eyes[2] = {c, other};
-    kvm_fence held[2][HELD] = {{{0}}};
-    int64_t tokens[JOBS + 1] = {0}, done = 0;
-    bool ended[JOBS + 1] = {false};
-    int64_t first = 0;
-    for (int i = 0; i < JOBS; i++) {
-        const int64_t id = add(i);
-        if (i == 0) first = id;
-    }
+    kvm_claim k;
+    bool found = false;
+    kvm_arena scratch = keep;
+    const double lease_s = kvm_rng_below(&l->r, 2) ? -1.0 : 60.0;
+    TRY(kvm_job_claim(eye, &k, &found, &scratch, worker, 0, lease_s, err));
+    if (!found) return KVM_OK;
+    const int64_t i = k.fence.job - l->first;
+    assert_in_range(i, 0, JOBS - 1);
+    assert_false(l->ended[i]);
+    assert_true(k.fence.token > l->tokens[i]);
+    l->tokens[i] = k.fence.token;
+    *f = k.fence;
+    return KVM_OK;
+}
+
+static kvm_status live_succeed(lives *l, kvm_catalogue *eye, kvm_fence f, kvm_err *err)
+{
+    const int64_t i = f.job - l->first;
+    const kvm_result result = with_output(A);
+    if (kvm_rng_below(&l->r, 4)) return KVM_OK; /* seldom, or it would soon be over */
+    TRY(kvm_job_succeed(eye, f, &result, err));
+    assert_int_equal(f.token, l->tokens[i]);
+    assert_false(l->ended[i]);
+    l->ended[i] = true;
+    l->done++;
+    return KVM_OK;
+}
+
+static kvm_status live_step(lives *l, kvm_err *err)
+{
     const kvm_err why = {.code = KVM_IO, .msg = "x"};
     const kvm_queue_policy p = {.crash_limit = 1 << 30,
                                 .retry_limit = 1 << 30,
                                 .backoff_s = 1e-6,
                                 .backoff_most_s = 1e-6};
-    const kvm_result result = with_output(A);
+    const int me = (int)kvm_rng_below(&l->r, 2);
+    kvm_catalogue *eye = l->eyes[me];
+    kvm_fence *f = &l->held[me][kvm_rng_below(&l->r, HELD)];
+    const uint64_t what = kvm_rng_below(&l->r, 8);
+    ptrdiff_t reaped;
+    bool cancelling;
+    if (what < 2) return live_claim(l, eye, f, err);
+    if (what == 2) return kvm_jobs_reap(eye, &p, &reaped, err);
+    if (!f->job) return KVM_OK;
+    switch (what) {
+    case 3:
+        return live_succeed(l, eye, *f, err);
+    case 4:
+        return kvm_job_fail(eye, *f, &why, NULL, &p, err);
+    case 5:
+        return kvm_job_crash(eye, *f, KVM_STR("x"), NULL, &p, err);
+    case 6:
+        return kvm_job_release(eye, *f, NULL, err);
+    default:
+        return kvm_job_renew(eye, *f, 60, &cancelling, err);
+    }
+}
+
+static void no_interleaving_turns_a_job_back(void **state)
+{
+    (void)state;
+    lives l = {.r = kvm_rng_seed(20240607, 0), .eyes = {c}};
+    MUST(kvm_catalogue_open(&l.eyes[1], &keep, kvm_str_of(path), NULL, e));
+    l.first = add(0);
+    for (int i = 1; i < JOBS; i++) add(i);
     for (int step = 0; step < STEPS; step++) {
-        const int me = (int)kvm_rng_below(&r, 2);
-        kvm_catalogue *eye = eyes[me];
-        kvm_fence *f = &held[me][kvm_rng_below(&r, HELD)];
-        kvm_arena scratch = keep;
-        kvm_status s = KVM_OK;
         kvm_err err = {0};
-        switch (kvm_rng_below(&r, 8)) {
-        case 0:
-        case 1: {
-            kvm_claim k;
-            bool found = false;
-            s = kvm_job_claim(eye, &k, &found, &scratch, worker, 0,
-                              kvm_rng_below(&r, 2) ? -1.0 : 60.0, &err);
-            if (s || !found) break;
-            const int64_t i = k.fence.job - first;
-            assert_in_range(i, 0, JOBS - 1);
-            assert_false(ended[i]);
-            assert_true(k.fence.token > tokens[i]);
-            tokens[i] = k.fence.token;
-            *f = k.fence;
-            break;
-        }
-        case 2: {
-            ptrdiff_t reaped;
-            s = kvm_jobs_reap(eye, &p, &reaped, &err);
-            break;
-        }
-        case 3: { /* seldom, or it would soon be over */
-            if (!f->job || kvm_rng_below(&r, 4)) break;
-            const int64_t i = f->job - first;
-            s = kvm_job_succeed(eye, *f, &result, &err);
-            if (s) break;
-            assert_int_equal(f->token, tokens[i]);
-            assert_false(ended[i]);
-            ended[i] = true;
-            done++;
-            break;
-        }
-        case 4:
-            if (f->job) s = kvm_job_fail(eye, *f, &why, NULL, &p, &err);
-            break;
-        case 5:
-            if (f->job) s = kvm_job_crash(eye, *f, KVM_STR("x"), NULL, &p, &err);
-            break;
-        case 6:
-            if (f->job) s = kvm_job_release(eye, *f, NULL, &err);
-            break;
-        default: {
-            bool cancelling;
-            if (f->job) s = kvm_job_renew(eye, *f, 60, &cancelling, &err);
-        }
-        }
-        if (s && s != KVM_LOST)
-            fail_msg("seed %llu step %d: %s", (unsigned long long)seed, step, err.msg);
-        if (step % 100) continue;
-        for (int i = 0; i < JOBS; i++) {
+        const kvm_status s = live_step(&l, &err);
+        if (s && s != KVM_LOST) fail_msg("step %d: %s", step, err.msg);
+        for (int i = 0; i < JOBS && step % 100 == 0; i++) {
             kvm_job_state now;
-            MUST(kvm_job_state_of(c, first + i, &now, e));
-            assert_int_equal(now == KVM_STATE_SUCCEEDED, ended[i]);
+            MUST(kvm_job_state_of(c, l.first + i, &now, e));
+            assert_int_equal(now == KVM_STATE_SUCCEEDED, l.ended[i]);
         }
     }
-    assert_in_range(done, 20, JOBS - 1);
-    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM artefact"), done);
+    assert_in_range(l.done, 20, JOBS - 1);
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM artefact"), l.done);
     assert_int_equal(
         kvm_test_number(path, "SELECT COUNT(*) FROM job WHERE state='succeeded'"),
-        done);
+        l.done);
 }
 
 /* The reaper has seen that a job's worker is gone; before it writes, that worker
