@@ -283,7 +283,7 @@ static kvm_status leave(kvm_db *db, const job *was, const job *j, const char *ou
     TRY(kvm_db_exec(db, KVM_SQL_ATTEMPT_END,
                     KVM_ARGS(kvm_cell_i(was->id), kvm_cell_i(was->token),
                              kvm_cell_c(outcome), kvm_cell_i(j->status),
-                             kvm_cell_s(j->message), kvm_cell_s(r->log)),
+                             kvm_cell_s(j->message)),
                     NULL, err));
     const kvm_state_class to = kvm_state_class_of(j->state);
     if (to == KVM_CLASS_DONE) TRY(wait_less(db, j->id, scratch, err));

@@ -87,7 +87,7 @@ typedef struct kvm_claim_input {
     int64_t bytes;
 } kvm_claim_input;
 typedef struct kvm_claim {
-    kvm_fence fence;
+    kvm_fence fence; /* the attempt's log is HOME/logs/<job>-<token>.log */
     int64_t run;
     int attempt; /* 1, 2 … */
     int kind, version;
@@ -142,8 +142,7 @@ typedef struct kvm_result_event {
     kvm_str what, text;
 } kvm_result_event;
 
-/* What an attempt leaves. On any end but success only the events and the log are
- * kept. */
+/* What an attempt leaves. On any end but success only the events are kept. */
 typedef struct kvm_result {
     const kvm_result_artefact *artefacts;
     ptrdiff_t artefact_count;
@@ -155,7 +154,6 @@ typedef struct kvm_result {
     ptrdiff_t timing_count;
     const kvm_result_event *events;
     ptrdiff_t event_count;
-    kvm_str log; /* path of the attempt's log, relative to the home */
     kvm_str key; /* of a timed job: computed by the worker */
 } kvm_result;
 

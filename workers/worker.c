@@ -279,7 +279,6 @@ static void settle(kvm_worker *w, kvm_work *k, kvm_child_end end, char how[128])
         k->records = (kvm_records){0};
         if (err.code == KVM_FORMAT) snprintf(how, 128, "%.127s", err.msg);
     }
-    k->records.result.log = k->log;
     for (ptrdiff_t i = 0; i < k->records.verified_count; i++)
         kvm_store_trust(w->store, k->records.verified[i].at);
     const kvm_err *verdict = k->records.ended ? &k->records.end : NULL;

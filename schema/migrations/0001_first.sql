@@ -124,10 +124,10 @@ CREATE TABLE attempt (
     worker_id   BIGINT NOT NULL REFERENCES worker(id),
     started_at  DOUBLE PRECISION NOT NULL,
     ended_at    DOUBLE PRECISION,
-    outcome     TEXT,                        -- the state it led to, 'crashed', 'lost' or 'released'
+    outcome     TEXT,                        -- the state it led to, or retry, crashed, released
     status      BIGINT,
     message     TEXT,
-    log         TEXT,                        -- path below the home
+    log         TEXT NOT NULL,               -- path below the home
     UNIQUE (job_id, token)
 );
 
