@@ -7,6 +7,8 @@
 #include <ftw.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "scheduler/submit.h"
@@ -30,11 +32,13 @@ static inline int kvm_test_remove(const char *path, const struct stat *st, int t
     return remove(path);
 }
 
-/* an empty folder build/tmp/<name>; static text */
+/* an empty folder build/tmp/<name>-<build>; static text */
 static inline const char *kvm_test_home(const char *name)
 {
     static char path[256];
-    snprintf(path, sizeof path, "build/tmp/%s", name);
+    const char *build = getenv("KVM_BUILD"); /* other builds may be tested meanwhile */
+    const char *slash = build ? strrchr(build, '/') : NULL;
+    snprintf(path, sizeof path, "build/tmp/%s-%.64s", name, slash ? slash + 1 : "");
     nftw(path, kvm_test_remove, 16, FTW_DEPTH | FTW_PHYS);
     MUST(kvm_dir_make(kvm_str_of(path), e));
     return path;
