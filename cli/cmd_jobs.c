@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "cli/open.h"
 #include "reports/table.h"
@@ -142,6 +143,51 @@ static kvm_status retry(kvm_cli *cli, kvm_err *err)
     return kvm_job_retry(c, id, err);
 }
 
+/* "succeeded 12, running 1": how many jobs stand in each state; false when none can go on */
+static bool count_states(const json_t *rows, kvm_text *line)
+{
+    bool open = false;
+    for (int st = 0; st < KVM_STATE_COUNT; st++) {
+        const char *name = kvm_state_name((kvm_job_state)st);
+        size_t i;
+        json_t *row;
+        ptrdiff_t n = 0;
+        json_array_foreach(rows, i, row) n +=
+            strcmp(json_string_value(json_object_get(row, "state")), name) == 0;
+        if (n) kvm_text_addf(line, "%s%s %td", line->len ? ", " : "", name, n);
+        const kvm_state_class class = kvm_state_class_of((kvm_job_state)st);
+        open |= n && (class == KVM_CLASS_WAITING || class == KVM_CLASS_LIVE);
+    }
+    return open;
+}
+
+/* a line whenever something changed, until nothing waits or runs */
+static kvm_status watch(kvm_cli *cli, kvm_err *err)
+{
+    kvm_catalogue *c;
+    kvm_text last = {0};
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    for (bool open = true; open;) {
+        kvm_arena each = {0};
+        kvm_text line = {0};
+        json_t *rows;
+        TRY(kvm_arena_init(&each, (size_t)1 << 32, err));
+        const kvm_status s =
+            kvm_catalogue_view(c, &rows, &each, "v_queue", NULL, 0, 0, err);
+        if (s) return kvm_arena_free(&each), s;
+        open = count_states(rows, &line);
+        if (!kvm_str_eq(kvm_text_str(&line), kvm_text_str(&last)))
+            printf("%.*s\n", KVM_STR_ARG(kvm_text_str(&line)));
+        fflush(stdout);
+        kvm_text_free(&last);
+        last = line;
+        kvm_arena_free(&each);
+        if (open) kvm_sleep(1);
+    }
+    kvm_text_free(&last);
+    return KVM_OK;
+}
+
 typedef struct verb {
     const char *name;
     kvm_status (*run)(kvm_cli *cli, kvm_err *err);
@@ -160,9 +206,9 @@ static kvm_status dispatch(kvm_cli *cli, const verb *verbs, ptrdiff_t n, kvm_err
 
 static kvm_status jobs(kvm_cli *cli, kvm_err *err)
 {
-    static const verb verbs[] = {{"list", list},     {"show", show},
-                                 {"logs", logs},     {"artefacts", artefacts},
-                                 {"cancel", cancel}, {"retry", retry}};
+    static const verb verbs[] = {
+        {"list", list},           {"show", show},     {"logs", logs},  {"watch", watch},
+        {"artefacts", artefacts}, {"cancel", cancel}, {"retry", retry}};
     return dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }
 
@@ -206,6 +252,11 @@ static const kvm_option list_options[] = {
     {KVM_OPT_LIMIT, "limit", "N", "at most so many rows"},
     {0},
 };
+static const kvm_option pairs_options[] = {
+    {KVM_OPT_LIMIT, "limit", "N", "at most so many rows"},
+    {0},
+};
 const kvm_command kvm_command_jobs = {"jobs", list_options, jobs};
-const kvm_command kvm_command_pairs = {"pairs", list_options, pairs};
+const kvm_command kvm_command_pairs = {"pairs", pairs_options, pairs};
+const kvm_command kvm_command_init = {"init", NULL, migrate};
 const kvm_command kvm_command_migrate = {"migrate", NULL, migrate};
