@@ -178,9 +178,9 @@ bench: $(BENCHES)
 .PHONY: run real
 run: $(BIN)
 	@$(B)/kvmill run tests/zoo/pair.yaml
-## real: the whole job on two checkpoints of yours: make real SRC=DIR TGT=DIR
+## real: the whole job on two checkpoints of yours: make real SRC=DIR TGT=DIR [TEXT=FILE]
 real: $(BIN)
-	@scripts/real $(B)/kvmill '$(SRC)' '$(TGT)'
+	@scripts/real $(B)/kvmill '$(SRC)' '$(TGT)' '$(TEXT)'
 
 ## deps: install the Debian packages that are missing
 .PHONY: deps
@@ -205,14 +205,15 @@ format:
 compile_commands.json: Makefile FORCE
 	@scripts/compile_commands '$(CC) $(CPPFLAGS) $(CFLAGS) -c' $(ALL_SRC) > $@
 
-## install: DESTDIR= prefix=/usr/local
+## install: the program, its suites, manual and completion (DESTDIR= prefix=/usr/local)
 .PHONY: install clean help
+SHARE = $(DESTDIR)$(prefix)/share
 install: $(BIN)
 	install -Dm755 $(B)/kvmill '$(DESTDIR)$(prefix)/bin/kvmill'
-	@for p in $(wildcard doc/*.1); do \
-	    install -Dm644 $$p '$(DESTDIR)$(prefix)/share/man/man1/'$${p#doc/}; done
-	@for p in $(wildcard jobs/suites/*); do \
-	    install -Dm644 $$p '$(DESTDIR)$(prefix)/share/kvmill/'$${p#jobs/}; done
+	install -Dm644 doc/kvmill.1 '$(SHARE)/man/man1/kvmill.1'
+	install -Dm644 completions/kvmill.bash '$(SHARE)/bash-completion/completions/kvmill'
+	install -d '$(SHARE)/kvmill/suites'
+	install -m644 jobs/suites/* '$(SHARE)/kvmill/suites'
 ## clean: remove build/
 clean:
 	rm -rf build

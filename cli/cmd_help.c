@@ -31,6 +31,12 @@ static void print_options(const kvm_option *o)
     }
 }
 
+/* `report` is a step too, but as a word it means the command */
+static bool is_step(const char *kind)
+{
+    return kvm_command_find(kvm_str_of(kind)) == &kvm_command_step;
+}
+
 static void print_all(void)
 {
     printf("kvmill - translators between the KV caches of language models\n\n"
@@ -39,7 +45,8 @@ static void print_all(void)
         printf("  %-10s %s\n", rows[i].name, rows[i].help);
     printf("\none step at a time, on files (PARAMS.yaml --out DIR [INPUT=FILE...]):\n");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        printf("  %-10s %s\n", kinds[i].name, kinds[i].help);
+        if (is_step(kinds[i].name))
+            printf("  %-10s %s\n", kinds[i].name, kinds[i].help);
     printf("\ncommon options:\n");
     print_options(kvm_common_options);
     printf("\nexit codes: 0 done, 1 failed work, 2 bad usage or input, 3 gate not met, "
@@ -109,8 +116,98 @@ static kvm_status print_command(kvm_str name, kvm_err *err)
     return KVM_OK;
 }
 
+/* ---- as data ---- */
+
+static json_t *options_json(const kvm_option *o)
+{
+    json_t *list = json_array();
+    for (; o && o->name; o++)
+        json_array_append_new(list,
+                              json_pack("{s:s++, s:s?, s:s}", "option", "--", o->name,
+                                        "", "value", o->value, "help", o->help));
+    return list;
+}
+
+/* "list | show ID": the words that may stand first */
+static json_t *verbs_json(const char *args)
+{
+    json_t *list = json_array();
+    kvm_str rest = kvm_str_of(args), one, word, tail;
+    while (rest.len > 0) {
+        kvm_str_cut(rest, '|', &one, &rest);
+        kvm_str_cut(kvm_str_trim(one), ' ', &word, &tail);
+        if (word.len > 0 && word.at[0] >= 'a' && word.at[0] <= 'z')
+            json_array_append_new(list, json_stringn(word.at, (size_t)word.len));
+    }
+    return list;
+}
+
+static json_t *words_json(const char *const *words)
+{
+    json_t *list = json_array();
+    for (; words && *words; words++) json_array_append_new(list, json_string(*words));
+    return list;
+}
+
+static json_t *fields_json(const kvm_field *f)
+{
+    json_t *list = json_array();
+    for (; f && f->key; f++) {
+        json_t *row =
+            json_pack("{s:s, s:s, s:b, s:s}", "key", f->key, "type", type_name(f->type),
+                      "required", f->required, "help", f->help);
+        if (f->inside) json_object_set_new(row, "keys", fields_json(f->inside));
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
+static json_t *commands_json(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:o, s:o}", "command", rows[i].name,
+                            "arguments", rows[i].args, "help", rows[i].help, "verbs",
+                            verbs_json(rows[i].args), "options",
+                            options_json(
+                                kvm_command_find(kvm_str_of(rows[i].name))->options)));
+    return list;
+}
+
+static json_t *steps_json(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        kvm_kind_id id;
+        if (!is_step(kinds[i].name) ||
+            kvm_job_kind_find(kvm_str_of(kinds[i].name), &id))
+            continue;
+        const kvm_job_kind *kind = kvm_job_kind_of(id);
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "command", kinds[i].name,
+                      "arguments", "PARAMS.yaml --out DIR [INPUT=FILE...]", "help",
+                      kinds[i].help, "parameters", fields_json(kind->params), "inputs",
+                      words_json(kind->inputs), "outputs", words_json(kind->outputs),
+                      "options", options_json(kvm_command_step.options)));
+    }
+    return list;
+}
+
+static kvm_status print_json(kvm_cli *cli, kvm_err *err)
+{
+    return kvm_cli_print_json(cli,
+                              json_pack("{s:o, s:o, s:o, s:o}", "commands",
+                                        commands_json(), "steps", steps_json(),
+                                        "options", options_json(kvm_common_options),
+                                        "spec", fields_json(kvm_spec_fields)),
+                              err);
+}
+
 static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
+    if (kvm_cli_has(cli, KVM_OPT_JSON)) return print_json(cli, err);
     if (cli->arg_count == 0) {
         print_all();
         return KVM_OK;
