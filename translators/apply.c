@@ -7,101 +7,79 @@
 #include "translators/select.h"
 
 enum {
-    BLOCK_TOKENS = 1024, /* a weight is packed once per block: measured in RESULTS.md */
+    BLOCK_TOKENS = 512, /* 128 .. 512 are alike; pool calls are fewer: RESULTS.md */
     ROWS_PER_PART = 64,
 };
 
 /* ---- one step ---- */
 
-kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
-                            const kvm_step *s, kvm_err *err)
+/* columns of source i that group g reads */
+static kvm_piece piece_of(const kvm_step *s, const kvm_rows_at *x, ptrdiff_t i,
+                          ptrdiff_t g, ptrdiff_t target_heads)
 {
-    *r = (kvm_ready){.step = s, .parts = s->map == KVM_MAP_MLP ? 3 : 1};
-    r->weight = kvm_new(keep, kvm_weight *, r->parts * s->groups);
-    if (!r->weight) return kvm_nomem(err, keep);
-    for (ptrdiff_t p = 0; p < r->parts; p++)
-        for (ptrdiff_t g = 0; g < s->groups; g++) {
-            const kvm_tensor *w = &s->weight[p];
-            const ptrdiff_t rows = w->dim[1], cols = w->dim[2];
-            char *from = (char *)w->data +
-                         g * rows * cols * (ptrdiff_t)kvm_dtype_block_bytes(w->dtype);
-            TRY(kvm_weight_new(&r->weight[p * s->groups + g], keep, c,
-                               kvm_view2(from, w->dtype, rows, cols),
-                               s->bias[p] + g * rows, err));
-        }
-    return KVM_OK;
-}
-
-typedef struct gather_job {
-    const float *x;
-    ptrdiff_t ldx, n, pieces, width; /* width of the gathered row */
-    const ptrdiff_t *at, *size;      /* (pieces) in a row of x */
-    float *out;
-} gather_job;
-
-static void gather_part(void *ctx, ptrdiff_t part, int thread)
-{
-    (void)thread;
-    const gather_job *j = ctx;
-    const ptrdiff_t from = part * ROWS_PER_PART;
-    const ptrdiff_t end = from + ROWS_PER_PART < j->n ? from + ROWS_PER_PART : j->n;
-    for (ptrdiff_t t = from; t < end; t++) {
-        float *to = j->out + t * j->width;
-        for (ptrdiff_t i = 0; i < j->pieces; i++) {
-            memcpy(to, j->x + t * j->ldx + j->at[i], sizeof *to * (size_t)j->size[i]);
-            to += j->size[i];
-        }
+    const kvm_row_shape r = x->shape[s->source[i]];
+    kvm_piece p = {.column = x->at[s->source[i]], .width = r.heads * r.dim};
+    if (s->head_matched) {
+        p.column += kvm_matched_head(g, r.heads, target_heads) * r.dim;
+        p.width = r.dim;
     }
+    return p;
 }
 
-/* the pieces of a row of x that group g of the step reads; true when they are one run */
-static bool pieces_of(const kvm_step *s, const kvm_rows_at *x, ptrdiff_t g,
-                      ptrdiff_t target_heads, ptrdiff_t *at, ptrdiff_t *size)
+/* group g of weight `part` as (out, in) */
+static kvm_tensor group_of(const kvm_step *s, int part, ptrdiff_t g)
 {
-    bool run = true;
-    for (ptrdiff_t i = 0; i < s->sources; i++) {
-        const kvm_row_shape r = x->shape[s->source[i]];
-        at[i] = x->at[s->source[i]];
-        size[i] = r.heads * r.dim;
-        if (s->head_matched) {
-            at[i] += kvm_matched_head(g, r.heads, target_heads) * r.dim;
-            size[i] = r.dim;
-        }
-        run = run && (i == 0 || at[i] == at[i - 1] + size[i - 1]);
-    }
-    return run;
+    const kvm_tensor *w = &s->weight[part];
+    char *from = (char *)w->data +
+                 g * w->dim[1] * w->dim[2] * (ptrdiff_t)kvm_dtype_block_bytes(w->dtype);
+    return kvm_view2(from, w->dtype, w->dim[1], w->dim[2]);
 }
 
-/* rows of x as one matrix (n, inputs): in place when they are one run, else gathered */
-static kvm_tensor inputs_of(kvm_compute *c, const kvm_ready *r, const kvm_rows_at *x,
-                            ptrdiff_t g, ptrdiff_t target_heads, ptrdiff_t n,
-                            kvm_apply_room *room)
+static kvm_status ready_group(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
+                              const kvm_rows_at *x, ptrdiff_t g, ptrdiff_t target_heads,
+                              kvm_err *err)
 {
     const kvm_step *s = r->step;
-    if (pieces_of(s, x, g, target_heads, room->at, room->size)) {
-        kvm_tensor t = kvm_view2(x->rows + room->at[0], KVM_F32, n, s->inputs);
-        t.stride[0] = x->ld;
-        return t;
+    const kvm_tensor whole = group_of(s, 0, g);
+    kvm_piece *p = r->piece[g] = kvm_new(keep, kvm_piece, s->sources);
+    if (!p) return kvm_nomem(err, keep);
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < s->sources; i++) { /* neighbours in x become one piece */
+        const kvm_piece q = piece_of(s, x, i, g, target_heads);
+        if (n > 0 && p[n - 1].column + p[n - 1].width == q.column)
+            p[n - 1].width += q.width;
+        else
+            p[n++] = q;
     }
-    const kvm_tensor out = kvm_view2(room->gathered, KVM_F32, n, s->inputs);
-    /* neighbours often read the same layers */
-    const bool same =
-        !s->head_matched && room->held == s->sources &&
-        memcmp(room->source, s->source, sizeof *s->source * (size_t)s->sources) == 0;
-    if (same) return out;
-    gather_job j = {.x = x->rows,
-                    .ldx = x->ld,
-                    .n = n,
-                    .pieces = s->sources,
-                    .width = s->inputs,
-                    .at = room->at,
-                    .size = room->size,
-                    .out = room->gathered};
-    kvm_pool_run(kvm_compute_pool(c), (n + ROWS_PER_PART - 1) / ROWS_PER_PART,
-                 gather_part, &j);
-    room->held = s->head_matched ? 0 : s->sources;
-    memcpy(room->source, s->source, sizeof *s->source * (size_t)s->sources);
-    return out;
+    kvm_tensor w = whole;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        w.dim[1] = p[i].width;
+        TRY(kvm_weight_new(&p[i].weight, keep, c, w,
+                           i == 0 ? s->bias[0] + g * whole.dim[0] : NULL, err));
+        w.data = (char *)w.data + p[i].width * kvm_dtype_block_bytes(w.dtype);
+    }
+    r->pieces[g] = n;
+    if (s->map == KVM_MAP_RIDGE) return KVM_OK;
+    TRY(kvm_weight_new(&r->weight2[g], keep, c, group_of(s, 1, g),
+                       s->bias[1] + g * s->hidden, err));
+    return kvm_weight_new(&r->weight3[g], keep, c, group_of(s, 2, g),
+                          s->bias[2] + g * s->weight[2].dim[1], err);
+}
+
+kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
+                            const kvm_step *s, const kvm_rows_at *x,
+                            ptrdiff_t target_heads, kvm_err *err)
+{
+    *r = (kvm_ready){.step = s,
+                     .pieces = kvm_new(keep, ptrdiff_t, s->groups),
+                     .piece = kvm_new(keep, kvm_piece *, s->groups),
+                     .weight2 = kvm_new(keep, kvm_weight *, s->groups),
+                     .weight3 = kvm_new(keep, kvm_weight *, s->groups)};
+    if (!r->pieces || !r->piece || !r->weight2 || !r->weight3)
+        return kvm_nomem(err, keep);
+    for (ptrdiff_t g = 0; g < s->groups; g++)
+        TRY(ready_group(r, keep, c, x, g, target_heads, err));
+    return KVM_OK;
 }
 
 typedef struct relu_job {
@@ -120,62 +98,60 @@ static void relu_part(void *ctx, ptrdiff_t part, int thread)
         j->x[i] = j->x[i] > 0 ? j->x[i] : 0;
 }
 
-static kvm_status hidden_layer(kvm_compute *c, kvm_tensor y, kvm_tensor x,
-                               const kvm_weight *w, kvm_err *err)
+static void relu(kvm_compute *c, kvm_tensor x)
 {
-    TRY(kvm_op_linear(c, y, x, w, false, err));
-    relu_job j = {y.data, kvm_tensor_count(&y)};
+    relu_job j = {x.data, kvm_tensor_count(&x)};
     kvm_pool_run(kvm_compute_pool(c), (j.n + RELU_PART - 1) / RELU_PART, relu_part, &j);
+}
+
+/* y = sum over the pieces of x_piece W_piece^T + bias */
+static kvm_status first_layer(kvm_compute *c, const kvm_ready *r, const kvm_rows_at *x,
+                              ptrdiff_t g, ptrdiff_t n, kvm_tensor y, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < r->pieces[g]; i++) {
+        const kvm_piece *p = &r->piece[g][i];
+        kvm_tensor in = kvm_view2(x->rows + p->column, KVM_F32, n, p->width);
+        in.stride[0] = x->ld;
+        TRY(kvm_op_linear(c, y, in, p->weight, i > 0, err));
+    }
     return KVM_OK;
 }
 
 kvm_status kvm_apply__step(kvm_compute *c, const kvm_ready *r, const kvm_rows_at *x,
-                           ptrdiff_t target_heads, ptrdiff_t n, float *y, ptrdiff_t ldy,
-                           kvm_apply_room *room, kvm_apply_times *times, kvm_err *err)
+                           ptrdiff_t n, float *y, ptrdiff_t ldy, float *const hidden[2],
+                           kvm_err *err)
 {
     const kvm_step *s = r->step;
     const ptrdiff_t out = s->outputs / s->groups;
     for (ptrdiff_t g = 0; g < s->groups; g++) {
-        const double start = kvm_now();
-        kvm_tensor in = inputs_of(c, r, x, g, target_heads, n, room);
-        const double gathered = kvm_now();
         kvm_tensor to = kvm_view2(y + g * out, KVM_F32, n, out);
         to.stride[0] = ldy;
-        kvm_weight *const *w = r->weight + g;
-        if (s->map == KVM_MAP_MLP) {
-            const kvm_tensor h1 = kvm_view2(room->hidden[0], KVM_F32, n, s->hidden);
-            const kvm_tensor h2 = kvm_view2(room->hidden[1], KVM_F32, n, s->hidden);
-            TRY(hidden_layer(c, h1, in, w[0], err));
-            TRY(hidden_layer(c, h2, h1, w[s->groups], err));
-            in = h2;
-            w += 2 * s->groups;
+        if (s->map == KVM_MAP_RIDGE) {
+            TRY(first_layer(c, r, x, g, n, to, err));
+            continue;
         }
-        TRY(kvm_op_linear(c, to, in, w[0], false, err));
-        times->gather += gathered - start;
-        times->map += kvm_now() - gathered;
+        const kvm_tensor h1 = kvm_view2(hidden[0], KVM_F32, n, s->hidden);
+        const kvm_tensor h2 = kvm_view2(hidden[1], KVM_F32, n, s->hidden);
+        TRY(first_layer(c, r, x, g, n, h1, err));
+        relu(c, h1);
+        TRY(kvm_op_linear(c, h2, h1, r->weight2[g], false, err));
+        relu(c, h2);
+        TRY(kvm_op_linear(c, to, h2, r->weight3[g], false, err));
     }
     return KVM_OK;
 }
 
-kvm_status kvm_apply__room(kvm_apply_room *room, kvm_arena *keep, const kvm_step *steps,
-                           ptrdiff_t count, ptrdiff_t n, kvm_err *err)
+kvm_status kvm_apply__hidden(float *hidden[2], kvm_arena *keep, const kvm_step *steps,
+                             ptrdiff_t count, ptrdiff_t n, kvm_err *err)
 {
-    ptrdiff_t inputs = 1, sources = 1, hidden = 1;
-    for (ptrdiff_t i = 0; i < count; i++) {
-        inputs = steps[i].inputs > inputs ? steps[i].inputs : inputs;
-        sources = steps[i].sources > sources ? steps[i].sources : sources;
-        if (steps[i].map == KVM_MAP_MLP && steps[i].hidden > hidden)
-            hidden = steps[i].hidden;
+    ptrdiff_t widest = 0;
+    for (ptrdiff_t i = 0; i < count; i++)
+        if (steps[i].map == KVM_MAP_MLP && steps[i].hidden > widest)
+            widest = steps[i].hidden;
+    for (int i = 0; i < 2; i++) {
+        hidden[i] = kvm_new_raw(keep, float, n *widest);
+        if (!hidden[i]) return kvm_nomem(err, keep);
     }
-    *room = (kvm_apply_room){.gathered = kvm_new_raw(keep, float, n *inputs),
-                             .hidden = {kvm_new_raw(keep, float, n *hidden),
-                                        kvm_new_raw(keep, float, n *hidden)},
-                             .at = kvm_new(keep, ptrdiff_t, sources),
-                             .size = kvm_new(keep, ptrdiff_t, sources),
-                             .source = kvm_new(keep, int32_t, sources)};
-    if (!room->gathered || !room->hidden[0] || !room->hidden[1] || !room->at ||
-        !room->size || !room->source)
-        return kvm_nomem(err, keep);
     return KVM_OK;
 }
 
@@ -187,6 +163,7 @@ typedef struct pass {
     const kvm_row_shape *from, *to; /* (Ls), (Lt) */
     ptrdiff_t *at;             /* (Ls) column of each layer that is read; -1: none */
     ptrdiff_t width, to_width; /* of all layers read, of all target layers */
+    ptrdiff_t ld, to_ld;       /* from row to row of x and y */
     kvm_ready *ready;          /* (Lt) */
     bool strip, rotate;
     kvm_rope from_rope, to_rope;
@@ -198,10 +175,18 @@ struct kvm_apply {
     const kvm_model *source, *target;
     pass pass[2];
     ptrdiff_t block;
-    float *x, *y, *out; /* (block, width), (block, to_width), (block, widest layer) */
+    float *x, *y, *out; /* (block, ld), (block, to_ld), (block, widest layer) */
     int32_t *position;  /* (block) */
-    kvm_apply_room room;
+    float *hidden[2];   /* (block, widest hidden layer) */
 };
+
+/* Rows whole pages apart would meet in one set of the first-level cache: a line between
+ * them is worth a tenth of the products' time. */
+static ptrdiff_t pitch_of(ptrdiff_t width)
+{
+    enum { LINE = 16 };
+    return (width + LINE - 1) / LINE * LINE + LINE;
+}
 
 static kvm_status plan_pass(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err)
 {
@@ -214,7 +199,6 @@ static kvm_status plan_pass(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err
     if (!p->at || !p->ready) return kvm_nomem(err, keep);
     for (ptrdiff_t l = 0; l < t->target.layers; l++) {
         const kvm_step *s = &t->steps[2 * l + v];
-        TRY(kvm_apply__ready(&p->ready[l], keep, a->c, s, err));
         for (ptrdiff_t i = 0; i < s->sources; i++) p->at[s->source[i]] = 1;
         p->to_width += s->outputs;
     }
@@ -223,6 +207,12 @@ static kvm_status plan_pass(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err
         p->at[l] = used ? p->width : -1;
         p->width += used ? p->from[l].heads * p->from[l].dim : 0;
     }
+    p->ld = pitch_of(p->width);
+    p->to_ld = pitch_of(p->to_width);
+    const kvm_rows_at x = {.at = p->at, .shape = p->from};
+    for (ptrdiff_t l = 0; l < t->target.layers; l++)
+        TRY(kvm_apply__ready(&p->ready[l], keep, a->c, &t->steps[2 * l + v], &x,
+                             p->to[l].heads, err));
     if (v) return KVM_OK;
     p->from_rope =
         kvm_model_object(a->source, kvm_model_find_object(a->source, p->object, 0))
@@ -251,8 +241,8 @@ kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
         pass *p = &a->pass[i];
         p->object = i ? KVM_OBJECT_V : KVM_OBJECT_K;
         TRY(plan_pass(a, p, keep, err));
-        width = p->width > width ? p->width : width;
-        to_width = p->to_width > to_width ? p->to_width : to_width;
+        width = p->ld > width ? p->ld : width;
+        to_width = p->to_ld > to_width ? p->to_ld : to_width;
         for (ptrdiff_t l = 0; l < t->target.layers; l++) {
             const ptrdiff_t w = p->to[l].heads * p->to[l].dim;
             layer = w > layer ? w : layer;
@@ -263,7 +253,7 @@ kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
     a->out = kvm_new_raw(keep, float, a->block *layer);
     a->position = kvm_new(keep, int32_t, a->block);
     if (!a->x || !a->y || !a->out || !a->position) return kvm_nomem(err, keep);
-    TRY(kvm_apply__room(&a->room, keep, t->steps, t->count, a->block, err));
+    TRY(kvm_apply__hidden(a->hidden, keep, t->steps, t->count, a->block, err));
     *out = a;
     return KVM_OK;
 }
@@ -299,7 +289,7 @@ static kvm_status read_layers(kvm_apply *a, const pass *p, const kvm_cache *from
 {
     for (ptrdiff_t l = 0; l < a->t->source.layers; l++) {
         if (p->at[l] < 0) continue;
-        read_job j = {.from = first, .n = n, .ld = p->width, .out = a->x + p->at[l]};
+        read_job j = {.from = first, .n = n, .ld = p->ld, .out = a->x + p->at[l]};
         TRY(kvm_cache_view(from, kvm_model_find_object(a->source, p->object, l),
                            &j.view, err));
         kvm_pool_run(kvm_compute_pool(a->c), (n + ROWS_PER_PART - 1) / ROWS_PER_PART,
@@ -352,7 +342,7 @@ static kvm_status inject(kvm_apply *a, const pass *p, kvm_cache *to, ptrdiff_t f
     ptrdiff_t column = 0;
     for (ptrdiff_t l = 0; l < a->t->target.layers; l++) {
         const ptrdiff_t w = p->to[l].heads * p->to[l].dim;
-        copy_job j = {a->y + column, a->out, n, p->to_width, w};
+        copy_job j = {a->y + column, a->out, n, p->to_ld, w};
         kvm_pool_run(kvm_compute_pool(a->c), (n + ROWS_PER_PART - 1) / ROWS_PER_PART,
                      copy_part, &j);
         TRY(kvm_inject_rows(to, kvm_model_find_object(a->target, p->object, l),
@@ -368,25 +358,26 @@ static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_cache *from,
 {
     const kvm_translator *t = a->t;
     for (ptrdiff_t i = 0; i < n; i++) a->position[i] = (int32_t)(first + i);
-    a->room.held = 0;
     double start = kvm_now(), now;
     TRY(read_layers(a, p, from, first, n, err));
     times->read += (now = kvm_now()) - start;
     start = now;
     if (p->strip)
-        TRY(rotate_layers(a, a->x, p->width, p->from, p->at, t->source.layers, n,
+        TRY(rotate_layers(a, a->x, p->ld, p->from, p->at, t->source.layers, n,
                           &p->from_rope, true, err));
-    times->strip += kvm_now() - start;
-    const kvm_rows_at x = {a->x, p->width, p->at, p->from};
+    times->strip += (now = kvm_now()) - start;
+    start = now;
+    const kvm_rows_at x = {a->x, p->ld, p->at, p->from};
     ptrdiff_t column = 0;
     for (ptrdiff_t l = 0; l < t->target.layers; l++) {
-        TRY(kvm_apply__step(a->c, &p->ready[l], &x, p->to[l].heads, n, a->y + column,
-                            p->to_width, &a->room, times, err));
+        TRY(kvm_apply__step(a->c, &p->ready[l], &x, n, a->y + column, p->to_ld,
+                            a->hidden, err));
         column += p->to[l].heads * p->to[l].dim;
     }
-    start = kvm_now();
+    times->map += (now = kvm_now()) - start;
+    start = now;
     if (p->rotate)
-        TRY(rotate_layers(a, a->y, p->to_width, p->to, NULL, t->target.layers, n,
+        TRY(rotate_layers(a, a->y, p->to_ld, p->to, NULL, t->target.layers, n,
                           &p->to_rope, false, err));
     times->rotate += (now = kvm_now()) - start;
     start = now;
@@ -453,11 +444,6 @@ kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
     const kvm_space space = v                             ? KVM_SPACE_V
                             : t->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
                                                           : KVM_SPACE_K;
-    kvm_ready ready;
-    kvm_apply_room room;
-    kvm_apply_times times = {0};
-    TRY(kvm_apply__ready(&ready, &scratch, c, s, err));
-    TRY(kvm_apply__room(&room, &scratch, s, 1, BLOCK_TOKENS, err));
     ptrdiff_t *at = kvm_new(&scratch, ptrdiff_t, t->source.layers), width = 0;
     if (!at) return kvm_nomem(err, &scratch);
     const kvm_row_shape *shape = v ? t->source.v : t->source.k;
@@ -476,18 +462,22 @@ kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
         at[s->source[l]] = width;
         width += want.heads * want.dim;
     }
-    float *x = kvm_new_raw(&scratch, float, BLOCK_TOKENS *width);
-    if (!x) return kvm_nomem(err, &scratch);
-    const ptrdiff_t heads = kvm_step__shape(&t->target, s->object)[s->layer].heads;
+    kvm_ready ready;
+    float *hidden[2];
+    kvm_rows_at x = {kvm_new_raw(&scratch, float, BLOCK_TOKENS *width), width, at,
+                     shape};
+    if (!x.rows) return kvm_nomem(err, &scratch);
+    TRY(kvm_apply__ready(&ready, &scratch, c, s, &x,
+                         kvm_step__shape(&t->target, s->object)[s->layer].heads, err));
+    TRY(kvm_apply__hidden(hidden, &scratch, s, 1, BLOCK_TOKENS, err));
     for (ptrdiff_t first = 0; first < n; first += BLOCK_TOKENS) {
         const ptrdiff_t m = n - first < BLOCK_TOKENS ? n - first : BLOCK_TOKENS;
         for (ptrdiff_t l = 0; l < s->sources; l++)
             TRY(kvm_rows_read(c, source, space, s->source[l], 1, first,
-                              index ? index + first : NULL, m, x + at[s->source[l]],
-                              width, err));
-        room.held = 0;
-        TRY(kvm_apply__step(c, &ready, &(kvm_rows_at){x, width, at, shape}, heads, m,
-                            out + first * s->outputs, s->outputs, &room, &times, err));
+                              index ? index + first : NULL, m,
+                              x.rows + at[s->source[l]], width, err));
+        TRY(kvm_apply__step(c, &ready, &x, m, out + first * s->outputs, s->outputs,
+                            hidden, err));
     }
     return KVM_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Tokens go through in blocks that stay in the second-level cache: read the needed source
  * layers from the cache views, strip the rotary of all of them in one call, then per
- * target layer one matrix product over its gathered source rows, one rotation of all
+ * target layer one product per source layer, read where it lies, one rotation of all
  * target layers, and injection. K and V are separate passes over a block. */
 #ifndef KVM_TRANSLATORS_APPLY_H
 #define KVM_TRANSLATORS_APPLY_H
@@ -12,7 +12,7 @@
 typedef struct kvm_apply kvm_apply;
 
 /* Seconds spent in each stage, added to by every run. */
-#define KVM_APPLY_STAGES(X) X(read) X(strip) X(gather) X(map) X(rotate) X(inject)
+#define KVM_APPLY_STAGES(X) X(read) X(strip) X(map) X(rotate) X(inject)
 typedef struct kvm_apply_times {
 #define X(name) double name;
     KVM_APPLY_STAGES(X)

@@ -5,15 +5,6 @@
 #include "translators/apply.h"
 #include "translators/translator_internal.h"
 
-/* a step with its weights made ready for linear: weight[part * groups + group] */
-typedef struct kvm_ready {
-    const kvm_step *step;
-    ptrdiff_t parts;
-    kvm_weight **weight;
-} kvm_ready;
-KVM_MUST kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
-                                     const kvm_step *s, kvm_err *err);
-
 /* source rows: several layers side by side, `ld` floats from row to row */
 typedef struct kvm_rows_at {
     float *rows;
@@ -22,23 +13,35 @@ typedef struct kvm_rows_at {
     const kvm_row_shape *shape; /* of each source layer */
 } kvm_rows_at;
 
-/* buffers of one step */
-typedef struct kvm_apply_room {
-    float *gathered;      /* (n, widest inputs) */
-    float *hidden[2];     /* (n, widest hidden layer) */
-    ptrdiff_t *at, *size; /* (most sources) pieces being gathered */
-    int32_t *source;      /* (most sources) layers that `gathered` holds */
-    ptrdiff_t held;       /* how many; 0: nothing. Reset for new rows. */
-} kvm_apply_room;
-KVM_MUST kvm_status kvm_apply__room(kvm_apply_room *room, kvm_arena *keep,
-                                    const kvm_step *steps, ptrdiff_t count, ptrdiff_t n,
-                                    kvm_err *err);
+/* A piece of the input, read where it lies: x[column .. column+width) times its columns of
+ * the first weight. Copying the chosen layers together first costs a tenth of the time. */
+typedef struct kvm_piece {
+    ptrdiff_t column, width;
+    kvm_weight *weight; /* the first of a group brings the bias */
+} kvm_piece;
 
-/* n rows of y (outputs wide, `ldy` apart) from n rows of x */
+/* A step with its weights made ready: groups of pieces, then the MLP's upper layers. */
+typedef struct kvm_ready {
+    const kvm_step *step;
+    ptrdiff_t *pieces;    /* (groups) how many */
+    kvm_piece **piece;    /* (groups) */
+    kvm_weight **weight2; /* (groups) NULL for ridge */
+    kvm_weight **weight3;
+} kvm_ready;
+/* x: only at and shape are looked at */
+KVM_MUST kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
+                                     const kvm_step *s, const kvm_rows_at *x,
+                                     ptrdiff_t target_heads, kvm_err *err);
+
+/* n rows of y (outputs wide, `ldy` apart) from n rows of x; hidden: two buffers of n rows of
+ * the step's width, for an MLP */
 KVM_MUST kvm_status kvm_apply__step(kvm_compute *c, const kvm_ready *r,
-                                    const kvm_rows_at *x, ptrdiff_t target_heads,
-                                    ptrdiff_t n, float *y, ptrdiff_t ldy,
-                                    kvm_apply_room *room, kvm_apply_times *times,
+                                    const kvm_rows_at *x, ptrdiff_t n, float *y,
+                                    ptrdiff_t ldy, float *const hidden[2],
                                     kvm_err *err);
+/* the two buffers for n rows of any of the steps */
+KVM_MUST kvm_status kvm_apply__hidden(float *hidden[2], kvm_arena *keep,
+                                      const kvm_step *steps, ptrdiff_t count,
+                                      ptrdiff_t n, kvm_err *err);
 
 #endif
