@@ -185,7 +185,7 @@ static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
 
 /* ---- few rows: keys and values are read once, in order, and not packed -------------- */
 
-enum { FEW = 4, FEW_V = VW == 16 ? 4 : 2 }; /* rows; vectors of O in registers */
+enum { FEW = 4, FEW_KEYS = 4 }; /* rows; keys whose values are added at once */
 
 /* scores of rows r..r+mr against n keys from j0 */
 V_INLINE void score_few(attention_part *a, const kvm_dtype type, const int mr,
@@ -212,39 +212,30 @@ V_INLINE void score_few(attention_part *a, const kvm_dtype type, const int mr,
     }
 }
 
-/* O of rows r..r+mr, columns c.. , += weights times n values from j0 */
+/* O of rows r..r+mr += weights of keys i..i+keys of the tile times their values */
 V_INLINE void sum_few(const attention_job *j, attention_part *a, const kvm_dtype type,
-                      const int mr, ptrdiff_t r, ptrdiff_t c, ptrdiff_t j0, ptrdiff_t n)
+                      const int mr, const int keys, ptrdiff_t r, ptrdiff_t j0,
+                      ptrdiff_t i)
 {
-    const ptrdiff_t left = a->v.dim[1] - c;
-    vf acc[FEW][FEW_V];
-    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int v = 0; v < FEW_V; v++)
-        acc[h][v] = v_all(0);
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const char *value = kvm_row(&a->v, j0 + i);
-        vf x[FEW_V];
-        V_UNROLL for (int v = 0; v < FEW_V; v++)
+    const char *value[FEW_KEYS];
+    V_UNROLL for (int k = 0; k < keys; k++) value[k] = kvm_row(&a->v, j0 + i + k);
+    for (ptrdiff_t c = 0; c < a->v.dim[1]; c += VW) {
+        const ptrdiff_t n = a->v.dim[1] - c;
+        vf x[FEW_KEYS];
+        V_UNROLL for (int k = 0; k < keys; k++)
         {
-            const ptrdiff_t m = left - v * VW;
-            x[v] = v_all(0);
-            if (m >= VW)
-                x[v] = load_as(type, value, c + v * VW);
-            else if (m > 0)
-                x[v] = load_as_n(type, value, c + v * VW, m);
+            if (n >= VW)
+                x[k] = load_as(type, value[k], c);
+            else
+                x[k] = load_as_n(type, value[k], c, n);
         }
         V_UNROLL for (int h = 0; h < mr; h++)
         {
-            const vf w = v_all(a->s[h * S_PITCH + i]);
-            V_UNROLL for (int v = 0; v < FEW_V; v++) acc[h][v] =
-                v_fma(w, x[v], acc[h][v]);
-        }
-    }
-    V_UNROLL for (int h = 0; h < mr; h++)
-    {
-        V_UNROLL for (int v = 0; v < FEW_V; v++)
-        {
-            float *o = a->o + (r + h) * j->dv + c + v * VW;
-            if (c + v * VW < j->dv) v_store(o, v_load(o) + acc[h][v]);
+            float *o = a->o + (r + h) * j->dv + c;
+            vf sum = v_load(o);
+            V_UNROLL for (int k = 0; k < keys; k++) sum =
+                v_fma(v_all(a->s[h * S_PITCH + i + k]), x[k], sum);
+            v_store(o, sum);
         }
     }
 }
@@ -255,8 +246,10 @@ V_INLINE void attend_few_as(const attention_job *j, attention_part *a,
 {
     score_few(a, type, mr, r, j0, n);
     weigh_rows(j, a, r, mr, j0, n);
-    for (ptrdiff_t c = 0; c < j->dv; c += FEW_V * VW)
-        sum_few(j, a, type, mr, r, c, j0, n);
+    ptrdiff_t i = 0;
+    for (; i + FEW_KEYS <= n; i += FEW_KEYS)
+        sum_few(j, a, type, mr, FEW_KEYS, r, j0, i);
+    for (; i < n; i++) sum_few(j, a, type, mr, 1, r, j0, i);
 }
 
 #define FEW_TYPES(mr)                                                                  \
