@@ -18,6 +18,7 @@ enum {
     DOT_PART = 32,       /* weight rows per part */
     DOT_TOKENS = VW == 16 ? 4 : 2,
     DOT_MOST = 8, /* tokens up to which the dot form wins */
+    DOT_K = 2048, /* longest piece of a row widened at once: whole blocks of any type */
 };
 
 typedef struct linear_job {
@@ -152,8 +153,8 @@ static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end
     const ptrdiff_t bytes = kvm_dtype_block_bytes(j->w->dtype);
     for (ptrdiff_t o = first; o < end; o += DOT_ROWS) {
         const ptrdiff_t rows = least(DOT_ROWS, end - o);
-        for (ptrdiff_t k0 = 0; k0 < j->x->dim[1]; k0 += GEMM_K) {
-            const ptrdiff_t k = least(GEMM_K, j->x->dim[1] - k0);
+        for (ptrdiff_t k0 = 0; k0 < j->x->dim[1]; k0 += DOT_K) {
+            const ptrdiff_t k = least(DOT_K, j->x->dim[1] - k0);
             for (ptrdiff_t r = 0; r < rows; r++)
                 widen(wide + r * k, kvm_row(j->w, o + r) + k0 / block * bytes,
                       j->w->dtype, k);
@@ -233,7 +234,7 @@ static kvm_status linear(kvm_compute *c, kvm_in y, kvm_in x, const kvm_weight *w
     const bool few = tokens <= DOT_MOST;
     ptrdiff_t parts = (outputs + DOT_PART - 1) / DOT_PART;
     if (few) {
-        j.buffer_size = DOT_ROWS * GEMM_K;
+        j.buffer_size = DOT_ROWS * DOT_K;
     } else {
         const ptrdiff_t blocks = (inputs + GEMM_K - 1) / GEMM_K;
         const ptrdiff_t whole = kvm_dtype_block(w->matrix.dtype);
