@@ -21,7 +21,7 @@ _kvmill_words() {
 }
 
 _kvmill() {
-    local current=${COMP_WORDS[COMP_CWORD]} command= words
+    local current=${COMP_WORDS[COMP_CWORD]} command='' words
     [ "$COMP_CWORD" -gt 1 ] && command=${COMP_WORDS[1]}
     if [ "$command" = help ]; then
         [ "$COMP_CWORD" -gt 2 ] && return

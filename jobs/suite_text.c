@@ -8,7 +8,10 @@ enum {
     BYTES_PER_TOKEN = 4, /* without a tokenizer: what English takes */
     LEAST_TOKENS = 32,
     NEEDLE_SEED = 7,
-    NEEDLES = 20, /* per length when no limit is given */
+    NEEDLES = 20,      /* per length when no limit is given */
+    LEAST_LENGTH = 64, /* that can be asked for */
+    HALVED_TO = 128,   /* lengths go from here by doubling */
+    LENGTHS = 5,       /* at most */
 };
 
 /* Text with the byte at which each of its tokens begins. */
@@ -163,13 +166,13 @@ kvm_status kvm_import_needle(kvm_import *im, kvm_err *err)
     ptrdiff_t shortest = longest, lengths = 1;
     ruler r;
     TRY(measure(&r, im, err));
-    if (longest < 2 * LEAST_TOKENS)
+    if (longest < LEAST_LENGTH)
         return kvm_fail(err, KVM_RANGE, "needles need at least %d tokens",
-                        2 * LEAST_TOKENS);
+                        LEAST_LENGTH);
     if (r.tokens <= longest)
         return kvm_fail(err, KVM_RANGE, "%.*s holds %td tokens; %td were asked for",
                         KVM_STR_ARG(im->o->input), r.tokens, longest);
-    for (; lengths < 5 && shortest / 2 >= 4 * LEAST_TOKENS; lengths++) shortest /= 2;
+    for (; lengths < LENGTHS && shortest / 2 >= HALVED_TO; lengths++) shortest /= 2;
     const ptrdiff_t limit = im->o->limit ? im->o->limit : NEEDLES * lengths;
     const ptrdiff_t each = (limit + lengths - 1) / lengths;
     for (ptrdiff_t l = 0, length = shortest; l < lengths; l++, length *= 2)
