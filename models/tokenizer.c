@@ -7,7 +7,8 @@
 #include "base/hash.h"
 #include "models/tokenizer_internal.h"
 
-static const size_t TMP_BYTES = (size_t)1 << 30; /* address space for paths of JSON */
+/* address space for what reading needs: paths of JSON, lists of a GGUF, merges.txt */
+static const size_t TMP_BYTES = (size_t)128 << 20, TMP_PARSE_BYTES = (size_t)32 << 20;
 
 /* --- building, shared by the readers --- */
 
@@ -265,7 +266,7 @@ kvm_status kvm_tokenizer__parse_json(kvm_tokenizer **out, kvm_arena *keep, kvm_s
     kvm_arena tmp;
     kvm_jat root;
     TRY(begin(&t, keep, name, err));
-    TRY(kvm_arena_init(&tmp, TMP_BYTES, err));
+    TRY(kvm_arena_init(&tmp, TMP_PARSE_BYTES, err));
     kvm_status s = kvm_json_parse(&root, &tmp, text, name, err);
     if (!s) s = kvm_tokenizer__read_json(t, keep, root, &tmp, err);
     if (!s) s = end(t, keep, err);

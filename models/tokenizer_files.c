@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "models/tokenizer_internal.h"
 
-static const size_t MERGES_BYTES = (size_t)64 << 20;
+static const size_t MERGES_BYTES = (size_t)32 << 20;
 
 static kvm_status merges(kvm_tokenizer *t, kvm_arena *keep, kvm_str path,
                          kvm_arena *tmp, kvm_err *err)

@@ -67,7 +67,7 @@ static void free_all(void)
 
 static void make_all(void)
 {
-    must(kvm_arena_init(&keep, (size_t)1 << 30, NULL));
+    must(kvm_arena_init(&keep, (size_t)1 << 26, NULL));
     if (atexit(free_all)) abort();
     if (kvm_patterns_n != PATTERNS) abort();
     for (int i = 0; i < PATTERNS; i++) {
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ptrdiff_t n, n_same;
     if (size < 1) return 0;
     if (!keep.base) make_all();
-    must(kvm_arena_init(&a, (size_t)1 << 28, NULL));
+    must(kvm_arena_init(&a, (size_t)1 << 24, NULL));
     const int k = data[0] % PATTERNS;
     const kvm_str text = {(const char *)data + 1, (ptrdiff_t)size - 1};
     char *lossy = kvm_new(&a, char, 3 * text.len + 1);

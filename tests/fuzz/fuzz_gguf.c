@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvm_err err = {0};
     kvm_gguf *g;
     unsigned sum = 0;
-    if (kvm_arena_init(&keep, (size_t)1 << 26, &err)) return 0;
+    if (kvm_arena_init(&keep, (size_t)1 << 24, &err)) return 0;
     const kvm_str bytes = {(const char *)data, (ptrdiff_t)size};
     if (kvm_gguf_parse(&g, &keep, bytes, KVM_STR("fuzz"), &err) == KVM_OK) {
         static const char *const keys[] = {

@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvm_arena keep;
     kvm_err err = {0};
     kvm_tokenizer *t;
-    if (kvm_arena_init(&keep, (size_t)1 << 28, &err)) return 0;
+    if (kvm_arena_init(&keep, (size_t)1 << 25, &err)) return 0;
     const kvm_str bytes = {(const char *)data, (ptrdiff_t)size};
     if (kvm_tokenizer__parse_json(&t, &keep, bytes, KVM_STR("fuzz"), &err) == KVM_OK)
         use(t, &keep);
