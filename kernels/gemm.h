@@ -168,11 +168,12 @@ static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end
     }
 }
 
-/* one row of the weight against one or two tokens, four sums of each under way */
+/* one row of the weight against one or two tokens, 16 numbers a step. More steps under way
+ * than that made memory slower, not the sums faster (RESULTS.md). */
 V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
                       const char *w, ptrdiff_t o)
 {
-    enum { WAYS = 4, TWO = 2 };
+    enum { WAYS = 16 / VW, TWO = 2 };
     const ptrdiff_t k = j->x->dim[1], ldx = j->x->stride[0];
     const float *x = j->x->data;
     vf acc[WAYS][TWO];
@@ -193,8 +194,11 @@ V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
         V_UNROLL for (int t = 0; t < tokens; t++) acc[0][t] =
             v_fma(wv, v_load_n(x + t * ldx + p, n), acc[0][t]);
     }
-    V_UNROLL for (int t = 0; t < tokens; t++) dot_store(
-        j, o, t, true, v_sum((acc[0][t] + acc[1][t]) + (acc[2][t] + acc[3][t])));
+    V_UNROLL for (int t = 0; t < tokens; t++)
+    {
+        V_UNROLL for (int i = 1; i < WAYS; i++) acc[0][t] = acc[0][t] + acc[i][t];
+        dot_store(j, o, t, true, v_sum(acc[0][t]));
+    }
 }
 
 V_INLINE void dot_part_as(const linear_job *j, const kvm_dtype d, ptrdiff_t first,
