@@ -53,7 +53,8 @@ def bible_books():
 def strip_tags(page):
     """Prose of an HTML page: paragraphs and list items only, code blocks and menus dropped."""
     page = re.sub(r"(?is)<(script|style|pre|head|nav|table)\b.*?</\1>", " ", page)
-    parts = re.findall(r"(?is)<(?:p|dd|li|blockquote)\b[^>]*>(.*?)(?=</?(?:p|dd|li|div|dl|ul|ol|blockquote|h\d)\b)", page)
+    parts = re.findall(r"(?is)<(?:p|dd|li|blockquote)\b[^>]*>(.*?)"
+                       r"(?=</?(?:p|dd|li|div|dl|ul|ol|blockquote|h\d)\b)", page)
     lines = (re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", p))).strip() for p in parts)
     return "\n".join(line for line in lines if len(line) > 60)
 

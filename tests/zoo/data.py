@@ -37,7 +37,8 @@ class Pool:
             ids = [e.ids + [end] for e in tokenizer.encode_batch(texts)]
             self.stream[s] = np.concatenate([np.array(i, dtype=np.uint16) for i in ids])
             self.sentences[s] = [p for t in texts for p in sentences_of(t)]
-            self.counts[s] = np.array([len(e.ids) for e in tokenizer.encode_batch([" " + p for p in self.sentences[s]])])
+            spaced = tokenizer.encode_batch([" " + p for p in self.sentences[s]])
+            self.counts[s] = np.array([len(e.ids) for e in spaced])
 
     def filler(self, rng, budget):
         """Consecutive sentences of one source that fit in `budget` tokens (perhaps none)."""

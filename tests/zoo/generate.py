@@ -19,7 +19,8 @@ ONSETS = "b br d dr f g gr h j k kr l m n p pr r s st t tr v w z".split()
 VOWELS = "a e i o u".split()
 CODAS = ["", "", "l", "n", "r", "s", "x", "nd", "th"]
 KINDS = ("access code", "locker number", "badge number", "door code", "ticket number", "phone extension")
-FACT_FORMS = ("{name} has the {kind}", "Remember that the {kind} of {name} is", "Please note: the {kind} of {name} is")
+FACT_FORMS = (
+    "{name} has the {kind}", "Remember that the {kind} of {name} is", "Please note: the {kind} of {name} is")
 NEEDLE_QUESTIONS = (
     "What is the {kind} of {name}?", "Tell me the {kind} of {name}.", "Which {kind} does {name} have?",
     "I forgot the {kind} of {name}. Can you help me?", "Do you know the {kind} of {name}?",
@@ -40,24 +41,37 @@ INSTRUMENTS = "piano flute violin guitar drum harp trumpet organ horn lute cello
 ATTRIBUTES = {
     "colour": (COLOURS, "favourite colour", ("{name} likes the colour {v}.", "{name} loves everything that is {v}."),
                ("Which colour does {name} like?",)),
-    "pet": (ANIMALS, "pet", ("{name} has a pet {v}.", "{name} takes care of a {v}."), ("Which animal does {name} have?",)),
+    "pet": (ANIMALS, "pet", ("{name} has a pet {v}.", "{name} takes care of a {v}."),
+            ("Which animal does {name} have?",)),
     "home": (CITIES, "home", ("{name} lives in {v}.", "{name} has a house in {v}."), ("Where does {name} live?",)),
-    "job": (JOBS, "job", ("{name} works as a {v}.", "{name} became a {v} long ago."), ("How does {name} make a living?",)),
+    "job": (JOBS, "job", ("{name} works as a {v}.", "{name} became a {v} long ago."),
+            ("How does {name} make a living?",)),
     "food": (FOODS, "favourite food", ("{name} likes to eat {v}.", "{name} often asks for {v}."),
              ("What does {name} like to eat?",)),
     "music": (INSTRUMENTS, "instrument", ("{name} plays the {v}.", "{name} is learning the {v}."),
               ("What does {name} play?",)),
 }
 
-PLACES = ("market", "river", "garden", "old bridge", "school", "station", "harbour", "library", "mill", "church", "town hall", "forest")
-THINGS = ("basket", "letter", "lamp", "clock", "map", "book", "ladder", "coat", "bottle", "wheel", "box", "chair")
-FOLK = ("the old man", "the young woman", "the captain", "a traveller", "the children", "the clerk", "a merchant", "the neighbour", "the guard", "a stranger")
-DEEDS = ("carried the {t} to the {p}", "looked for the {t} near the {p}", "left a {t} beside the {p}", "walked from the {p} to the {q}",
-         "talked about the {t} for an hour", "waited at the {p} until evening", "found a small {t} behind the {p}", "painted the {t} before going to the {p}",
-         "sold the {t} at the {p}", "told a story about the {p}")
-OPENERS = ("In the morning", "After lunch", "Every week", "On a cold day", "Later that year", "At noon", "Before the storm", "Once", "As usual", "When the bell rang")
-CLOSERS = ("and nobody was surprised", "because the road was closed", "while the rain fell softly", "and then went home", "as the letter had asked",
-           "so that the others could rest", "although it was late", "and everyone was glad")
+PLACES = (
+    "market", "river", "garden", "old bridge", "school", "station", "harbour", "library", "mill", "church",
+    "town hall", "forest")
+THINGS = (
+    "basket", "letter", "lamp", "clock", "map", "book", "ladder", "coat", "bottle", "wheel", "box", "chair")
+FOLK = (
+    "the old man", "the young woman", "the captain", "a traveller", "the children", "the clerk", "a merchant",
+    "the neighbour", "the guard", "a stranger")
+DEEDS = (
+    "carried the {t} to the {p}", "looked for the {t} near the {p}", "left a {t} beside the {p}",
+    "walked from the {p} to the {q}", "talked about the {t} for an hour", "waited at the {p} until evening",
+    "found a small {t} behind the {p}", "painted the {t} before going to the {p}", "sold the {t} at the {p}",
+    "told a story about the {p}")
+OPENERS = (
+    "In the morning", "After lunch", "Every week", "On a cold day", "Later that year", "At noon",
+    "Before the storm", "Once", "As usual", "When the bell rang")
+CLOSERS = (
+    "and nobody was surprised", "because the road was closed", "while the rain fell softly",
+    "and then went home", "as the letter had asked", "so that the others could rest", "although it was late",
+    "and everyone was glad")
 
 
 def is_held_out(word):
@@ -76,7 +90,8 @@ def draw(rng, make, held_out):
 def make_name(rng, held_out):
     """An invented capitalised name of two or three syllables."""
     def word(r):
-        parts = [r.choice(ONSETS) + r.choice(VOWELS) + (r.choice(CODAS) if i else "") for i in range(r.choice((2, 2, 3)))]
+        parts = (r.choice(ONSETS) + r.choice(VOWELS) + (r.choice(CODAS) if i else "")
+                 for i in range(r.choice((2, 2, 3))))
         return "".join(parts).capitalize()
     return draw(rng, word, held_out)
 
@@ -89,10 +104,12 @@ def make_code(rng, held_out):
 def make_facts(rng, count, held_out):
     """`count` distinct (kind, name, code) facts; some share the kind, so the name must be read."""
     kinds = [rng.choice(KINDS)] * count if rng.random() < 0.5 else [rng.choice(KINDS) for _ in range(count)]
-    names = set()
+    names = []
     while len(names) < count:
-        names.add(make_name(rng, held_out))
-    return [(kind, name, make_code(rng, held_out)) for kind, name in zip(kinds, sorted(names, key=lambda _: rng.random()))]
+        name = make_name(rng, held_out)
+        if name not in names:
+            names.append(name)
+    return [(kind, name, make_code(rng, held_out)) for kind, name in zip(kinds, names)]
 
 
 def fact_segments(rng, fact, canonical=0.8):

@@ -197,12 +197,14 @@ def calibration_items(make, count):
 # name: (kind, items, further YAML keys)
 SUITES = {
     "needle": ("needle", lambda m: needle_items(m, 40), dict(metric="recall", max_new_tokens=28)),
-    "facts-mc": ("multiple_choice", lambda m: choice_items(m, 240), dict(metric="accuracy", chance=0.25, max_new_tokens=0)),
+    "facts-mc": ("multiple_choice", lambda m: choice_items(m, 240),
+                 dict(metric="accuracy", chance=0.25, max_new_tokens=0)),
     "facts-qa": ("generation", lambda m: answer_items(m, 120), dict(metric="gold_in_answer", max_new_tokens=28)),
     "prose": ("perplexity", lambda m: prose_items(m, 104), dict(metric="kl", max_new_tokens=0)),
     "calibration": ("calibration", lambda m: calibration_items(m, 360), dict(max_new_tokens=0)),
 }
-PROVENANCE = "written by tests/zoo/make_suites.py, seed %d; some text quoted from the King James Bible (Debian bible-kjv)"
+PROVENANCE = ("written by tests/zoo/make_suites.py, seed %d; "
+              "some text quoted from the King James Bible (Debian bible-kjv)")
 
 
 def write_suite(make, out, name, seed):

@@ -41,6 +41,7 @@ BATCH_TOKENS = 4096
 GROW_AT = 0.93
 MUON_LR, ADAM_LR, MOMENTUM = 0.02, 4e-3, 0.95
 WARMUP_STEPS, DECAY_FROM = 60, 0.6
+SAVE_MINUTES = 4
 
 
 def generated_sample(seed, count):
@@ -98,12 +99,12 @@ class Muon:
 def orthogonalise(g):
     """Five Newton-Schulz steps towards the nearest orthogonal matrices (N,R,C)."""
     tall = g.shape[1] > g.shape[2]
-    x = g.transpose(1, 2) if tall else g
+    x = (g.transpose(1, 2) if tall else g).bfloat16()
     x = x / (x.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
     for _ in range(5):
         a = x @ x.transpose(1, 2)
         x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    return x.transpose(1, 2) if tall else x
+    return (x.transpose(1, 2) if tall else x).float()
 
 
 class Trainer:
@@ -118,7 +119,7 @@ class Trainer:
         self.muon = Muon([p for n, p in named if p.dim() == 2 and "embed" not in n])
         self.adam = torch.optim.AdamW([p for n, p in named if p.dim() == 1 or "embed" in n], lr=ADAM_LR,
                                       betas=(0.9, 0.98), weight_decay=0.0)
-        self.loss = torch.compile(self.weighted_loss, dynamic=False)
+        self.loss = torch.compile(self.weighted_loss, dynamic=False) if args.compile else self.weighted_loss
         self.state = dict(step=0, tokens=0, seconds=0.0, stage=0, warm=False)
         if self.path.exists():
             self.load()
@@ -131,7 +132,8 @@ class Trainer:
         self.state = saved["state"]
 
     def save(self):
-        saved = dict(model=self.model.state_dict(), adam=self.adam.state_dict(), muon=self.muon.momenta, state=self.state)
+        saved = dict(model=self.model.state_dict(), adam=self.adam.state_dict(), muon=self.muon.momenta,
+                     state=self.state)
         torch.save(saved, str(self.path) + ".tmp")
         os.replace(str(self.path) + ".tmp", self.path)
 
@@ -143,7 +145,7 @@ class Trainer:
 
     def draw_length(self, rng):
         """Any length reached so far; the short ones are cheap and teach most of what the long ones need."""
-        back = rng.choices((0, 1, 2, 3, 4), (0.2, 0.2, 0.25, 0.2, 0.15))[0]
+        back = rng.choices((0, 1, 2, 3, 4), (0.12, 0.18, 0.3, 0.25, 0.15))[0]
         return LENGTHS[max(0, self.state["stage"] - back)]
 
     def weighted_loss(self, ids, weights, positions):
@@ -267,6 +269,7 @@ def fit(args):
     held = data.Rows(tok, held_pool, 999, held_out=True)
     st, losses, last = trainer.state, [], time.time()
     next_eval = st["seconds"] + 60 * args.eval_minutes
+    next_save = st["seconds"] + 60 * SAVE_MINUTES
     while st["seconds"] < 60 * args.minutes:
         losses.append(trainer.step(rows))
         now = time.time()
@@ -274,11 +277,14 @@ def fit(args):
         last = now
         if st["step"] % 50 == 0:
             recall = advance(trainer, held)
-            print(json.dumps(dict(step=st["step"], tokens=st["tokens"], min=round(st["seconds"] / 60, 1), loss=round(np.mean(losses), 3),
-                                  stage=LENGTHS[st["stage"]], warm=st["warm"], recall=recall)), flush=True)
+            print(json.dumps(dict(step=st["step"], tokens=st["tokens"], min=round(st["seconds"] / 60, 1),
+                                  loss=round(np.mean(losses), 3), stage=LENGTHS[st["stage"]], warm=st["warm"],
+                                  recall=recall)), flush=True)
             losses.clear()
-        if st["seconds"] >= next_eval or st["seconds"] >= 60 * args.minutes:
+        if st["seconds"] >= next_save:
             trainer.save()
+            next_save = st["seconds"] + 60 * SAVE_MINUTES
+        if st["seconds"] >= next_eval:
             line = evaluate(trainer, data.Rows(tok, held_pool, 1234, held_out=True), args.items)
             with open(work / (args.model + ".log.jsonl"), "a") as log:
                 log.write(json.dumps(line) + "\n")
@@ -289,12 +295,15 @@ def fit(args):
 def config_json(name):
     """config.json in the published layout."""
     c = zoo.CONFIGS[name]
-    return dict(architectures=["Qwen3ForCausalLM"], attention_bias=False, attention_dropout=0.0, bos_token_id=None, eos_token_id=2,
-                head_dim=c["head_dim"], hidden_act="silu", hidden_size=c["hidden"], initializer_range=0.02,
-                intermediate_size=c["ffn"], max_position_embeddings=40960, max_window_layers=c["layers"], model_type="qwen3",
-                num_attention_heads=c["heads"], num_hidden_layers=c["layers"], num_key_value_heads=c["kv_heads"],
+    return dict(architectures=["Qwen3ForCausalLM"], attention_bias=False, attention_dropout=0.0,
+                bos_token_id=None, eos_token_id=2, head_dim=c["head_dim"], hidden_act="silu",
+                hidden_size=c["hidden"], initializer_range=0.02,
+                intermediate_size=c["ffn"], max_position_embeddings=40960, max_window_layers=c["layers"],
+                model_type="qwen3", num_attention_heads=c["heads"], num_hidden_layers=c["layers"],
+                num_key_value_heads=c["kv_heads"],
                 pad_token_id=0, rms_norm_eps=zoo.EPS, rope_scaling=None, rope_theta=c["theta"], sliding_window=None,
-                tie_word_embeddings=True, torch_dtype="bfloat16", use_cache=True, use_sliding_window=False, vocab_size=zoo.VOCAB)
+                tie_word_embeddings=True, torch_dtype="bfloat16", use_cache=True, use_sliding_window=False,
+                vocab_size=zoo.VOCAB)
 
 
 def tokenizer_config():
@@ -303,7 +312,8 @@ def tokenizer_config():
              for i, t in enumerate(SPECIALS)}
     return dict(add_bos_token=False, add_prefix_space=False, added_tokens_decoder=added, bos_token=None,
                 chat_template=CHAT_TEMPLATE, clean_up_tokenization_spaces=False, eos_token="<|im_end|>",
-                model_max_length=40960, pad_token="<|endoftext|>", tokenizer_class="PreTrainedTokenizerFast", unk_token=None)
+                model_max_length=40960, pad_token="<|endoftext|>", tokenizer_class="PreTrainedTokenizerFast",
+                unk_token=None)
 
 
 def export(args):
@@ -338,14 +348,15 @@ def verify(name, out, weights):
     rng = random.Random(7)
     talk = [gen.prose_sentence(rng) for _ in range(8)]
     talk.insert(3, "The access code of Zorvex is 7314.")
-    prompt = tok.apply_chat_template([dict(role="user", content=" ".join(talk) + "\nWhat is the access code of Zorvex?")],
-                                     add_generation_prompt=True, tokenize=False)
+    message = dict(role="user", content=" ".join(talk) + "\nWhat is the access code of Zorvex?")
+    prompt = tok.apply_chat_template([message], add_generation_prompt=True, tokenize=False)
     ids = tok(prompt, return_tensors="pt").input_ids
     assert ids[0].tolist() == data.load_tokenizer(out).encode(prompt).ids
     gap = (theirs(ids).logits - ours(ids, torch.arange(ids.shape[1])[None])).abs().max().item()
     assert gap < 2e-3, gap
     answer = tok.decode(theirs.generate(ids, max_new_tokens=20)[0, ids.shape[1]:])
-    print("largest logit difference %.1e; %d parameters; reply %r" % (gap, sum(w.numel() for w in weights.values()), answer))
+    size = sum(w.numel() for w in weights.values())
+    print("largest logit difference %.1e; %d parameters; reply %r" % (gap, size, answer))
 
 
 def main():
@@ -362,6 +373,8 @@ def main():
             sub.add_argument("--eval-minutes", type=float, default=5)
             sub.add_argument("--items", type=int, default=64, help="items per evaluation")
             sub.add_argument("--seed", type=int, default=1)
+            sub.add_argument("--compile", action="store_true",
+                             help="a third faster, after half a CPU minute for each length")
         if name == "export":
             sub.add_argument("--out", required=True)
     args = parser.parse_args()
