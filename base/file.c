@@ -49,6 +49,14 @@ static kvm_status open_regular(int *fd, struct stat *st, const char *path, kvm_e
     return s;
 }
 
+kvm_status kvm_file_open(int *fd, kvm_str path, kvm_err *err)
+{
+    char name[PATH_MAX];
+    struct stat st;
+    TRY(os_path(name, path, err));
+    return open_regular(fd, &st, name, err);
+}
+
 /* up to n bytes from fd; *got < n at the end of the file */
 static kvm_status read_all(int fd, char *into, size_t n, size_t *got, const char *path,
                            kvm_err *err)

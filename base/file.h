@@ -12,6 +12,10 @@
 KVM_MUST kvm_status kvm_file_read(kvm_str *out, kvm_arena *keep, kvm_str path,
                                   size_t max_bytes, kvm_err *err);
 
+/* kvm_file_open - a regular file, to read; the caller closes fd. KVM_USAGE for a folder,
+ * pipe or device, which could be read for ever. */
+KVM_MUST kvm_status kvm_file_open(int *fd, kvm_str path, kvm_err *err);
+
 /* kvm_file_map - map read-only, length taken from fstat before mapping; unmapped by
  * keep's cleanup. A file of zero bytes gives at = "" and len = 0. */
 KVM_MUST kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path,

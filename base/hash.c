@@ -1,9 +1,9 @@
 #include "base/hash.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/os.h"
 
 enum { SHA_BYTES = 32, READ_BYTES = 128 << 10 };
@@ -86,8 +86,8 @@ kvm_status kvm_sha_file(kvm_str path, char hex[65], kvm_arena scratch, kvm_err *
 {
     const kvm_str name = kvm_str_copy(&scratch, path);
     if (!name.at) return kvm_nomem(err, &scratch);
-    const int fd = kvm_os->open(name.at, O_RDONLY, 0);
-    if (fd < 0) return kvm_fail_errno(err, "%s: cannot open", name.at);
+    int fd;
+    TRY(kvm_file_open(&fd, name, err));
     kvm_sha *h = NULL;
     kvm_status s = kvm_sha_begin(&h, err);
     if (!s) s = sha_fd(fd, h, path, scratch, err);

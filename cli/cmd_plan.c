@@ -103,10 +103,14 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     kvm_spec spec;
     kvm_compute *c;
     kvm_machine_rates r;
+    kvm_graph graphs[2];
+    ptrdiff_t n;
     json_t *plan;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     TRY(kvm_spec_read(&spec, cli->keep, path, err));
     TRY(kvm_cli_compute(cli, cli->keep, &c, err));
+    TRY(kvm_spec_graphs(&spec, cli->keep, c, graphs, &n,
+                        err)); /* refuse what run does */
     TRY(kvm_plan_measure(&r, c, err));
     TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
     TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));

@@ -133,6 +133,9 @@ static kvm_status bad_option(const struct option *known, int n, const char *give
     kvm_str_cut(kvm_str_of(given), '=', &head, &value);
     while (kvm_str_starts(head, KVM_STR("-"))) head = kvm_str_slice(head, 1, head.len);
     const ptrdiff_t nearest = kvm_str_nearest(head, names, n);
+    if (nearest >= 0 && kvm_str_eq(head, names[nearest]))
+        return kvm_fail(err, KVM_USAGE, "option %s %s", given,
+                        known[nearest].has_arg ? "lacks its value" : "takes no value");
     if (nearest >= 0)
         return kvm_fail(err, KVM_USAGE, "option %s: did you mean --%.*s?", given,
                         KVM_STR_ARG(names[nearest]));
@@ -166,8 +169,10 @@ static void read_environment(kvm_cli *cli)
     } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
                 {KVM_OPT_THREADS, "KVMILL_THREADS"},
                 {KVM_OPT_BACKEND, "KVMILL_BACKEND"}};
-    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++)
-        if (!cli->value[vars[i].id]) cli->value[vars[i].id] = getenv(vars[i].name);
+    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
+        const char *v = getenv(vars[i].name);
+        if (!cli->value[vars[i].id] && v && *v) cli->value[vars[i].id] = v;
+    }
 }
 
 static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
@@ -200,7 +205,8 @@ static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file too large are errors of */
+    signal(SIGXFSZ, SIG_IGN); /* write(), reported where it is called */
     kvm_err err = {0};
     kvm_arena keep = {0};
     kvm_cli cli = {.keep = &keep};
@@ -213,6 +219,7 @@ int main(int argc, char **argv)
         cli.name = argv[0];
         s = cmd->run(&cli, &err);
     }
+    if (!s && (fflush(stdout) || ferror(stdout))) s = kvm_fail_errno(&err, "stdout");
     if (s)
         fprintf(stderr, "kvmill%s%s: %s\n", cli.name ? " " : "",
                 cli.name ? cli.name : "", err.msg);

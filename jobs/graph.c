@@ -127,8 +127,27 @@ static json_t *calibration(const builder *b)
     return c;
 }
 
+/* what is read must fit both models' contexts */
+static kvm_status fits(builder *b, kvm_jat at)
+{
+    const side *sides[] = {&b->source, &b->target};
+    int64_t v;
+    TRY(kvm_json_i64_or(at, 0, &v, b->err));
+    for (int i = 0; i < 2; i++)
+        if (v > sides[i]->info->context)
+            return kvm_fail(b->err, KVM_RANGE,
+                            "%s:%d: %s is %lld tokens, and the context of %.*s holds "
+                            "%lld",
+                            at.file, at.line, at.path, (long long)v,
+                            KVM_STR_ARG(sides[i]->info->name),
+                            (long long)sides[i]->info->context);
+    return KVM_OK;
+}
+
 static kvm_status add_captures(builder *b)
 {
+    const kvm_jat c = kvm_json_get(b->spec->root, b->keep, "calibration");
+    TRY(fits(b, kvm_json_get(c, b->keep, "tokens")));
     const side *sides[] = {&b->source, &b->target};
     for (int i = 0; i < 2; i++) {
         json_t *p = calibration(b);
@@ -193,6 +212,31 @@ static kvm_status add_mlp(builder *b)
 }
 
 /* ---- evaluation ---- */
+
+/* n texts, each one once */
+static kvm_status listed_once(builder *b, kvm_jat list, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (ptrdiff_t k = 0; k < i; k++) {
+            const kvm_jat at = kvm_json_item(list, b->keep, i);
+            if (json_equal(at.v, kvm_json_item(list, b->keep, k).v))
+                return kvm_fail(b->err, KVM_FORMAT,
+                                "%s:%d: %s: \"%s\" stands in the list twice", at.file,
+                                at.line, at.path, json_string_value(at.v));
+        }
+    return KVM_OK;
+}
+
+/* an integer of the spec, when it is given: at least so much and an int32 */
+static kvm_status least(builder *b, kvm_jat at, int64_t lowest)
+{
+    int64_t v;
+    TRY(kvm_json_i64_or(at, lowest, &v, b->err));
+    if (v >= lowest && v <= INT32_MAX) return KVM_OK;
+    return kvm_fail(b->err, KVM_RANGE, "%s:%d: %s is %lld, must lie in %lld..%d",
+                    at.file, at.line, at.path, (long long)v, (long long)lowest,
+                    INT32_MAX);
+}
 
 static kvm_status suite_of(builder *b, kvm_str name, kvm_str *path, kvm_suite **s)
 {
@@ -281,6 +325,7 @@ static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_str first_suit
     TRY(kvm_json_str_or(kvm_json_get(evaluate, b->keep, "ablation_suite"), first_suite,
                         &suite, b->err));
     TRY(kvm_json_array(list, &n, b->err));
+    TRY(listed_once(b, list, n));
     if (n) TRY(add_ablation(b, &complete, suite));
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_jat at = kvm_json_item(list, b->keep, i);
@@ -301,18 +346,32 @@ static kvm_status add_evaluations(builder *b)
     ptrdiff_t n;
     kvm_str first = {0};
     TRY(kvm_json_array(list, &n, b->err));
+    if (n == 0)
+        return kvm_fail(
+            b->err, KVM_FORMAT,
+            "%s:%d: evaluate.suites names none: name one, or leave evaluate "
+            "out",
+            list.file, list.line);
+    TRY(listed_once(b, list, n));
+    TRY(least(b, kvm_json_get(evaluate, b->keep, "items"), 0));
+    TRY(least(b, kvm_json_get(evaluate, b->keep, "attention_items"), 0));
     for (ptrdiff_t i = 0; i < n; i++) {
         kvm_str name;
         TRY(kvm_json_str(kvm_json_item(list, b->keep, i), &name, b->err));
         if (i == 0) first = name;
         TRY(add_suite(b, name, i));
     }
-    return n ? add_ablations(b, evaluate, first) : KVM_OK;
+    return add_ablations(b, evaluate, first);
 }
 
 static kvm_status add_timing(builder *b)
 {
     if (!has_section(b, "timing")) return KVM_OK;
+    const kvm_jat timing = kvm_json_get(b->spec->root, b->keep, "timing");
+    const kvm_jat lengths = kvm_json_get(timing, b->keep, "lengths");
+    ptrdiff_t n = 0;
+    if (kvm_json_has(lengths)) TRY(kvm_json_array(lengths, &n, b->err));
+    for (ptrdiff_t i = 0; i < n; i++) TRY(fits(b, kvm_json_item(lengths, b->keep, i)));
     json_t *p = section(b, "timing");
     ptrdiff_t node;
     put_models(b, p);
@@ -426,7 +485,8 @@ static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out,
     const kvm_jat given = kvm_json_get(s->root, keep, "reverse_name");
     kvm_str head, tail;
     if (kvm_json_has(given)) return kvm_json_str(given, out, err);
-    if (kvm_str_cut(s->name, '-', &head, &tail) && kvm_str_find(tail, KVM_STR("-")) < 0)
+    if (kvm_str_cut(s->name, '-', &head, &tail) && tail.len > 0 && tail.at[0] != '.' &&
+        kvm_str_find(tail, KVM_STR("-")) < 0 && !kvm_str_eq(head, tail))
         *out = kvm_str_fmt(keep, "%.*s-%.*s", KVM_STR_ARG(tail), KVM_STR_ARG(head));
     else
         *out = kvm_str_fmt(keep, "%.*s-reversed", KVM_STR_ARG(s->name));

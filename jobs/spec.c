@@ -120,9 +120,24 @@ static kvm_status check_name(kvm_str name, kvm_jat at, kvm_err *err)
     }
     return good ? KVM_OK
                 : kvm_fail(err, KVM_FORMAT,
-                           "%s:%d: name \"%.*s\" must be 1..100 letters, digits, '-', "
-                           "'_' or '.'",
-                           at.file, at.line, KVM_STR_ARG(name));
+                           "%s:%d: %s \"%.*s\" must be 1..100 letters, digits, '-', "
+                           "'_' or '.', and not begin with '.'",
+                           at.file, at.line, at.path, KVM_STR_ARG(name));
+}
+
+/* Reports are files of these names: the other direction must not overwrite this one. */
+static kvm_status check_reverse(const kvm_spec *s, kvm_jat at, kvm_err *err)
+{
+    kvm_str reverse;
+    if (!kvm_json_has(at)) return KVM_OK;
+    TRY(kvm_json_str(at, &reverse, err));
+    TRY(check_name(reverse, at, err));
+    return kvm_str_eq(reverse, s->name)
+               ? kvm_fail(err, KVM_FORMAT,
+                          "%s:%d: reverse_name is the name of the pair itself: both "
+                          "directions need one of their own",
+                          at.file, at.line)
+               : KVM_OK;
 }
 
 kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err)
@@ -134,6 +149,7 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
     const kvm_jat name = kvm_json_get(s->root, keep, "name");
     TRY(kvm_json_str(name, &s->name, err));
     TRY(check_name(s->name, name, err));
+    TRY(check_reverse(s, kvm_json_get(s->root, keep, "reverse_name"), err));
     TRY(resolve(&s->source_path, keep, s->dir, kvm_json_get(s->root, keep, "source"),
                 err));
     TRY(resolve(&s->target_path, keep, s->dir, kvm_json_get(s->root, keep, "target"),

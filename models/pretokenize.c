@@ -14,7 +14,9 @@ struct kvm_splitter {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    unsigned char *spaced; /* a piece with a space put in front */
+    /* a piece with a space put in front. One is enough: that step belongs to ByteLevel,
+     * which stands last, so that a list has at most one. */
+    unsigned char *spaced;
     ptrdiff_t spaced_cap;
     kvm_emit *emit; /* of the split that is running */
     void *ctx;

@@ -109,4 +109,19 @@ sed 's/lengths: \[64, 256\]/lengths: [64, 50000]/; s/, ablations.*/}/' "$work/pa
 "$kvmill" run "$work/long.yaml" --store "$work/a" >"$work/log" 2>&1
 [ $? != 0 ] && grep -q '40960' "$work/log"
 ok $? "a prefix longer than the model's context is refused"
+"$kvmill" plan "$work/long.yaml" --store "$work/a" >"$work/log" 2>&1
+[ $? = 2 ] && grep -q 'long.yaml:9: timing.lengths' "$work/log"
+ok $? "the plan refuses what the run would"
+(ulimit -f 300 && exec "$kvmill" run "$work/pair.yaml" --store "$work/f" --quiet) >"$work/log" 2>&1
+s=$?
+{ [ $s = 1 ] || [ $s = 4 ]; } && grep -q '^kvmill run: ' "$work/log"
+ok $? "a limit of the size of files is an error, not a death"
+KVMILL_THREADS='' KVMILL_BACKEND='' "$kvmill" plan "$work/pair.yaml" >"$work/log" 2>&1
+ok $? "an empty variable is none"
+"$kvmill" plan "$work/pair.yaml" --store >"$work/log" 2>&1
+[ $? = 2 ] && grep -q 'lacks its value' "$work/log"
+ok $? "an option without its value is told so"
+"$kvmill" help >/dev/full 2>"$work/log"
+[ $? = 4 ] && grep -q stdout "$work/log"
+ok $? "output that cannot be written is an error"
 echo "1..$n"

@@ -55,6 +55,53 @@ static void mistakes_are_named_with_their_line(void **state)
     refused("name: a\nsource: nowhere\ntarget: y\n" CALIBRATION, KVM_NOTFOUND, ":2", "nowhere");
     refused(HEAD "calibration: {text: no-such}\n", KVM_NOTFOUND, "no-such", "calibration");
     refused(HEAD, KVM_FORMAT, "calibration", "");
+    /* a name becomes a file's: it stays in its folder and is not the other direction's */
+    refused(HEAD "reverse_name: ../x\n" CALIBRATION, KVM_FORMAT, ":4", "letters");
+    refused(HEAD "reverse_name: small-large\n" CALIBRATION, KVM_FORMAT, ":4", "own");
+}
+
+static kvm_status build(const char *yaml, kvm_graph g[2], kvm_err *err)
+{
+    kvm_spec s;
+    kvm_compute *c;
+    ptrdiff_t n;
+    check_ok(read(yaml, &s, err), err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, err), err);
+    return kvm_spec_graphs(&s, &arena, c, g, &n, err);
+}
+
+static void both_directions_have_names_of_their_own(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    kvm_err err;
+    const char *const rest = strchr(HEAD "both_directions: true\n" CALIBRATION, '\n');
+    const char *const names[] = {"a-a", "a-", "a-.b"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const kvm_str yaml = kvm_str_fmt(&arena, "name: %s%s", names[i], rest);
+        check_ok(build(yaml.at, g, &err), &err);
+        check_str(g[1].pair, kvm_str_fmt(&arena, "%s-reversed", names[i]).at);
+    }
+}
+
+static void calibration_fits_the_context(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    kvm_err err;
+    check_status(KVM_RANGE,
+                 build(HEAD "calibration: {text: calibration, tokens: 50000}\n", g, &err),
+                 &err);
+    check_contains(err.msg, ":4: calibration.tokens");
+}
+
+static void a_text_that_never_ends_is_refused(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    kvm_err err;
+    check_status(KVM_USAGE, build(HEAD "calibration: {text: /dev/zero}\n", g, &err), &err);
+    check_contains(err.msg, "/dev/zero");
 }
 
 static ptrdiff_t count(const kvm_graph *g, kvm_kind_id kind)
@@ -164,6 +211,12 @@ static void ranges_are_checked_before_anything_runs(void **state)
         {"mlp: {hidden: 0}\n", "hidden"},
         {"timing: {lengths: [64, 64]}\n", "ascend"},
         {"timing: {rounds: 0}\n", "rounds"},
+        {"timing: {lengths: [64, 50000]}\n", "40960"},
+        {"evaluate: {suites: []}\n", ":5: evaluate.suites"},
+        {"evaluate: {suites: [prose, prose]}\n", ":5: evaluate.suites[1]"},
+        {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
+        {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
+        {"evaluate: {suites: [prose], ablations: [k1, k1]}\n", ":5: evaluate.ablations"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         kvm_spec s;
@@ -189,6 +242,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup, teardown),
         cmocka_unit_test_setup_teardown(every_input_points_backwards, setup, teardown),
+        cmocka_unit_test_setup_teardown(both_directions_have_names_of_their_own, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(calibration_fits_the_context, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_text_that_never_ends_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(both_directions_share_captures, setup, teardown),
         cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture, setup,
                                         teardown),
