@@ -86,8 +86,10 @@ const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm)
     case KVM_ARM_IDENTITY:
     case KVM_ARM_ZERO:
         return NULL;
-    case KVM_ARM_CLOSED_FORM:
     case KVM_ARM_WRONG_DONOR:
+        if (a->no_donor) return "the items share one prefix: there is no wrong one";
+        return kvm_arm_absent(a, KVM_ARM_CLOSED_FORM);
+    case KVM_ARM_CLOSED_FORM:
         return a->apply[KVM_ARM_CLOSED_FORM] ? NULL
                                              : "the spec asks for no closed form";
     case KVM_ARM_MLP:

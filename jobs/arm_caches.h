@@ -17,7 +17,8 @@ typedef struct kvm_arm_caches {
         [KVM_ARM_COUNT]; /* of the arms that are translators; NULL: arm not there */
     kvm_cache *source_prefix, *target_prefix, *donor_prefix; /* read only once filled */
     kvm_cache *source_work, *target_work;                    /* scored on */
-    float *rows; /* scratch for the raw and zero controls */
+    float *rows;   /* scratch for the raw and zero controls */
+    bool no_donor; /* some item has no other with a prefix of its own */
 } kvm_arm_caches;
 
 /* capacity: the longest prefix + what is fed and generated after it */

@@ -17,17 +17,40 @@ static kvm_status start(kvm_calibration *c, kvm_arena *keep, ptrdiff_t sequences
     return c->offset && c->ids ? KVM_OK : kvm_nomem(err, keep);
 }
 
-static void add(kvm_calibration *c, const int32_t *ids, ptrdiff_t n)
+kvm_status kvm_text_begin(int32_t *bos, kvm_encoder *e, const kvm_tokenizer *t,
+                          kvm_arena scratch, kvm_err *err)
 {
-    const ptrdiff_t at = c->offset[c->sequences];
+    int32_t *ids;
+    ptrdiff_t n;
+    TRY(kvm_encode(e, KVM_STR(""), &(kvm_encode_options){.add_bos = true}, &scratch,
+                   &ids, &n, err));
+    const int32_t own = kvm_tokenizer_bos(t);
+    *bos = n > 0 && ids[0] == own ? own : -1;
+    return KVM_OK;
+}
+
+/* one sequence; begin-of-text stands before it unless there is none or it is there */
+static void add(kvm_calibration *c, int32_t bos, const int32_t *ids, ptrdiff_t n)
+{
+    ptrdiff_t at = c->offset[c->sequences];
+    if (bos >= 0 && ids[0] != bos) c->ids[at++] = bos;
     memcpy(c->ids + at, ids, (size_t)n * sizeof *ids);
+    const ptrdiff_t length = at + n - c->offset[c->sequences];
     c->offset[++c->sequences] = at + n;
-    if (n > c->longest) c->longest = n;
+    if (length > c->longest) c->longest = length;
+}
+
+/* how many of n ids are taken so that begin-of-text still fits into `tokens` */
+static ptrdiff_t room_for(int32_t bos, const int32_t *ids, ptrdiff_t n,
+                          ptrdiff_t tokens)
+{
+    const ptrdiff_t room = tokens - (bos >= 0 && ids[0] != bos);
+    return n < room ? n : room;
 }
 
 static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
-                             kvm_str path, kvm_encoder *e, ptrdiff_t sequences,
-                             ptrdiff_t tokens, kvm_err *err)
+                             kvm_str path, kvm_encoder *e, int32_t bos,
+                             ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
 {
     kvm_suite *s;
     TRY(kvm_suite_read(&s, work, path, err));
@@ -41,26 +64,26 @@ static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *wor
         int32_t *ids;
         ptrdiff_t n;
         TRY(kvm_encode(e, s->items[i].prefix, NULL, &each, &ids, &n, err));
-        if (n >= SHORTEST) add(c, ids, n < tokens ? n : tokens);
+        if (n >= SHORTEST) add(c, bos, ids, room_for(bos, ids, n, tokens));
     }
     return KVM_OK;
 }
 
 static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
-                            kvm_str path, kvm_encoder *e, ptrdiff_t sequences,
-                            ptrdiff_t tokens, kvm_err *err)
+                            kvm_str path, kvm_encoder *e, int32_t bos,
+                            ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
 {
     kvm_str text;
     int32_t *ids;
     ptrdiff_t n;
     TRY(kvm_file_read(&text, work, path, TEXT_MAX_BYTES, err));
     TRY(kvm_encode(e, text, NULL, work, &ids, &n, err));
-    const ptrdiff_t whole = (n + tokens - 1) / tokens;
+    const ptrdiff_t each = tokens - (bos >= 0), whole = (n + each - 1) / each;
     if (sequences > whole) sequences = whole;
     TRY(start(c, keep, sequences, tokens, err));
     for (ptrdiff_t s = 0; s < sequences; s++) {
-        const ptrdiff_t left = n - s * tokens, take = left < tokens ? left : tokens;
-        if (take >= SHORTEST) add(c, ids + s * tokens, take);
+        const ptrdiff_t left = n - s * each, take = left < each ? left : each;
+        if (take + (bos >= 0) >= SHORTEST) add(c, bos, ids + s * each, take);
     }
     return KVM_OK;
 }
@@ -72,10 +95,12 @@ kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str pat
     kvm_arena work = {0};
     TRY(kvm_arena_init(&work, WORK_BYTES, err));
     kvm_encoder *e;
+    int32_t bos;
     kvm_status s = kvm_encoder_new(&e, &work, t, err);
+    if (!s) s = kvm_text_begin(&bos, e, t, work, err);
     if (!s)
         s = (kvm_str_ends(path, KVM_STR(".yaml")) ? read_suite : read_text)(
-            c, keep, &work, path, e, sequences, tokens, err);
+            c, keep, &work, path, e, bos, sequences, tokens, err);
     kvm_arena_free(&work);
     if (!s && c->sequences == 0)
         s = kvm_fail(err, KVM_USAGE, "%.*s: no sequence of at least %d tokens",

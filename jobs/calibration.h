@@ -16,6 +16,11 @@ typedef struct kvm_calibration {
     ptrdiff_t longest; /* tokens */
 } kvm_calibration;
 
+/* kvm_text_begin - the id that the tokenizer puts before a text, -1: none. Calibration
+ * sequences and the prefixes of items begin with it, once: a model that was trained with
+ * it keeps its attention sink there. */
+KVM_MUST kvm_status kvm_text_begin(int32_t *bos, kvm_encoder *e, const kvm_tokenizer *t,
+                                   kvm_arena scratch, kvm_err *err);
 /* kvm_calibration_read - at most `sequences` of at most `tokens` ids each; sequences of
  * fewer than 2 tokens are left out. KVM_USAGE when nothing is left. */
 KVM_MUST kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep,

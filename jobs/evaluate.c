@@ -3,7 +3,8 @@
  * Items are independent: each is appended to items.jsonl with fsync when all its arms
  * are scored, and an attempt that follows a killed one starts after the last whole
  * line. Output "items" holds one line per item: {"item": id, "tokens": prefix length,
- * "length": stated, "scores": {arm: {metric: x}}, "said": …}. */
+ * "bos": begin-of-text ids in it, "scored": tokens of its continuation, "length" and
+ * "depth": stated of a needle, "scores": {arm: {metric: x}}, "said": …}. */
 #include <math.h>
 #include <string.h>
 
@@ -42,9 +43,11 @@ typedef struct evaluation {
     kvm_suite *suite;
     kvm_str name; /* of the suite in samples */
     kvm_encoder *encoder;
+    int32_t bos;      /* begin-of-text id; -1: the tokenizer puts none */
     ptrdiff_t *index; /* (n) of the suite's items */
     ptrdiff_t n;
     kvm_item_ids *ids; /* (n) */
+    ptrdiff_t *donor;  /* (n) the item whose prefix is the wrong one; -1: none */
     kvm_arm_caches caches;
     bool wanted[KVM_ARM_COUNT];
     float *native_logits;
@@ -69,10 +72,47 @@ static kvm_status open_suite(evaluation *e, kvm_err *err)
     TRY(kvm_suite_sample(&e->index, &e->n, j->keep, e->suite, wanted, err));
     e->ids = kvm_new(j->keep, kvm_item_ids, e->n);
     if (!e->ids) return kvm_nomem(err, j->keep);
-    TRY(kvm_encoder_new(&e->encoder, j->keep, kvm_model_tokenizer(e->target), err));
+    const kvm_tokenizer *t = kvm_model_tokenizer(e->target);
+    TRY(kvm_encoder_new(&e->encoder, j->keep, t, err));
+    TRY(kvm_text_begin(&e->bos, e->encoder, t, *j->keep, err));
     for (ptrdiff_t i = 0; i < e->n; i++)
-        TRY(kvm_item_tokenise(&e->ids[i], j->keep, e->encoder, e->suite,
+        TRY(kvm_item_tokenise(&e->ids[i], j->keep, e->encoder, e->bos, e->suite,
                               &e->suite->items[e->index[i]], err));
+    return KVM_OK;
+}
+
+/* The next item with a text of its own: one prefix that begins the other (questions on
+ * one story, the turns of one conversation) would be the right donor in part. */
+static kvm_status choose_donors(evaluation *e, kvm_err *err)
+{
+    e->donor = kvm_new(e->job->keep, ptrdiff_t, e->n);
+    if (!e->donor) return kvm_nomem(err, e->job->keep);
+    for (ptrdiff_t i = 0; i < e->n; i++) {
+        e->donor[i] = -1;
+        for (ptrdiff_t step = 1; step < e->n && e->donor[i] < 0; step++) {
+            const ptrdiff_t other = (i + step) % e->n;
+            if (!kvm_item_same_prefix(&e->ids[i], &e->ids[other])) e->donor[i] = other;
+        }
+        e->caches.no_donor |= e->donor[i] < 0;
+    }
+    return KVM_OK;
+}
+
+/* everything that is read or scored of an item, end to end for each choice, in the text
+ * that was fitted on; *at: token of the first hit, -1: none */
+static kvm_status find_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
+                               kvm_arena scratch, ptrdiff_t *at, kvm_err *err)
+{
+    int32_t *all = kvm_new(&scratch, int32_t, ids->prefix_n + ids->longest);
+    if (!all) return kvm_nomem(err, &scratch);
+    const ptrdiff_t given = ids->prefix_n + ids->feed_n;
+    memcpy(all, ids->prefix, (size_t)ids->prefix_n * sizeof *all);
+    memcpy(all + ids->prefix_n, ids->feed, (size_t)ids->feed_n * sizeof *all);
+    *at = kvm_overlap_find(o, all, given);
+    for (ptrdiff_t i = 0; *at < 0 && i < ids->after_count; i++) {
+        memcpy(all + given, ids->after[i], (size_t)ids->after_n[i] * sizeof *all);
+        *at = kvm_overlap_find(o, all, given + ids->after_n[i]);
+    }
     return KVM_OK;
 }
 
@@ -91,7 +131,8 @@ static kvm_status refuse_overlap(evaluation *e, kvm_err *err)
                              sequences, tokens, err));
     TRY(kvm_overlap_new(&o, j->keep, &c, err));
     for (ptrdiff_t i = 0; i < e->n; i++) {
-        const ptrdiff_t at = kvm_overlap_find(o, e->ids[i].prefix, e->ids[i].prefix_n);
+        ptrdiff_t at;
+        TRY(find_overlap(o, &e->ids[i], *j->keep, &at, err));
         if (at >= 0)
             return kvm_fail(err, KVM_MISMATCH,
                             "suite %.*s, item %.*s: tokens %td..%td also stand in the "
@@ -165,7 +206,8 @@ static kvm_status read_arms(evaluation *e, kvm_err *err)
 static kvm_status donor_ids(const evaluation *e, ptrdiff_t i, kvm_arena *scratch,
                             int32_t **donor, kvm_err *err)
 {
-    const kvm_item_ids *mine = &e->ids[i], *other = &e->ids[(i + 1) % e->n];
+    const kvm_item_ids *mine = &e->ids[i];
+    const kvm_item_ids *other = &e->ids[e->donor[i] < 0 ? i : e->donor[i]];
     int32_t *ids = kvm_new(scratch, int32_t, mine->prefix_n);
     if (!ids) return kvm_nomem(err, scratch);
     for (ptrdiff_t t = 0; t < mine->prefix_n; t++)
@@ -205,8 +247,8 @@ static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t 
         kvm_str text;
         TRY(kvm_arm_fill(&e->caches, arm, &m, &cache, err));
         TRY(kvm_score_item(&f, e->suite, item, &e->ids[i], m, cache,
-                           arm == KVM_ARM_NATIVE, e->native_logits, scratch, &text,
-                           err));
+                           arm == KVM_ARM_NATIVE, e->native_logits,
+                           kvm_model_info_of(e->target)->vocab, scratch, &text, err));
         TRY(put_scores(e, arm, item, &f, scores, err));
         /* generated bytes may end inside a character: jansson then refuses them */
         if (text.len)
@@ -214,6 +256,15 @@ static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t 
                                 json_stringn(text.at, (size_t)text.len));
     }
     return KVM_OK;
+}
+
+/* more than one says that a prompt brought its own: lessons.md section 2 */
+static ptrdiff_t count_bos(const evaluation *e, const kvm_item_ids *ids)
+{
+    ptrdiff_t n = 0;
+    for (ptrdiff_t t = 0; t < ids->prefix_n; t++)
+        n += e->bos >= 0 && ids->prefix[t] == e->bos;
+    return n;
 }
 
 static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
@@ -225,7 +276,11 @@ static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
     if (!kvm_json_own(scratch, line)) return kvm_nomem(err, scratch);
     json_object_set_new(line, "item", json_stringn(item->id.at, (size_t)item->id.len));
     json_object_set_new(line, "tokens", json_integer(ids->prefix_n));
+    json_object_set_new(line, "bos", json_integer(count_bos(e, ids)));
+    if (e->suite->kind == KVM_SUITE_PERPLEXITY)
+        json_object_set_new(line, "scored", json_integer(ids->after_n[0]));
     json_object_set_new(line, "length", json_integer(item->length));
+    if (item->length) json_object_set_new(line, "depth", json_real(item->depth));
     json_object_set_new(line, "scores", scores);
     json_object_set_new(line, "said", said);
     int32_t *donor;
@@ -320,6 +375,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(open_suite(&e, err));
     TRY(refuse_overlap(&e, err));
     TRY(open_caches(&e, err));
+    TRY(choose_donors(&e, err));
     TRY(kvm_job_path(j, "items.jsonl", &path, err));
     TRY(kvm_log_open(&e.log, j->keep, path, err));
     TRY(replay(&e, path, err));

@@ -11,13 +11,15 @@ enum { MAX_LENGTHS = 32 };
 
 typedef struct metric {
     const char *kind, *name, *title, *format;
-    bool low, as_perplexity;
+    bool low;
+    int mean;
 } metric;
 
 enum { HIGH, LOW };
+enum { ITEM, TOKEN, PERPLEXITY };
 static const metric metrics[] = {
-#define X(kind, name, title, format, better, as_perplexity)                            \
-    {#kind, #name, title, format, better == LOW, as_perplexity},
+#define X(kind, name, title, format, better, mean)                                     \
+    {#kind, #name, title, format, better == LOW, mean},
 #include "jobs/metrics.def"
 #undef X
 };
@@ -47,6 +49,9 @@ static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m,
     double *column[KVM_ARM_COUNT];
     ptrdiff_t seen[KVM_ARM_COUNT] = {0};
     const ptrdiff_t most = (ptrdiff_t)json_array_size(items);
+    double *weight = kvm_new(scratch, double, most + 1);
+    if (!weight) return kvm_nomem(err, scratch);
+    if (m->mean != ITEM) s->weight = weight;
     for (int a = 0; a < KVM_ARM_COUNT; a++)
         if (!(column[a] = kvm_new(scratch, double, most + 1)))
             return kvm_nomem(err, scratch);
@@ -61,6 +66,7 @@ static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m,
             column[a][s->n] = json_number_value(v);
             seen[a]++;
         }
+        weight[s->n] = json_number_value(get(item, "scored"));
         s->n++;
     }
     for (int a = 0; a < KVM_ARM_COUNT; a++) s->item[a] = seen[a] ? column[a] : NULL;
@@ -74,7 +80,7 @@ static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUN
 {
     *s = (kvm_scores){.chance = m->low ? (double)NAN : chance,
                       .lower_better = m->low,
-                      .exp_of_mean = m->as_perplexity,
+                      .exp_of_mean = m->mean == PERPLEXITY,
                       .seed = b->seed};
     TRY(columns(s, items, m, length, &scratch, err));
     return kvm_compare(out, s, scratch, err);

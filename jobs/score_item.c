@@ -74,11 +74,34 @@ static kvm_status tokenise_after(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder
     return KVM_OK;
 }
 
+/* begin-of-text before the prefix, once */
+static kvm_status begin_with(kvm_item_ids *ids, kvm_arena *keep, int32_t bos,
+                             kvm_err *err)
+{
+    if (bos < 0 || (ids->prefix_n > 0 && ids->prefix[0] == bos)) return KVM_OK;
+    int32_t *all = kvm_new(keep, int32_t, ids->prefix_n + 1);
+    if (!all) return kvm_nomem(err, keep);
+    all[0] = bos;
+    if (ids->prefix_n)
+        memcpy(all + 1, ids->prefix, (size_t)ids->prefix_n * sizeof *all);
+    ids->prefix = all;
+    ids->prefix_n++;
+    return KVM_OK;
+}
+
+bool kvm_item_same_prefix(const kvm_item_ids *a, const kvm_item_ids *b)
+{
+    const ptrdiff_t n = a->prefix_n < b->prefix_n ? a->prefix_n : b->prefix_n;
+    return memcmp(a->prefix, b->prefix, (size_t)n * sizeof *a->prefix) == 0;
+}
+
 kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
-                             const kvm_suite *s, const kvm_item *item, kvm_err *err)
+                             int32_t bos, const kvm_suite *s, const kvm_item *item,
+                             kvm_err *err)
 {
     *ids = (kvm_item_ids){0};
     TRY(tokenise(&ids->prefix, &ids->prefix_n, keep, e, item->prefix, err));
+    TRY(begin_with(ids, keep, bos, err));
     TRY(tokenise(&ids->feed, &ids->feed_n, keep, e, item->question, err));
     if (ids->feed_n == 0 && ids->prefix_n > 0) { /* every arm needs something to read */
         ids->prefix_n--;
@@ -122,10 +145,11 @@ static kvm_status continue_over(kvm_model *m, kvm_cache *c, const float *before,
 
 static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *c, bool native,
-                                   float *native_logits, kvm_arena scratch,
-                                   kvm_err *err)
+                                   float *native_logits, ptrdiff_t native_vocab,
+                                   kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t n = ids->after_n[0], vocab = kvm_model_info_of(m)->vocab;
+    const ptrdiff_t both = vocab < native_vocab ? vocab : native_vocab;
     float *before = kvm_new_raw(&scratch, float, vocab);
     float *logits = native ? native_logits : kvm_new_raw(&scratch, float, n *vocab);
     double *logprob = kvm_new_raw(&scratch, double, n);
@@ -136,12 +160,13 @@ static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids,
                        kvm_view2(logits, KVM_F32, n, vocab), ids->after[0], err));
     double nll = 0, kl = 0, first = 0, agree = 0;
     for (ptrdiff_t t = 0; t < n; t++) {
-        const float *mine = logits + t * vocab, *theirs = native_logits + t * vocab;
-        const double d = native ? 0 : kvm_score_kl(theirs, mine, vocab);
+        const float *mine = logits + t * vocab;
+        const float *theirs = native_logits + t * native_vocab;
+        const double d = native ? 0 : kvm_score_kl(theirs, mine, both);
         if (t == 0) first = d;
         kl += d;
         nll -= logprob[t];
-        agree += kvm_score_argmax(mine, vocab) == kvm_score_argmax(theirs, vocab);
+        agree += kvm_score_argmax(mine, both) == kvm_score_argmax(theirs, both);
     }
     put(out, "nll", nll / (double)n);
     put(out, "kl", kl / (double)n);
@@ -167,6 +192,14 @@ static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n,
     return kvm_cache_truncate(c, length, err);
 }
 
+/* of a choice without the blank that joins it to the question, as lm-eval counts; a
+ * choice of blanks alone counts whole */
+static double bytes_of(kvm_str choice)
+{
+    const ptrdiff_t words = kvm_str_trim(choice).len;
+    return (double)(words ? words : choice.len);
+}
+
 static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
                                const kvm_item_ids *ids, kvm_model *m, kvm_cache *c,
                                kvm_arena scratch, kvm_err *err)
@@ -180,7 +213,7 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
         double sum;
         TRY(choice_logprob(&sum, ids->after[i], ids->after_n[i], ids->skip[i], m, c,
                            before, scratch, err));
-        const double norm = sum / (double)item->choices[i].len;
+        const double norm = sum / bytes_of(item->choices[i]);
         if (sum > best) best = sum, pick = i;
         if (norm > best_norm) best_norm = norm, pick_norm = i;
         if (i == item->answer) gold = sum;
@@ -222,8 +255,8 @@ static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
 
 kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
                           const kvm_item_ids *ids, kvm_model *m, kvm_cache *cache,
-                          bool native, float *native_logits, kvm_arena *keep,
-                          kvm_str *said, kvm_err *err)
+                          bool native, float *native_logits, ptrdiff_t native_vocab,
+                          kvm_arena *keep, kvm_str *said, kvm_err *err)
 {
     *out = (kvm_figures){0};
     if (said) *said = KVM_STR("");
@@ -232,7 +265,8 @@ kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *
     kvm_status st = KVM_OK;
     switch (s->kind) {
     case KVM_SUITE_PERPLEXITY:
-        st = score_perplexity(out, ids, m, cache, native, native_logits, scratch, err);
+        st = score_perplexity(out, ids, m, cache, native, native_logits, native_vocab,
+                              scratch, err);
         break;
     case KVM_SUITE_MULTIPLE_CHOICE:
         st = score_choice(out, item, ids, m, cache, scratch, err);

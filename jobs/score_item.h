@@ -21,10 +21,13 @@ typedef struct kvm_item_ids {
     ptrdiff_t longest; /* most ids that may follow the prefix */
 } kvm_item_ids;
 
-/* KVM_RANGE when nothing is left to cache or to measure */
+/* bos: id that stands before the prefix unless its text brings it (-1: none), see
+ * kvm_text_begin. KVM_RANGE when nothing is left to cache or to measure */
 KVM_MUST kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep,
-                                      kvm_encoder *e, const kvm_suite *s,
+                                      kvm_encoder *e, int32_t bos, const kvm_suite *s,
                                       const kvm_item *item, kvm_err *err);
+/* whether the shorter prefix begins the longer one */
+bool kvm_item_same_prefix(const kvm_item_ids *a, const kvm_item_ids *b);
 
 enum { KVM_MAX_FIGURES = 8 };
 typedef struct kvm_figures { /* metric names are static */
@@ -36,16 +39,18 @@ typedef struct kvm_figures { /* metric names are static */
 /* Metrics by suite kind (per item):
  *   perplexity       nll (mean nats per token), kl (mean KL(native||arm)), first_kl,
  *                    agreement (argmax equal)
- *   multiple choice  accuracy (summed log-likelihood), accuracy_norm (per byte),
- *                    logprob_gold
+ *   multiple choice  accuracy (summed log-likelihood), accuracy_norm (per byte of the
+ *                    choice, without the space before it), logprob_gold
  *   generation       exact_match, f1, gold_in_answer
  *   needle           recall (= gold_in_answer), exact_match
- * native_logits (after_n[0], V): written when `native`, read otherwise (perplexity
- * only; NULL otherwise). said (optional): the generated text, in keep. */
+ * native_logits (after_n[0], native_vocab): written when `native`, read otherwise
+ * (perplexity only; NULL otherwise). Models of one tokenizer may pad their vocabularies
+ * differently: KL is between the distributions over the ids that both have. said
+ * (optional): the generated text, in keep. */
 KVM_MUST kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s,
                                    const kvm_item *item, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *cache, bool native,
-                                   float *native_logits, kvm_arena *keep, kvm_str *said,
-                                   kvm_err *err);
+                                   float *native_logits, ptrdiff_t native_vocab,
+                                   kvm_arena *keep, kvm_str *said, kvm_err *err);
 
 #endif

@@ -8,10 +8,15 @@ typedef struct words {
     ptrdiff_t n;
 } words;
 
-static bool is_word_byte(char c)
+static bool is_space(char c)
 {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           (unsigned char)c >= 0x80;
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool is_punctuation(char c)
+{
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+           (c >= '{' && c <= '~');
 }
 
 static bool is_article(kvm_str w)
@@ -20,24 +25,30 @@ static bool is_article(kvm_str w)
            kvm_str_eq(w, KVM_STR("the"));
 }
 
-/* the normalised words of a text; NULL list when the arena is spent */
-static words split(kvm_str text, kvm_arena *a)
+/* the normalised words of a text, punctuation deleted or taken for a space; NULL list
+ * when the arena is spent */
+static words split(kvm_str text, bool deleted, kvm_arena *a)
 {
     char *lower = kvm_new(a, char, text.len + 1);
     kvm_str *list = kvm_new(a, kvm_str, text.len / 2 + 1);
     if (!lower || !list) return (words){0};
+    ptrdiff_t len = 0;
     for (ptrdiff_t i = 0; i < text.len; i++) {
         const char c = text.at[i];
-        lower[i] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+        if (is_punctuation(c)) {
+            if (!deleted) lower[len++] = ' ';
+            continue;
+        }
+        lower[len++] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
     }
     ptrdiff_t n = 0;
-    for (ptrdiff_t i = 0; i < text.len;) {
-        if (!is_word_byte(lower[i])) {
+    for (ptrdiff_t i = 0; i < len;) {
+        if (is_space(lower[i])) {
             i++;
             continue;
         }
         ptrdiff_t end = i;
-        while (end < text.len && is_word_byte(lower[end])) end++;
+        while (end < len && !is_space(lower[end])) end++;
         const kvm_str word = {lower + i, end - i};
         if (!is_article(word)) list[n++] = word;
         i = end;
@@ -88,15 +99,18 @@ kvm_status kvm_score_answer(kvm_answer_score *score, kvm_str text,
                             kvm_err *err)
 {
     kvm_answer_score best = {0};
-    const words said = split(text, &scratch);
-    if (!said.at) return kvm_nomem(err, &scratch);
+    const words said = split(text, true, &scratch);
+    const words said_apart = split(text, false, &scratch);
+    if (!said.at || !said_apart.at) return kvm_nomem(err, &scratch);
     for (ptrdiff_t i = 0; i < n; i++) {
         kvm_arena each = scratch;
-        const words gold = split(accepted[i], &each);
+        const words gold = split(accepted[i], true, &each);
+        const words gold_apart = split(accepted[i], false, &each);
         bool *used = kvm_new(&each, bool, gold.n + 1);
-        if (!gold.at || !used) return kvm_nomem(err, &each);
+        if (!gold.at || !gold_apart.at || !used) return kvm_nomem(err, &each);
         best.exact_match = fmax(best.exact_match, same(said, gold));
-        best.gold_in_answer = fmax(best.gold_in_answer, contains(said, gold));
+        best.gold_in_answer =
+            fmax(best.gold_in_answer, contains(said_apart, gold_apart));
         best.f1 = fmax(best.f1, f1_of(said, gold, overlap(said, gold, used)));
     }
     *score = best;

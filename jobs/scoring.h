@@ -1,7 +1,9 @@
 /* scoring.h - how close a generated answer is to the accepted ones.
  *
- * Texts are normalised first: ASCII lower case, punctuation to spaces, the articles a,
- * an, the dropped, white space folded (the convention of SQuAD and CoQA scorers).
+ * Exact match and F1 normalise as the SQuAD and CoQA scorers do: ASCII lower case,
+ * punctuation deleted ("3.5" is the word 35, "U.S." is us), the articles a, an, the
+ * dropped, white space folded. Containment takes punctuation for a space, so that
+ * "code:7314." still holds 7314.
  * Scores are in [0,1]; with several accepted answers the best counts. */
 #ifndef KVM_JOBS_SCORING_H
 #define KVM_JOBS_SCORING_H

@@ -196,7 +196,7 @@ static kvm_str dir_of(kvm_str path)
 static const struct {
     const char *kind, *name;
 } metrics[] = {
-#define X(kind, name, title, format, better, as_perplexity) {#kind, #name},
+#define X(kind, name, title, format, better, mean) {#kind, #name},
 #include "jobs/metrics.def"
 #undef X
 };

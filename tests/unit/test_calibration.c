@@ -70,6 +70,34 @@ static void a_suite_gives_one_sequence_an_item(void **state)
     assert_int_equal(c.longest, 3);
 }
 
+/* every sequence of a model that begins its texts begins so, within the stated length */
+static void sequences_begin_as_the_tokenizer_begins_a_text(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    check_ok(kvm_tokenizer_open(&tokenizer, &arena, KVM_STR("tests/golden/tokenizers/llama3.json"),
+                                &err),
+             &err);
+    const int32_t bos = kvm_tokenizer_special(tokenizer, KVM_STR("<|begin_of_text|>"));
+    assert_true(bos >= 0);
+    check_write(DIR "/b.txt", KVM_STR("one two three four five six seven eight nine ten"));
+    check_write(DIR "/b.yaml", KVM_STR("name: b\nkind: calibration\nfile: b.jsonl\n"
+                                       "licence: CC0-1.0\nprovenance: this test\n"));
+    check_write(DIR "/b.jsonl",
+                KVM_STR("{\"id\":\"a\",\"text\":\"one two three four five six seven\"}\n"
+                        "{\"id\":\"b\",\"text\":\"<|begin_of_text|>five six seven eight\"}\n"));
+    static const char *const paths[] = {DIR "/b.txt", DIR "/b.yaml"};
+    for (int f = 0; f < 2; f++) {
+        const kvm_calibration c = read(paths[f], 100, 4);
+        assert_true(c.sequences >= 2);
+        assert_int_equal(c.longest, 4);
+        for (ptrdiff_t s = 0; s < c.sequences; s++) {
+            assert_int_equal(c.ids[c.offset[s]], bos);
+            assert_true(c.ids[c.offset[s] + 1] != bos);
+        }
+    }
+}
+
 static void nothing_to_read_is_an_error(void **state)
 {
     (void)state;
@@ -111,6 +139,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_text_file_is_cut_into_windows, setup, teardown),
         cmocka_unit_test_setup_teardown(a_suite_gives_one_sequence_an_item, setup, teardown),
+        cmocka_unit_test_setup_teardown(sequences_begin_as_the_tokenizer_begins_a_text, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(nothing_to_read_is_an_error, setup, teardown),
         cmocka_unit_test_setup_teardown(overlap_is_found_at_its_place, setup, teardown),
     };

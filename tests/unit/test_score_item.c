@@ -52,13 +52,13 @@ static kvm_figures score(const kvm_item *item)
     kvm_item_ids ids;
     kvm_cache *cache;
     kvm_figures f;
-    check_ok(kvm_item_tokenise(&ids, &arena, encoder, &s, item, &err), &err);
+    check_ok(kvm_item_tokenise(&ids, &arena, encoder, -1, &s, item, &err), &err);
     check_ok(kvm_cache_new(&cache, &arena, model, ids.prefix_n + ids.longest, &err),
              &err);
     check_ok(kvm_model_forward(model, cache, ids.prefix, ids.prefix_n, NULL, &err),
              &err);
-    check_ok(kvm_score_item(&f, &s, item, &ids, model, cache, true, NULL, &arena, NULL,
-                            &err),
+    check_ok(kvm_score_item(&f, &s, item, &ids, model, cache, true, NULL, 0, &arena,
+                            NULL, &err),
              &err);
     assert_int_equal(kvm_cache_length(cache), ids.prefix_n + ids.feed_n);
     return f;
@@ -117,13 +117,116 @@ static void nothing_to_cache_is_refused(void **state)
     silent.choices = (const kvm_str[]){{"", 0}, {"x", 1}};
     kvm_item_ids ids;
     kvm_err err = {0};
-    check_status(KVM_RANGE, kvm_item_tokenise(&ids, &arena, encoder, &s, &empty, &err),
-                 &err);
+    check_status(KVM_RANGE,
+                 kvm_item_tokenise(&ids, &arena, encoder, -1, &s, &empty, &err), &err);
     check_contains(err.msg, "too short to cache");
     err = (kvm_err){0};
-    check_status(KVM_RANGE, kvm_item_tokenise(&ids, &arena, encoder, &s, &silent, &err),
-                 &err);
+    check_status(KVM_RANGE,
+                 kvm_item_tokenise(&ids, &arena, encoder, -1, &s, &silent, &err), &err);
     check_contains(err.msg, "no tokens");
+}
+
+static kvm_item_ids tokenised(int32_t bos, const char *prefix)
+{
+    const kvm_suite s = {.kind = KVM_SUITE_PERPLEXITY};
+    const kvm_item item = {.id = KVM_STR("i"),
+                           .prefix = kvm_str_of(prefix),
+                           .question = KVM_STR(" so"),
+                           .continuation = KVM_STR(" the queen smiled at the king.")};
+    kvm_item_ids ids;
+    kvm_err err = {0};
+    check_ok(kvm_item_tokenise(&ids, &arena, encoder, bos, &s, &item, &err), &err);
+    return ids;
+}
+
+/* a prompt with three begin-of-text ids is another prompt (lessons.md section 2) */
+static void begin_of_text_stands_once(void **state)
+{
+    (void)state;
+    const kvm_tokenizer *t = kvm_model_tokenizer(model);
+    const int32_t bos = kvm_tokenizer_special(t, KVM_STR("<|im_start|>"));
+    const kvm_item_ids none = tokenised(-1, "The queen was there, and");
+    const kvm_item_ids put = tokenised(bos, "The queen was there, and");
+    const kvm_item_ids had = tokenised(bos, "<|im_start|>The queen was there, and");
+    assert_true(bos >= 0);
+    assert_int_equal(put.prefix_n, none.prefix_n + 1);
+    assert_int_equal(put.prefix[0], bos);
+    assert_memory_equal(put.prefix + 1, none.prefix,
+                        (size_t)none.prefix_n * sizeof *none.prefix);
+    assert_int_equal(had.prefix_n, put.prefix_n);
+    assert_memory_equal(had.prefix, put.prefix,
+                        (size_t)put.prefix_n * sizeof *put.prefix);
+}
+
+static void one_story_with_more_said_is_no_wrong_donor(void **state)
+{
+    (void)state;
+    const kvm_item_ids a = tokenised(-1, "The queen was there, and");
+    const kvm_item_ids more = tokenised(-1, "The queen was there, and she sang");
+    const kvm_item_ids other = tokenised(-1, "A king was there, and");
+    assert_true(kvm_item_same_prefix(&a, &a));
+    assert_true(kvm_item_same_prefix(&a, &more) && kvm_item_same_prefix(&more, &a));
+    assert_false(kvm_item_same_prefix(&a, &other));
+}
+
+/* Native logits of a model whose vocabulary is padded further, the rest alike: the
+ * padding takes no part, so KL is 0 and the arguments agree. */
+static void padded_vocabularies_are_compared_where_both_have_ids(void **state)
+{
+    (void)state;
+    enum { PADDING = 40 };
+    const kvm_suite s = {.kind = KVM_SUITE_PERPLEXITY};
+    const kvm_item_ids ids = tokenised(-1, "The queen was there, and");
+    const kvm_item item = {.id = KVM_STR("i")};
+    const ptrdiff_t vocab = kvm_model_info_of(model)->vocab, wide = vocab + PADDING;
+    const ptrdiff_t n = ids.after_n[0];
+    float *narrow = kvm_new(&arena, float, n *vocab),
+          *padded = kvm_new(&arena, float, n *wide);
+    kvm_err err = {0};
+    kvm_cache *cache;
+    kvm_figures f;
+    check_ok(kvm_cache_new(&cache, &arena, model, ids.prefix_n + ids.longest, &err),
+             &err);
+    for (int native = 1; native >= 0; native--) {
+        kvm_cache_clear(cache);
+        check_ok(kvm_model_forward(model, cache, ids.prefix, ids.prefix_n, NULL, &err),
+                 &err);
+        check_ok(kvm_score_item(&f, &s, &item, &ids, model, cache, native,
+                                native ? narrow : padded, native ? vocab : wide, &arena,
+                                NULL, &err),
+                 &err);
+        for (ptrdiff_t t = 0; native && t < n; t++) {
+            memcpy(padded + t * wide, narrow + t * vocab,
+                   (size_t)vocab * sizeof *padded);
+            for (ptrdiff_t i = vocab; i < wide; i++) padded[t * wide + i] = 50;
+        }
+    }
+    assert_true(n > 3);
+    assert_true(figure(&f, "kl") == 0);
+    assert_true(figure(&f, "first_kl") == 0);
+    assert_true(figure(&f, "agreement") == 1);
+}
+
+/* Per byte of the words: the blank that joins a choice to its question is no byte of it */
+static void a_choice_is_as_long_as_its_words(void **state)
+{
+    (void)state;
+    static const kvm_str choices[] = {{" he", 3}, {" told a story", 13}};
+    kvm_item item = {.id = KVM_STR("i"),
+                     .prefix = KVM_STR("And he said unto them,"),
+                     .question = KVM_STR(" I am"),
+                     .choices = choices,
+                     .choice_count = 2};
+    double sum[2];
+    for (item.answer = 0; item.answer < 2; item.answer++) {
+        const kvm_figures f = score(&item);
+        sum[item.answer] = figure(&f, "logprob_gold");
+    }
+    assert_true(sum[0] / 3 > sum[1] / 13); /* with the blank the short one would win */
+    assert_true(sum[0] / 2 < sum[1] / 12);
+    item.answer = 1;
+    const kvm_figures f = score(&item);
+    assert_true(figure(&f, "accuracy_norm") == 1);
 }
 
 int main(void)
@@ -132,6 +235,10 @@ int main(void)
         cmocka_unit_test(a_lead_is_read_and_not_scored),
         cmocka_unit_test(leads_tell_equal_choices_apart),
         cmocka_unit_test(nothing_to_cache_is_refused),
+        cmocka_unit_test(begin_of_text_stands_once),
+        cmocka_unit_test(one_story_with_more_said_is_no_wrong_donor),
+        cmocka_unit_test(padded_vocabularies_are_compared_where_both_have_ids),
+        cmocka_unit_test(a_choice_is_as_long_as_its_words),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

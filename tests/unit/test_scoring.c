@@ -25,6 +25,26 @@ static void case_punctuation_and_articles_do_not_count(void **state)
     assert_true(s.gold_in_answer == 1);
 }
 
+/* Pairs and figures of tests/golden/scoring.py, which is the published SQuAD and CoQA
+ * normalisation in Python. */
+static void words_are_those_of_the_squad_scorer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *said, *gold;
+        double exact_match, f1;
+    } rows[] = {
+#include "tests/golden/scoring.inc"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const kvm_answer_score s = score(rows[i].said, rows[i].gold);
+        assert_true(s.exact_match == rows[i].exact_match);
+        assert_true(fabs(s.f1 - rows[i].f1) < 1e-12);
+    }
+    /* containment still finds a word that punctuation touches */
+    assert_true(score("The code:7314.", "7314").gold_in_answer == 1);
+}
+
 static void overlap_counts_words_as_bags(void **state)
 {
     (void)state;
@@ -85,6 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_punctuation_and_articles_do_not_count),
+        cmocka_unit_test(words_are_those_of_the_squad_scorer),
         cmocka_unit_test(overlap_counts_words_as_bags),
         cmocka_unit_test(gold_must_stand_in_a_row),
         cmocka_unit_test(empty_texts_are_not_right_by_accident),
