@@ -63,6 +63,7 @@ static kvm_status compare_layer(kvm_arm_caches *a, const queries *q, ptrdiff_t l
         .kv_heads = ko->heads,
         .dim = ko->dim,
         .value_dim = vo->dim,
+        .window = ko->window,
     };
     return kvm_quality_layer(kvm_model_compute(a->target), &in, out, scratch, err);
 }

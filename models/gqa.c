@@ -93,7 +93,10 @@ static const gqa *of(const kvm_layer *l)
 static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
 {
     const gqa *g = of(l);
-    const kvm_object both = {.layer = l->index, .heads = g->kv_heads, .dim = g->dim};
+    const kvm_object both = {.layer = l->index,
+                             .heads = g->kv_heads,
+                             .dim = g->dim,
+                             .window = g->window};
     out[OBJECT_K] = out[OBJECT_V] = both;
     out[OBJECT_K].kind = KVM_OBJECT_K;
     out[OBJECT_K].rotary = true;

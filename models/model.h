@@ -33,6 +33,7 @@ typedef struct kvm_object {
     kvm_object_kind kind;
     ptrdiff_t layer;
     ptrdiff_t heads, dim; /* a row is heads*dim numbers, head outermost */
+    ptrdiff_t window;     /* last tokens that attention sees; 0: all */
     kvm_dtype dtype;      /* as the checkpoint's engine would keep it */
     bool rotary;          /* point 3 is rotated by `rope`; points 1, 2 are not */
     kvm_rope rope;        /* valid when rotary */

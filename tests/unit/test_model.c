@@ -166,6 +166,25 @@ static void generation_ends(void **state)
     assert_memory_equal(ids, again, 2 * sizeof *ids);
 }
 
+/* who looks at the rows of a layer with a window must look through that window */
+static void objects_say_their_window(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena((size_t)1 << 31);
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_model *m;
+    check_ok(kvm_compute_new(&c, &a, kvm_backend_find(KVM_STR("cpu")), 1, &err), &err);
+    const kvm_model_options o = {.no_tokenizer = true};
+    check_ok(kvm_model_open(&m, &a, c, KVM_STR("tests/golden/models/qwen2"), &o, &err),
+             &err);
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *it = kvm_model_object(m, i);
+        assert_int_equal(it->window, it->layer == 0 ? 0 : 9); /* its layer_types */
+    }
+    kvm_arena_free(&a);
+}
+
 static void wrong_calls(void **state)
 {
     fixture *f = *state;
@@ -192,7 +211,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH(bounded_memory), WITH(decode_allocates_nothing),
         WITH(cancelled),      WITH(generation_ends),
-        WITH(wrong_calls),
+        WITH(wrong_calls),    cmocka_unit_test(objects_say_their_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
