@@ -16,7 +16,7 @@
  * every reserved byte.) */
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #include <sanitizer/asan_interface.h>
-enum { RED_ZONE = 32 };
+enum { RED_ZONE = 32, FRONT = 4096 };
 static void hide(const char *p, size_t n)
 {
     ASAN_POISON_MEMORY_REGION(p, n);
@@ -25,8 +25,23 @@ static void show(const char *p, size_t n)
 {
     ASAN_UNPOISON_MEMORY_REGION(p, n);
 }
+/* A page in front of what an arena maps says how far it or a copy of it ever went: to
+ * unpoison all that is reserved would touch 128 GiB of shadow for the program's arena. */
+static char **high(const kvm_arena *a)
+{
+    return (char **)(void *)(a->base - FRONT);
+}
+static void went(const kvm_arena *a)
+{
+    if (a->owns && a->at > *high(a)) *high(a) = a->at;
+}
+static void show_all(const kvm_arena *a)
+{
+    if (*high(a)) show(a->base, (size_t)(*high(a) - a->base));
+    *high(a) = NULL;
+}
 #else
-enum { RED_ZONE = 0 };
+enum { RED_ZONE = 0, FRONT = 0 };
 static void hide(const char *p, size_t n)
 {
     (void)p, (void)n;
@@ -34,6 +49,14 @@ static void hide(const char *p, size_t n)
 static void show(const char *p, size_t n)
 {
     (void)p, (void)n;
+}
+static void went(const kvm_arena *a)
+{
+    (void)a;
+}
+static void show_all(const kvm_arena *a)
+{
+    (void)a;
 }
 #endif
 
@@ -46,13 +69,14 @@ struct kvm_cleanup {
 kvm_status kvm_arena_init(kvm_arena *a, size_t bytes, kvm_err *err)
 {
     const size_t page = 4096;
-    if (bytes > PTRDIFF_MAX - page)
+    if (bytes > PTRDIFF_MAX - 2 * page)
         return kvm_fail(err, KVM_NOMEM, "cannot reserve %zu bytes", bytes);
     bytes = bytes < page ? page : (bytes + page - 1) / page * page;
-    char *base = kvm_os->mmap(bytes, PROT_READ | PROT_WRITE,
+    char *base = kvm_os->mmap(bytes + FRONT, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return kvm_fail(err, KVM_NOMEM, "cannot reserve %zu bytes of memory", bytes);
+    base += FRONT;
     *a = (kvm_arena){.base = base, .at = base, .end = base + bytes, .owns = true};
     return KVM_OK;
 }
@@ -70,9 +94,8 @@ void kvm_arena_free(kvm_arena *a)
 {
     run_cleanups(a);
     if (a->owns) {
-        const size_t bytes = (size_t)(a->end - a->base);
-        show(a->base, bytes);
-        kvm_os->munmap(a->base, bytes);
+        show_all(a);
+        kvm_os->munmap(a->base - FRONT, (size_t)(a->end - a->base) + FRONT);
     }
     *a = (kvm_arena){0};
 }
@@ -83,9 +106,8 @@ void kvm_arena_reset(kvm_arena *a)
     if (a->owns) {
         /* A scratch copy may have written beyond `at`, so the whole range is given
          * back. */
-        const size_t bytes = (size_t)(a->end - a->base);
-        show(a->base, bytes);
-        madvise(a->base, bytes, MADV_DONTNEED);
+        show_all(a);
+        madvise(a->base, (size_t)(a->end - a->base), MADV_DONTNEED);
     }
     a->at = a->base;
 }
@@ -102,6 +124,7 @@ void *kvm_arena_alloc_raw(kvm_arena *a, size_t size, size_t align, ptrdiff_t cou
     const size_t rest = left - pad - bytes;
     const size_t red = rest > RED_ZONE ? RED_ZONE : rest;
     a->at = p + bytes + red;
+    went(a);
     show(p, bytes);
     hide(p + bytes, red);
     return p;
