@@ -119,61 +119,73 @@ typedef struct centre_job {
     float *x; /* (n, width) */
     ptrdiff_t n, width;
     float *shift;
-    double *sum, *square;
-    bool fresh, sums;
+    double *sum, *square; /* NULL: not wanted */
+    bool fresh;           /* shift is not known yet */
 } centre_job;
 
-/* pool part: a strip of columns. The order of additions is that of the rows, whatever the
- * thread count. */
+/* the provisional mean of a strip: the first block's */
+static void shift_strip(const centre_job *j, ptrdiff_t from, ptrdiff_t w)
+{
+    double sum[STRIP] = {0};
+    for (ptrdiff_t r = 0; r < j->n; r++)
+        for (ptrdiff_t k = 0; k < w; k++)
+            sum[k] += (double)j->x[r * j->width + from + k];
+    for (ptrdiff_t k = 0; k < w; k++)
+        j->shift[from + k] = (float)(sum[k] / (double)j->n);
+}
+
+/* Pool part: a strip of columns. The order of additions is that of the rows, whatever the
+ * thread count. Sums of FEW centred rows are held in f32: their rounding is 1e-7 of a
+ * deviation and averages out, and the conversions would cost as much as the rest. */
 static void centre_strip(void *ctx, ptrdiff_t part, int thread)
 {
+    enum { FEW = 16 };
     (void)thread;
     const centre_job *j = ctx;
     const ptrdiff_t from = part * STRIP;
     const ptrdiff_t w = j->width - from < STRIP ? j->width - from : STRIP;
-    float *restrict shift = j->shift + from;
-    double sum[STRIP] = {0}, square[STRIP] = {0};
-    if (j->fresh) {
-        for (ptrdiff_t r = 0; r < j->n; r++)
+    if (j->fresh) shift_strip(j, from, w);
+    const float *shift = j->shift + from;
+    for (ptrdiff_t first = 0; first < j->n; first += FEW) {
+        const ptrdiff_t end = first + FEW < j->n ? first + FEW : j->n;
+        float few[STRIP] = {0};
+        for (ptrdiff_t r = first; r < end; r++) {
+            float *restrict x = j->x + r * j->width + from;
+            for (ptrdiff_t k = 0; k < w; k++) {
+                x[k] -= shift[k];
+                few[k] += x[k];
+            }
+            if (!j->square) continue;
             for (ptrdiff_t k = 0; k < w; k++)
-                sum[k] += (double)j->x[r * j->width + from + k];
-        for (ptrdiff_t k = 0; k < w; k++) {
-            shift[k] = (float)(sum[k] / (double)j->n);
-            sum[k] = 0;
+                j->square[from + k] += (double)x[k] * (double)x[k];
         }
-    }
-    for (ptrdiff_t r = 0; r < j->n; r++) {
-        float *restrict x = j->x + r * j->width + from;
-        for (ptrdiff_t k = 0; k < w; k++) x[k] -= shift[k];
-        for (ptrdiff_t k = 0; j->sums && k < w; k++) {
-            const double v = (double)x[k];
-            sum[k] += v;
-            square[k] += v * v;
-        }
-    }
-    for (ptrdiff_t k = 0; j->sums && k < w; k++) {
-        j->sum[from + k] += sum[k];
-        j->square[from + k] += square[k];
+        for (ptrdiff_t k = 0; j->sum && k < w; k++) j->sum[from + k] += (double)few[k];
     }
 }
 
-/* rows of panel p of one capture, block at `from`, less the shift */
+/* rows of panel p of one capture, block at `from`, less the shift: read and centred by
+ * pieces that stay in the second-level cache, once the shift is known */
 static kvm_status load(summer *m, columns *side, ptrdiff_t p, ptrdiff_t from,
                        ptrdiff_t n, float *x, kvm_err *err)
 {
+    enum { PIECE = 256 };
     const kvm_panel *panel = &side->panels.p[p];
-    TRY(kvm_rows_read(m->c, side->rows, m->space, panel->layer, panel->layers, 0,
-                      m->index + from, n, x, panel->width, err));
-    centre_job j = {.x = x,
-                    .n = n,
-                    .width = panel->width,
-                    .shift = side->shift + panel->at,
-                    .sum = side->sum + panel->at,
-                    .square = side->square + panel->at,
-                    .sums = !side->summed[p],
-                    .fresh = !side->summed[p] && from == 0};
-    kvm_pool_run(kvm_compute_pool(m->c), (panel->width + STRIP - 1) / STRIP,
-                 centre_strip, &j);
+    const bool fresh = !side->summed[p] && from == 0;
+    const ptrdiff_t most = fresh ? n : PIECE;
+    for (ptrdiff_t at = 0; at < n; at += most) {
+        const ptrdiff_t rows = n - at < most ? n - at : most;
+        centre_job j = {.x = x + at * panel->width,
+                        .n = rows,
+                        .width = panel->width,
+                        .shift = side->shift + panel->at,
+                        .fresh = fresh};
+        if (!side->summed[p]) j.sum = side->sum + panel->at;
+        if (!side->summed[p] && !m->gram) j.square = side->square + panel->at;
+        TRY(kvm_rows_read(m->c, side->rows, m->space, panel->layer, panel->layers, 0,
+                          m->index + from + at, rows, j.x, panel->width, err));
+        kvm_pool_run(kvm_compute_pool(m->c), (panel->width + STRIP - 1) / STRIP,
+                     centre_strip, &j);
+    }
     return KVM_OK;
 }
 

@@ -301,7 +301,7 @@ kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err)
 
 /* ---- reading rows ---- */
 
-enum { READ_ROWS = 256 };
+enum { READ_ROWS = 64 };
 
 typedef struct read_job {
     const kvm_tensor *row; /* of the first layer */

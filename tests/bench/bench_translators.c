@@ -316,8 +316,8 @@ int main(int argc, char **argv)
     printf("%s\n", kvm_compute_describe(compute, &keep).at);
     const bool all = strcmp(part, "all") == 0;
     if (all || strcmp(part, "moments") == 0) {
-        bench_moments(8, 32768);
-        bench_moments(32, 16384);
+        bench_moments(8, 65536);
+        bench_moments(16, 65536);
     }
     if (all || strcmp(part, "sweep") == 0) {
         bench_sweep("zoo", 4, 6, 2, 32, 64);
