@@ -57,10 +57,13 @@ typedef struct kvm_cli {
     kvm_arena *keep; /* for the life of the process */
 } kvm_cli;
 
+enum { KVM_ANY_ARGS = 1 << 20 };
+
 typedef struct kvm_command {
     const char *name;
     const kvm_option *options; /* its own; NULL: only the common ones */
     kvm_status (*run)(kvm_cli *cli, kvm_err *err);
+    ptrdiff_t most_args; /* more are KVM_USAGE */
 } kvm_command;
 
 extern const kvm_option kvm_common_options[];

@@ -209,4 +209,4 @@ static const kvm_option options[] = {
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many tokens an answer (128)"},
     {0},
 };
-const kvm_command kvm_command_chat = {"chat", options, run};
+const kvm_command kvm_command_chat = {"chat", options, run, KVM_ANY_ARGS};

@@ -205,4 +205,4 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                : print_rows(&w, err);
 }
 
-const kvm_command kvm_command_compare = {"compare", NULL, run};
+const kvm_command kvm_command_compare = {"compare", NULL, run, 2};

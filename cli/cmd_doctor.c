@@ -134,4 +134,4 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                  : KVM_OK;
 }
 
-const kvm_command kvm_command_doctor = {"doctor", NULL, run};
+const kvm_command kvm_command_doctor = {"doctor", NULL, run, 0};

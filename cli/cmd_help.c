@@ -220,4 +220,4 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     return print_command(cli->args[0], err);
 }
 
-const kvm_command kvm_command_help = {"help", NULL, run};
+const kvm_command kvm_command_help = {"help", NULL, run, 1};

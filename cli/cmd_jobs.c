@@ -256,7 +256,7 @@ static const kvm_option pairs_options[] = {
     {KVM_OPT_LIMIT, "limit", "N", "at most so many rows"},
     {0},
 };
-const kvm_command kvm_command_jobs = {"jobs", list_options, jobs};
-const kvm_command kvm_command_pairs = {"pairs", pairs_options, pairs};
-const kvm_command kvm_command_init = {"init", NULL, migrate};
-const kvm_command kvm_command_migrate = {"migrate", NULL, migrate};
+const kvm_command kvm_command_jobs = {"jobs", list_options, jobs, 2};
+const kvm_command kvm_command_pairs = {"pairs", pairs_options, pairs, 2};
+const kvm_command kvm_command_init = {"init", NULL, migrate, 0};
+const kvm_command kvm_command_migrate = {"migrate", NULL, migrate, 0};

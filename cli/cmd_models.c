@@ -160,4 +160,4 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                     KVM_STR_ARG(verb));
 }
 
-const kvm_command kvm_command_models = {"models", NULL, run};
+const kvm_command kvm_command_models = {"models", NULL, run, KVM_ANY_ARGS};

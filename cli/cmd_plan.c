@@ -126,4 +126,4 @@ static const kvm_option options[] = {
     {KVM_OPT_GBS, "gbs", "N", "its memory bandwidth in GB/s"},
     {0},
 };
-const kvm_command kvm_command_plan = {"plan", options, run};
+const kvm_command kvm_command_plan = {"plan", options, run, 1};

@@ -49,4 +49,4 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                : KVM_OK;
 }
 
-const kvm_command kvm_command_report = {"report", NULL, run};
+const kvm_command kvm_command_report = {"report", NULL, run, KVM_ANY_ARGS};

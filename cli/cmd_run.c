@@ -262,6 +262,6 @@ static const kvm_option worker_options[] = {
     {KVM_OPT_STAY, "stay", NULL, "wait for more work instead of returning"},
     {0},
 };
-const kvm_command kvm_command_run = {"run", submit_options, run};
-const kvm_command kvm_command_submit = {"submit", submit_options, submit_only};
-const kvm_command kvm_command_worker = {"worker", worker_options, work_only};
+const kvm_command kvm_command_run = {"run", submit_options, run, 1};
+const kvm_command kvm_command_submit = {"submit", submit_options, submit_only, 1};
+const kvm_command kvm_command_worker = {"worker", worker_options, work_only, 0};

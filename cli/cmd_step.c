@@ -120,4 +120,4 @@ static const kvm_option options[] = {
     {KVM_OPT_OUT, "out", "DIR", "where results go"},
     {0},
 };
-const kvm_command kvm_command_step = {"step", options, run};
+const kvm_command kvm_command_step = {"step", options, run, KVM_ANY_ARGS};

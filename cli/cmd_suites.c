@@ -162,4 +162,4 @@ static const kvm_option options[] = {
     {KVM_OPT_LICENCE, "licence", "TEXT", "of the data, when not the format's"},
     {0},
 };
-const kvm_command kvm_command_suites = {"suites", options, run};
+const kvm_command kvm_command_suites = {"suites", options, run, 3};

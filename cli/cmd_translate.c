@@ -97,4 +97,4 @@ static const kvm_option options[] = {
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many new tokens (64)"},
     {0},
 };
-const kvm_command kvm_command_translate = {"translate", options, run};
+const kvm_command kvm_command_translate = {"translate", options, run, 2};

@@ -154,6 +154,9 @@ static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **a
         cli->value[c - FIRST_LONG] = optarg ? optarg : "";
     }
     cli->arg_count = argc - optind;
+    if (cli->arg_count > cmd->most_args)
+        return kvm_fail(err, KVM_USAGE, "\"%s\" is one argument too many",
+                        argv[optind + cmd->most_args]);
     cli->args = kvm_new(cli->keep, kvm_str, cli->arg_count + 1);
     if (!cli->args) return kvm_nomem(err, cli->keep);
     for (ptrdiff_t i = 0; i < cli->arg_count; i++)
@@ -213,10 +216,10 @@ int main(int argc, char **argv)
     const kvm_command *cmd = NULL;
     kvm_status s = kvm_arena_init(&keep, KEEP_BYTES, &err);
     if (!s) s = find_command(&argc, &argv, &cmd, &err);
+    if (!s) cli.name = argv[0];
     if (!s) s = parse(&cli, cmd, argc, argv, &err);
     if (!s) {
         read_environment(&cli);
-        cli.name = argv[0];
         s = cmd->run(&cli, &err);
     }
     if (!s && (fflush(stdout) || ferror(stdout))) s = kvm_fail_errno(&err, "stdout");

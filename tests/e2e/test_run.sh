@@ -124,4 +124,7 @@ ok $? "an option without its value is told so"
 "$kvmill" help >/dev/full 2>"$work/log"
 [ $? = 4 ] && grep -q stdout "$work/log"
 ok $? "output that cannot be written is an error"
+"$kvmill" plan "$work/pair.yaml" "$work/pair.yaml" >"$work/log" 2>&1
+[ $? = 2 ] && grep -q 'too many' "$work/log"
+ok $? "an argument too many is refused"
 echo "1..$n"
