@@ -75,7 +75,7 @@ static kvm_status read_rows(merge *m, int64_t sum[KVM_SPLITS], kvm_err *err)
         sum[p] = 0;
         for (int i = 0; i < 2; i++) {
             int64_t n;
-            memcpy(&n, (const char *)t[i]->t.data + 8 * p, sizeof n);
+            memcpy(&n, (const int64_t *)t[i]->t.data + p, sizeof n);
             m->n[p][i] = (double)n;
             sum[p] += n;
         }

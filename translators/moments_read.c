@@ -124,7 +124,7 @@ static kvm_status open_file(moments_file *f, kvm_arena *keep, kvm_str path, bool
     TRY(kvm_st_need(f->st, KVM_STR("rows"), KVM_I64, 1, dim, &rows, err));
     for (int p = 0; p < KVM_SPLITS; p++) {
         int64_t n;
-        memcpy(&n, (const char *)rows->t.data + 8 * p, sizeof n);
+        memcpy(&n, (const int64_t *)rows->t.data + p, sizeof n);
         if (n < 0 || n > INT32_MAX)
             return kvm_fail(err, KVM_FORMAT, "%s: rows[%d] is %lld",
                             kvm_st_path(f->st).at, p, (long long)n);

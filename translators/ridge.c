@@ -20,6 +20,7 @@ kvm_status kvm_ridge__check_lambda(kvm_lambda l, kvm_err *err)
 void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdiff_t dim,
                    double *mean, double *worst)
 {
+    const ptrdiff_t heads = p / dim;
     double sum = 0, least = HUGE_VAL;
     for (ptrdiff_t h = 0; h < p; h += dim) {
         double e = 0, t = 0;
@@ -31,7 +32,7 @@ void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdif
         sum += r2;
         if (!(r2 >= least)) least = r2;
     }
-    *mean = sum / (double)(p / dim);
+    *mean = sum / (double)heads;
     *worst = least;
 }
 

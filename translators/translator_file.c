@@ -168,6 +168,50 @@ static kvm_status append_step(const kvm_step *s, kvm_dtype dtype, kvm_st_writer 
     return KVM_OK;
 }
 
+/* names and shapes: all F32 biases first, so that no type after them needs padding */
+static kvm_status plan_tensors(const kvm_translator *t, kvm_dtype dtype,
+                               kvm_arena *keep, kvm_st_spec **out, ptrdiff_t *n,
+                               kvm_err *err)
+{
+    kvm_st_spec *spec = kvm_new(keep, kvm_st_spec, 6 * t->count);
+    if (!spec) return kvm_nomem(err, keep);
+    *out = spec;
+    *n = 0;
+    for (int bias = 1; bias >= 0; bias--)
+        for (ptrdiff_t i = 0; i < t->count; i++)
+            for (int p = 0; p < parts_of(&t->steps[i]); p++) {
+                const kvm_step *s = &t->steps[i];
+                const ptrdiff_t *d = s->weight[p].dim;
+                const kvm_str name = part_name(keep, s, p, bias);
+                if (!name.at) return kvm_nomem(err, keep);
+                spec[(*n)++] = bias
+                                   ? (kvm_st_spec){name, KVM_F32, 1, {bias_count(s, p)}}
+                                   : (kvm_st_spec){name, dtype, 3, {d[0], d[1], d[2]}};
+            }
+    return KVM_OK;
+}
+
+static kvm_status write_file(const kvm_translator *t, kvm_dtype dtype, kvm_str path,
+                             kvm_arena *own, kvm_arena scratch, char sha_hex[65],
+                             kvm_err *err)
+{
+    json_t *meta = NULL;
+    kvm_st_spec *spec;
+    kvm_st_writer *w;
+    ptrdiff_t n;
+    TRY(metadata(t, dtype, own, &meta, err));
+    TRY(plan_tensors(t, dtype, own, &spec, &n, err));
+    TRY(kvm_st_begin(&w, own, path, spec, n, meta, err));
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        for (int p = 0; p < parts_of(&t->steps[i]); p++)
+            TRY(kvm_st_append(w, t->steps[i].bias[p],
+                              sizeof(float) * (size_t)bias_count(&t->steps[i], p),
+                              err));
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        TRY(append_step(&t->steps[i], dtype, w, scratch, err));
+    return kvm_st_publish(w, sha_hex, err);
+}
+
 kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtype, kvm_str path,
                                 kvm_arena scratch, char sha_hex[65], kvm_err *err)
 {
@@ -177,36 +221,7 @@ kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtype, kvm_st
                         kvm_dtype_name(dtype));
     kvm_arena own = {0};
     TRY(kvm_arena_init(&own, (size_t)64 << 20, err));
-    json_t *meta = NULL;
-    kvm_status s = metadata(t, dtype, &own, &meta, err);
-    kvm_st_spec *spec = kvm_new(&own, kvm_st_spec, 6 * t->count);
-    ptrdiff_t n = 0;
-    if (!s && !spec) s = kvm_nomem(err, &own);
-    /* all F32 biases first: no dtype after them needs padding */
-    for (int bias = 1; !s && bias >= 0; bias--)
-        for (ptrdiff_t i = 0; i < t->count; i++)
-            for (int p = 0; p < parts_of(&t->steps[i]); p++) {
-                const kvm_step *step = &t->steps[i];
-                const ptrdiff_t *d = step->weight[p].dim;
-                spec[n++] = bias ? (kvm_st_spec){part_name(&own, step, p, true),
-                                                 KVM_F32,
-                                                 1,
-                                                 {bias_count(step, p)}}
-                                 : (kvm_st_spec){part_name(&own, step, p, false),
-                                                 dtype,
-                                                 3,
-                                                 {d[0], d[1], d[2]}};
-                if (!spec[n - 1].name.at) s = kvm_nomem(err, &own);
-            }
-    kvm_st_writer *w = NULL;
-    if (!s) s = kvm_st_begin(&w, &own, path, spec, n, meta, err);
-    for (ptrdiff_t i = 0; !s && i < t->count; i++)
-        for (int p = 0; !s && p < parts_of(&t->steps[i]); p++)
-            s = kvm_st_append(w, t->steps[i].bias[p],
-                              sizeof(float) * (size_t)bias_count(&t->steps[i], p), err);
-    for (ptrdiff_t i = 0; !s && i < t->count; i++)
-        s = append_step(&t->steps[i], dtype, w, scratch, err);
-    if (!s) s = kvm_st_publish(w, sha_hex, err);
+    const kvm_status s = write_file(t, dtype, path, &own, scratch, sha_hex, err);
     kvm_arena_free(&own);
     return s;
 }
@@ -444,7 +459,7 @@ static kvm_status read_from(kvm_translator *out, kvm_arena *keep, const kvm_st *
     ptrdiff_t tensors = 0;
     for (ptrdiff_t i = 0; i < t.count; i++) {
         TRY(take_step(&t, kvm_json_item(steps, keep, i), st, keep, &step[i], err));
-        tensors += 2 * parts_of(&step[i]);
+        tensors += 2 * (ptrdiff_t)parts_of(&step[i]);
     }
     t.steps = step;
     const kvm_status s = kvm_translator_check(&t, err);

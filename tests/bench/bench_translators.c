@@ -1,6 +1,6 @@
 /* bench_translators - moments, the fit's sweep and applying, against their ceilings.
  *
- *   bench_translators [part] [threads] [rounds]     part: moments sweep apply (all)
+ *   bench_translators [part] [threads] [rounds] [block]     part: moments sweep apply (all)
  *
  * Every part verifies before it times. Arms of one comparison are interleaved and figures are
  * medians of ratios of the same rounds. The sweep's moments stay in build/tmp/bench for
@@ -303,9 +303,9 @@ static void bench_apply(const char *label, const kvm_model *from, const kvm_mode
 int main(int argc, char **argv)
 {
     const char *part = argc > 1 ? argv[1] : "all";
-    const int threads = argc > 2 ? atoi(argv[2]) : 0;
-    const ptrdiff_t block = argc > 4 ? atoi(argv[4]) : 0;
-    if (argc > 3) rounds = atoi(argv[3]);
+    const int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 0;
+    const ptrdiff_t block = argc > 4 ? strtol(argv[4], NULL, 10) : 0;
+    if (argc > 3) rounds = (int)strtol(argv[3], NULL, 10);
     if (rounds < 1 || rounds > MOST_ROUNDS) die("rounds: 1 to 51", NULL);
     OK(kvm_arena_init(&keep, (size_t)32 << 30, &err));
     OK(kvm_arena_init(&scratch, (size_t)8 << 30, &err));

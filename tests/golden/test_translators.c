@@ -199,11 +199,11 @@ static void maps_and_greedy_order(void **state)
         char name[64];
         snprintf(name, sizeof name, "map.%s", kvm_space_name((kvm_space)s));
         const double *want = golden(f, name)->data;
-        for (int p = 0; p < KVM_SPLITS; p++)
+        for (ptrdiff_t p = 0; p < KVM_SPLITS; p++)
             for (ptrdiff_t i = 0; i < 6; i++)
                 if (!(fabs(maps.r2[s][p][i] - want[p * 6 + i]) < 1e-9))
-                    fail_msg("%s split %d entry %td: %.12g, expected %.12g", name, p, i,
-                             maps.r2[s][p][i], want[p * 6 + i]);
+                    fail_msg("%s split %td entry %td: %.12g, expected %.12g", name, p,
+                             i, maps.r2[s][p][i], want[p * 6 + i]);
     }
     int32_t order[3];
     check_ok(kvm_select_greedy(f->c, f->m, KVM_SPACE_K, 0, (kvm_lambda){0}, order,

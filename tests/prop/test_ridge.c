@@ -45,7 +45,7 @@ typedef struct planted {
 
 static double eighth(int32_t s, ptrdiff_t t, ptrdiff_t i)
 {
-    kvm_rng rng = kvm_rng_seed((uint64_t)(s * 1000 + t / 2), (uint64_t)i);
+    kvm_rng rng = kvm_rng_seed((uint64_t)s * 1000 + (uint64_t)t / 2, (uint64_t)i);
     const double v = (double)kvm_rng_below(&rng, 33) / 8 - 2;
     return t % 2 ? -v : v;
 }
@@ -249,9 +249,9 @@ static void a_sweep_is_its_fits(void **state)
 static void repeated_row(void *ctx, int32_t s, ptrdiff_t t, float *row)
 {
     (void)ctx;
-    kvm_rng rng = kvm_rng_seed((uint64_t)(s * 1000 + t), 3);
+    kvm_rng rng = kvm_rng_seed((uint64_t)s * 1000 + (uint64_t)t, 3);
     for (ptrdiff_t i = 0; i < ROW; i++) row[i] = (float)kvm_rng_normal(&rng);
-    memcpy(row + 2 * WIDTH, row, 2 * WIDTH * sizeof *row);
+    for (int i = 0; i < 2 * WIDTH; i++) row[2 * WIDTH + i] = row[i];
     row[4 * WIDTH] = 7;
 }
 
@@ -287,7 +287,7 @@ static void redundant_row(void *ctx, int32_t s, ptrdiff_t t, float *row)
 {
     const bool target = *(const bool *)ctx;
     float x[ROW];
-    kvm_rng rng = kvm_rng_seed((uint64_t)(s * 1000 + t), 9);
+    kvm_rng rng = kvm_rng_seed((uint64_t)s * 1000 + (uint64_t)t, 9);
     for (ptrdiff_t i = 0; i < ROW; i++) x[i] = (float)kvm_rng_normal(&rng);
     for (ptrdiff_t i = 0; i < 2 * WIDTH; i++)
         x[2 * WIDTH + i] = x[i] + 0.3F * x[2 * WIDTH + i];

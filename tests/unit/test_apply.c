@@ -116,34 +116,44 @@ static kvm_translator between(const kvm_model *from, const kvm_model *to, shape 
     return t;
 }
 
+/* the inputs of group g in rank order; gives how many */
+static ptrdiff_t plain_inputs(const kvm_translator *t, const kvm_step *s,
+                              float *const *rows, ptrdiff_t token, ptrdiff_t g,
+                              double *x)
+{
+    const ptrdiff_t heads = t->target.k[s->layer].heads;
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < s->sources; i++) {
+        const kvm_row_shape r = t->source.k[s->source[i]];
+        const ptrdiff_t only = kvm_matched_head(g, r.heads, heads);
+        for (ptrdiff_t j = 0; j < r.heads * r.dim; j++)
+            if (!s->head_matched || j / r.dim == only)
+                x[n++] = (double)rows[s->source[i]][token * r.heads * r.dim + j];
+    }
+    return n;
+}
+
 /* y (outputs) of one row by the definition */
 static void plain_step(const kvm_translator *t, const kvm_step *s, float *const *rows,
                        ptrdiff_t token, double *y)
 {
-    const ptrdiff_t heads = t->target.k[s->layer].heads, out = s->outputs / s->groups;
+    const int parts = s->map == KVM_MAP_MLP ? 3 : 1;
+    const ptrdiff_t out = s->outputs / s->groups;
     for (ptrdiff_t g = 0; g < s->groups; g++) {
-        double x[512], h[512];
-        ptrdiff_t n = 0;
-        for (ptrdiff_t i = 0; i < s->sources; i++) {
-            const kvm_row_shape r = t->source.k[s->source[i]];
-            const ptrdiff_t only = kvm_matched_head(g, r.heads, heads);
-            for (ptrdiff_t j = 0; j < r.heads * r.dim; j++)
-                if (!s->head_matched || j / r.dim == only)
-                    x[n++] = (double)rows[s->source[i]][token * r.heads * r.dim + j];
-        }
-        for (int p = 0; p < (s->map == KVM_MAP_MLP ? 3 : 1); p++) {
-            const bool last = p == 2 || s->map == KVM_MAP_RIDGE;
+        double x[512] = {0}, h[512] = {0};
+        assert_int_equal(plain_inputs(t, s, rows, token, g, x), s->inputs);
+        for (int p = 0; p < parts; p++) {
             const kvm_tensor *w = &s->weight[p];
             for (ptrdiff_t o = 0; o < w->dim[1]; o++) {
                 const float *row =
                     (const float *)w->data + (g * w->dim[1] + o) * w->dim[2];
                 h[o] = (double)s->bias[p][g * w->dim[1] + o];
                 for (ptrdiff_t i = 0; i < w->dim[2]; i++) h[o] += (double)row[i] * x[i];
-                if (!last && h[o] < 0) h[o] = 0;
+                if (p + 1 < parts && h[o] < 0) h[o] = 0;
             }
             memcpy(x, h, sizeof x);
         }
-        for (ptrdiff_t o = 0; o < out; o++) y[g * out + o] = x[o];
+        memcpy(y + g * out, x, sizeof *y * (size_t)out);
     }
 }
 
@@ -169,7 +179,7 @@ static kvm_cache *expected(const kvm_translator *t, const kvm_model *from,
                      &err);
         }
         for (ptrdiff_t n = 0; n < TOKENS; n++) {
-            double y[512];
+            double y[512] = {0};
             plain_step(t, s, rows, n, y);
             for (ptrdiff_t o = 0; o < s->outputs; o++)
                 out[n * s->outputs + o] = (float)y[o];
@@ -236,7 +246,7 @@ static void the_identity_gives_the_cache_back(void **state)
     enum { W = 32 };
     for (ptrdiff_t i = 0; i < t.count; i++) {
         int32_t *own = kvm_new(&keep, int32_t, 1);
-        float *w = kvm_new(&keep, float, W *W);
+        float *w = kvm_new(&keep, float, (ptrdiff_t)W *W);
         own[0] = (int32_t)(i / 2);
         for (int j = 0; j < W; j++) w[j * W + j] = 1;
         s[i].sources = 1;

@@ -100,17 +100,17 @@ static void an_error_where_queries_look_concentrates(void **state)
 {
     (void)state;
     refill();
-    for (int t = 0; t < N; t++)
-        for (int h = 0; h < HQ; h++) q[(t * HQ + h) * D] *= 5;
-    for (int t = 0; t < N; t++)
-        for (int h = 0; h < HK; h++) k2[(t * HK + h) * D] += 0.1F;
+    for (ptrdiff_t t = 0; t < N; t++)
+        for (ptrdiff_t h = 0; h < HQ; h++) q[(t * HQ + h) * D] *= 5;
+    for (ptrdiff_t t = 0; t < N; t++)
+        for (ptrdiff_t h = 0; h < HK; h++) k2[(t * HK + h) * D] += 0.1F;
     kvm_quality_input in = input();
     assert_true(measure(&in).c_k > 3); /* 25 D / (25 + D - 1) = 6.25 */
     refill();
-    for (int t = 0; t < N; t++)
-        for (int h = 0; h < HQ; h++) q[(t * HQ + h) * D] = 0;
-    for (int t = 0; t < N; t++)
-        for (int h = 0; h < HK; h++) k2[(t * HK + h) * D] += 0.1F;
+    for (ptrdiff_t t = 0; t < N; t++)
+        for (ptrdiff_t h = 0; h < HQ; h++) q[(t * HQ + h) * D] = 0;
+    for (ptrdiff_t t = 0; t < N; t++)
+        for (ptrdiff_t h = 0; h < HK; h++) k2[(t * HK + h) * D] += 0.1F;
     const kvm_quality g = measure(&in);
     assert_true(g.c_k == 0 && fabs(g.cosine - 1) < 1e-6);
 }
@@ -121,7 +121,7 @@ static void a_window_hides_what_lies_before_it(void **state)
     refill();
     for (int i = 0; i < 100 * HK * DV; i++) v2[i] += 1;
     kvm_quality_input in = input();
-    in.q = q + 150 * HQ * D;
+    in.q = &q[(ptrdiff_t)150 * HQ * D];
     in.n = N - 150;
     in.first = 150;
     in.window = 40;

@@ -38,7 +38,7 @@ static void counted(void *ctx, int32_t s, ptrdiff_t t, float *row)
 {
     const made *m = ctx;
     for (ptrdiff_t i = 0; i < made_width(m); i++)
-        row[i] = (float)((s * 7 + t * 3 + i) % 64) / 8;
+        row[i] = (float)(((ptrdiff_t)s * 7 + t * 3 + i) % 64) / 8;
 }
 
 static made small(const char *name)

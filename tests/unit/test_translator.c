@@ -11,7 +11,8 @@
 
 #define TMP "build/tmp/translator/"
 
-enum { LS = 3, LT = 2, HS = 2, DS = 4, HT = 3, DT = 2, K = 2 };
+static const ptrdiff_t LS = 3, LT = 2, HS = 2, DS = 4, HT = 3, DT = 2;
+enum { LAYERS = 2, K = 2 };
 
 static kvm_arena keep, scratch;
 
@@ -72,7 +73,7 @@ static kvm_tensor weight(kvm_rng *rng, ptrdiff_t g, ptrdiff_t out, ptrdiff_t in)
 /* one ridge step per object; `kinds` instead: head-matched K.0, an MLP in V.1 */
 static kvm_translator sample(bool kinds)
 {
-    static const int32_t source[LT][K] = {{2, 0}, {1, 2}};
+    static const int32_t source[LAYERS][K] = {{2, 0}, {1, 2}};
     kvm_rng rng = kvm_rng_seed(1, kinds);
     kvm_step *s = kvm_new(&keep, kvm_step, 2 * LT);
     for (ptrdiff_t i = 0; i < 2 * LT; i++) {
@@ -220,7 +221,7 @@ static void where_an_entry_lies_in_each_layout(void **state)
     const float *wa = kvm_st_find(a, KVM_STR("value_weight.1"))->t.data;
     const float *wb = kvm_st_find(b, KVM_STR("V.W.1"))->t.data;
     const float *w = t.steps[3].weight[0].data;
-    enum { I = K * HS * DS, O = HT * DT };
+    const ptrdiff_t I = K * HS * DS, O = HT * DT;
     for (ptrdiff_t i = 0; i < I; i++)
         for (ptrdiff_t o = 0; o < O; o++) {
             assert_true(wa[(o / DT * I + i) * DT + o % DT] == w[o * I + i]);
@@ -273,7 +274,7 @@ static void a_replaced_weight_file_is_noticed(void **state)
 static void what_is_not_whole_is_refused(void **state)
 {
     (void)state;
-    static const int32_t twice[] = {1, 1}, beyond[] = {1, LS};
+    static const int32_t twice[] = {1, 1}, beyond[] = {1, 3};
     for (int i = 0; i < 9; i++) {
         kvm_err err = {0};
         kvm_translator t = sample(i == 8);
