@@ -252,7 +252,7 @@ static void repeated_row(void *ctx, int32_t s, ptrdiff_t t, float *row)
     kvm_rng rng = kvm_rng_seed((uint64_t)s * 1000 + (uint64_t)t, 3);
     for (ptrdiff_t i = 0; i < ROW; i++) row[i] = (float)kvm_rng_normal(&rng);
     for (int i = 0; i < 2 * WIDTH; i++) row[2 * WIDTH + i] = row[i];
-    row[4 * WIDTH] = 7;
+    row[(ptrdiff_t)4 * WIDTH] = 7;
 }
 
 static void dependent_and_constant_features_are_survived(void **state)
@@ -289,12 +289,10 @@ static void redundant_row(void *ctx, int32_t s, ptrdiff_t t, float *row)
     float x[ROW];
     kvm_rng rng = kvm_rng_seed((uint64_t)s * 1000 + (uint64_t)t, 9);
     for (ptrdiff_t i = 0; i < ROW; i++) x[i] = (float)kvm_rng_normal(&rng);
-    for (ptrdiff_t i = 0; i < 2 * WIDTH; i++)
-        x[2 * WIDTH + i] = x[i] + 0.3F * x[2 * WIDTH + i];
-    for (ptrdiff_t i = 0; i < ROW; i++) {
-        row[i] = x[i];
-        if (target) row[i] = x[i % (2 * WIDTH)] + 0.6F * x[4 * WIDTH + i % (2 * WIDTH)];
-    }
+    const ptrdiff_t layer = 2 * (ptrdiff_t)WIDTH;
+    for (ptrdiff_t i = 0; i < layer; i++) x[layer + i] = x[i] + 0.3F * x[layer + i];
+    for (ptrdiff_t i = 0; i < ROW; i++)
+        row[i] = target ? x[i % layer] + 0.6F * x[2 * layer + i % layer] : x[i];
 }
 
 static void greedy_sees_what_ranking_does_not(void **state)
