@@ -14,10 +14,11 @@
 #include "base/clock.h"
 #include "jobs/fit_sweep.h"
 #include "jobs/open.h"
+#include "jobs/spec.h"
 #include "translators/gates.h"
 #include "translators/translator.h"
 
-static const kvm_field params[] = {
+const kvm_field kvm_fit_params[] = {
     {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
      NULL, 0},
     {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)",
@@ -411,7 +412,7 @@ const kvm_job_kind kvm_job_fit = {
     .id = KVM_JOB_FIT,
     .inputs = inputs,
     .outputs = outputs,
-    .params = params,
+    .params = kvm_fit_params,
     .run = run,
     .check = check,
 };

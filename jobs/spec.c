@@ -19,24 +19,6 @@ static const kvm_field calibration_fields[] = {
     {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16", NULL, 0},
     {0},
 };
-static const kvm_field fit_fields[] = {
-    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
-     NULL, 0},
-    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)",
-     NULL, 0},
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
-     0},
-    {"lambda_absolute", KVM_FIELD_NUM, false,
-     "absolute penalty instead (the paper: 0.01)", NULL, 0},
-    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL,
-     0},
-    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one",
-     NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
-    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features", NULL, 0},
-    {"gates", KVM_FIELD_OBJECT, false, "thresholds by gate name", NULL, 0},
-    {0},
-};
 static const kvm_field mlp_fields[] = {
     {"hidden", KVM_FIELD_INT, false, "width of both hidden layers (1024)", NULL, 0},
     {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},
@@ -78,7 +60,7 @@ const kvm_field kvm_spec_fields[] = {
     {"seed", KVM_FIELD_INT, false, "of every random choice (1)", NULL, 0},
     {"calibration", KVM_FIELD_OBJECT, true, "the text both models are run over",
      calibration_fields, 0},
-    {"fit", KVM_FIELD_OBJECT, false, "the closed form", fit_fields, 0},
+    {"fit", KVM_FIELD_OBJECT, false, "the closed form", kvm_fit_params, 0},
     {"mlp", KVM_FIELD_OBJECT, false, "the MLP maps; absent: none", mlp_fields, 0},
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
     {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",

@@ -10,6 +10,8 @@
 #include "jobs/job.h"
 #include "models/model.h"
 
+/* the spec's fit section is the fit's own parameters (fit.c) */
+extern const kvm_field kvm_fit_params[];
 extern const kvm_field kvm_spec_fields[]; /* for `kvmill help spec` */
 
 typedef struct kvm_spec {
