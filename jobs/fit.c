@@ -2,11 +2,12 @@
  *
  * 1. R2 of every target layer from every source layer alone (maps), and the ranking by
  * K content and V
- * 2. every k and every lambda of the sweep, both splits; greedy curves for a few target
+ * 2. every k and every lambda of the sweep; greedy curves for a few target
  * layers
- * 3. the choice: the smallest k whose held-out R2 is within `k_slack` of the best, the
- * best lambda of that k
- * 4. one map per object and target layer with that choice; figures and gates Output
+ * 3. the choice: the smallest k whose R2 is within `k_slack` of the best, the
+ * best lambda of that k, on the choosing split
+ * 4. one map per object and target layer with that choice; figures and gates, read on
+ * the held-out split, which nothing was chosen on. Output
  * "translator" is the translator file, "fit" the figures of 1-4 as JSON. */
 #include <math.h>
 #include <string.h>
@@ -21,8 +22,7 @@
 const kvm_field kvm_fit_params[] = {
     {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
      NULL, 0},
-    {"k_slack", KVM_FIELD_NUM, false, "held-out R2 given away for a smaller k (0.005)",
-     NULL, 0},
+    {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},
     {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
      0},
     {"lambda_absolute", KVM_FIELD_NUM, false,
@@ -188,7 +188,7 @@ static kvm_status rank(fit *f, kvm_err *err)
     if (f->sweep) TRY(kvm_fit_put_maps(f->figures, &maps, err));
     if (f->by_depth)
         return kvm_select_depth(&f->ranking, j->keep, maps.sources, maps.targets, err);
-    return kvm_select_rank(&f->ranking, j->keep, &maps, KVM_HELD, err);
+    return kvm_select_rank(&f->ranking, j->keep, &maps, KVM_CHOOSE, err);
 }
 
 /* ---- the maps ---- */
@@ -205,13 +205,13 @@ static kvm_status put_layer(fit *f, const kvm_step *s, const kvm_ridge_figures *
 {
     kvm_job *j = f->job;
     const char *object = kvm_object_name(s->object);
-    json_t *row =
-        json_pack("{s:I, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "layer",
-                  (json_int_t)s->layer, "object", object, "r2_fit", g->r2[KVM_FIT],
-                  "r2_held", g->r2[KVM_HELD], "worst_fit", g->worst[KVM_FIT],
-                  "worst_held", g->worst[KVM_HELD], "rows", (json_int_t)g->rows,
-                  "features", (json_int_t)g->features, "weight_norm", g->weight_norm,
-                  "jitter", g->jitter, "dropped", (json_int_t)g->dropped);
+    json_t *row = json_pack(
+        "{s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "layer",
+        (json_int_t)s->layer, "object", object, "r2_fit", g->r2[KVM_FIT], "r2_choose",
+        g->r2[KVM_CHOOSE], "r2_held", g->r2[KVM_HELD], "worst_fit", g->worst[KVM_FIT],
+        "worst_held", g->worst[KVM_HELD], "rows", (json_int_t)g->rows, "features",
+        (json_int_t)g->features, "weight_norm", g->weight_norm, "jitter", g->jitter,
+        "dropped", (json_int_t)g->dropped);
     if (!row)
         return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
                         s->layer);
@@ -357,6 +357,8 @@ static kvm_status put_results(fit *f, kvm_err *err)
                         json_integer(kvm_translator_parameters(&f->translator)));
     json_object_set_new(f->figures, "rows_fit",
                         json_integer(kvm_moments_rows(f->moments, KVM_FIT)));
+    json_object_set_new(f->figures, "rows_choose",
+                        json_integer(kvm_moments_rows(f->moments, KVM_CHOOSE)));
     json_object_set_new(f->figures, "rows_held",
                         json_integer(kvm_moments_rows(f->moments, KVM_HELD)));
     return kvm_job_put_json(j, "fit", "fit.json", json_incref(f->figures), err);

@@ -33,17 +33,17 @@ static double mean_r2(const grid *g, int object, kvm_split split, ptrdiff_t k,
     return sum / (double)g->targets;
 }
 
-/* the lambda that the spec asks for, else the best relative one of this k by held-out
- * R2; -1 when refused */
+/* the lambda that the spec asks for, else the best relative one of this k by R2 on the
+ * choosing split; -1 when refused */
 static ptrdiff_t best_lambda(const grid *g, int object, ptrdiff_t k)
 {
     ptrdiff_t best = -1;
     if (g->given >= 0)
-        return isfinite(mean_r2(g, object, KVM_HELD, k, g->given)) ? g->given : -1;
+        return isfinite(mean_r2(g, object, KVM_CHOOSE, k, g->given)) ? g->given : -1;
     for (ptrdiff_t l = 0; l < g->nl; l++) {
         if (g->lambdas[l].absolute) continue;
-        const double r2 = mean_r2(g, object, KVM_HELD, k, l);
-        if (isfinite(r2) && (best < 0 || r2 > mean_r2(g, object, KVM_HELD, k, best)))
+        const double r2 = mean_r2(g, object, KVM_CHOOSE, k, l);
+        if (isfinite(r2) && (best < 0 || r2 > mean_r2(g, object, KVM_CHOOSE, k, best)))
             best = l;
     }
     return best;
@@ -77,7 +77,7 @@ static double joint_r2(const grid *g, ptrdiff_t k)
     for (int o = 0; o < 2; o++) {
         const ptrdiff_t l = best_lambda(g, o, k);
         if (l < 0) return (double)NAN;
-        sum += mean_r2(g, o, KVM_HELD, k, l);
+        sum += mean_r2(g, o, KVM_CHOOSE, k, l);
     }
     return sum / 2;
 }
@@ -113,17 +113,17 @@ static void put_k_curve(json_t *figures, const grid *g)
     for (ptrdiff_t k = 0; k < g->nk; k++)
         json_array_append_new(ks, json_integer(g->ks[k]));
     for (int o = 0; o < 2; o++) {
-        json_t *held = json_array(), *fit = json_array();
+        json_t *choose = json_array(), *fit = json_array();
         for (ptrdiff_t k = 0; k < g->nk; k++) {
             const ptrdiff_t l = best_lambda(g, o, k);
             json_array_append_new(
-                held, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_HELD, k, l)));
+                choose, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_CHOOSE, k, l)));
             json_array_append_new(
                 fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
         }
         json_array_append_new(series,
                               json_pack("{s:s, s:o, s:o}", "object", object_names[o],
-                                        "held", held, "fit", fit));
+                                        "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "k_curve",
                         json_pack("{s:o, s:o}", "k", ks, "series", series));
@@ -161,14 +161,14 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
                                g->lambdas[l].absolute ? value / diagonal : value));
     }
     for (int o = 0; o < 2; o++) {
-        json_t *held = json_array(), *fit = json_array();
+        json_t *choose = json_array(), *fit = json_array();
         for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) {
-            json_array_append_new(held, number(mean_r2(g, o, KVM_HELD, k, l)));
+            json_array_append_new(choose, number(mean_r2(g, o, KVM_CHOOSE, k, l)));
             json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
         }
         json_array_append_new(series,
                               json_pack("{s:s, s:o, s:o}", "object", object_names[o],
-                                        "held", held, "fit", fit));
+                                        "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "lambda_curve",
                         json_pack("{s:o, s:o}", "lambda", lambdas, "series", series));
@@ -194,11 +194,11 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
         json_array_append_new(r2,
-                              number(f[i].refused ? (double)NAN : f[i].r2[KVM_HELD]));
+                              number(f[i].refused ? (double)NAN : f[i].r2[KVM_CHOOSE]));
     }
     json_array_append_new(
         list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
-                        "target", (json_int_t)target, "order", layers, "held", r2));
+                        "target", (json_int_t)target, "order", layers, "choose", r2));
     return KVM_OK;
 }
 
@@ -298,7 +298,7 @@ kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps, kvm_err *er
     json_t *all = json_object();
     for (int s = 0; s < KVM_SPACES; s++) {
         json_t *splits = json_object();
-        for (int p = 0; p < KVM_SPLITS; p++)
+        for (int p = 0; p < KVM_HELD; p++)
             json_object_set_new(splits, kvm_split_name((kvm_split)p),
                                 matrix(maps->r2[s][p], maps->sources, maps->targets));
         json_object_set_new(all, kvm_space_name((kvm_space)s), splits);

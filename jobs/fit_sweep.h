@@ -1,8 +1,8 @@
 /* fit_sweep.h - every k and every lambda at once, and the choice between them.
  *
  * The sweep runs over the layer ranking's prefixes for K (in the space that will be
- * mapped) and V of every target layer. The choice looks at held-out figures only: for
- * each k the best relative lambda of K and of V; then the smallest k whose mean R2 is
+ * mapped) and V of every target layer. The choice looks at R2 on the choosing split only
+ * (rows.h), and so do the curves: for each k the best relative lambda of K and of V; then the smallest k whose mean R2 is
  * within k_slack of the best k's. */
 #ifndef KVM_JOBS_FIT_SWEEP_H
 #define KVM_JOBS_FIT_SWEEP_H

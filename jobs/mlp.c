@@ -19,7 +19,8 @@ static const kvm_field params[] = {
      NULL, 0},
     {"seed", KVM_FIELD_INT, false, "of weights and batches", NULL, 0},
     {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
-    {"held_out", KVM_FIELD_NUM, true, "fraction of the sequences", NULL, 0},
+    {"held_out", KVM_FIELD_NUM, true,
+     "fraction of the sequences that is kept from the fit", NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
     {0},
 };

@@ -64,12 +64,12 @@ static double features(const kvm_model *m, kvm_object_kind kind)
     return n;
 }
 
-/* K content, K rotated and V, each over two splits, fp64 */
+/* K content, K rotated and V, each over every split, fp64 */
 static double moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric)
 {
     const double k = features(a, KVM_OBJECT_K) * features(b, KVM_OBJECT_K);
     const double v = features(a, KVM_OBJECT_V) * features(b, KVM_OBJECT_V);
-    return (2 * k + v) * 2 * 8 * (symmetric ? 0.5 : 1);
+    return (2 * k + v) * KVM_SPLITS * 8 * (symmetric ? 0.5 : 1);
 }
 
 static json_t *model_plan(const kvm_model *m)

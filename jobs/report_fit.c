@@ -55,13 +55,13 @@ static void add_calibration(kvm_report_builder *b)
 {
     const json_t *c = get(b->job->params.v, "calibration");
     const json_t *first = json_array_get(get(b->fit, "layers"), 0);
-    json_object_set_new(b->doc, "calibration",
-                        json_pack("{s:O, s:O, s:O, s:O, s:O, s:O, s:O}", "text",
-                                  get(c, "text"), "sequences", get(c, "sequences"),
-                                  "sequence_tokens", get(c, "tokens"), "stride",
-                                  get(c, "stride"), "rows", get(b->fit, "rows_fit"),
-                                  "held_out_rows", get(b->fit, "rows_held"), "features",
-                                  get(first, "features")));
+    json_object_set_new(
+        b->doc, "calibration",
+        json_pack("{s:O, s:O, s:O, s:O, s:O, s:O, s:O, s:O}", "text", get(c, "text"),
+                  "sequences", get(c, "sequences"), "sequence_tokens", get(c, "tokens"),
+                  "stride", get(c, "stride"), "rows", get(b->fit, "rows_fit"),
+                  "choosing_rows", get(b->fit, "rows_choose"), "held_out_rows",
+                  get(b->fit, "rows_held"), "features", get(first, "features")));
 }
 
 /* ---- linearity ---- */
@@ -72,7 +72,7 @@ static json_t *maps_json(const json_t *fit)
     const char *space;
     json_object_foreach(get(fit, "maps"), space, splits) json_array_append_new(
         list, json_pack("{s:s, s:s, s:O}", "object", object_key(space), "title",
-                        title_of(space), "r2", get(splits, "held")));
+                        title_of(space), "r2", get(splits, "choose")));
     return list;
 }
 
@@ -86,9 +86,10 @@ static json_t *greedy_json(const json_t *fit)
         json_array_foreach(
             get(fit, "greedy"), i,
             row) if (strcmp(json_string_value(get(row, "object")), objects[o]) == 0)
-            json_array_append_new(
-                layers, json_pack("{s:O, s:O, s:O}", "target", get(row, "target"),
-                                  "order", get(row, "order"), "r2", get(row, "held")));
+            json_array_append_new(layers, json_pack("{s:O, s:O, s:O}", "target",
+                                                    get(row, "target"), "order",
+                                                    get(row, "order"), "r2",
+                                                    get(row, "choose")));
         json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "object",
                                               object_key(objects[o]), "title",
                                               title_of(objects[o]), "layers", layers));
@@ -105,7 +106,7 @@ static json_t *series_json(const json_t *curve,
     json_array_foreach(get(curve, "series"), n, s)
     {
         json_t *r2 = json_array(), *v;
-        json_array_foreach(get(s, "held"), i, v) if (keep(curve, i))
+        json_array_foreach(get(s, "choose"), i, v) if (keep(curve, i))
             json_array_append(r2, v);
         json_array_append_new(
             list, json_pack("{s:s, s:o}", "title",
@@ -145,7 +146,7 @@ static json_t *lambda_json(const json_t *fit)
         json_t *r2 = json_array(), *s;
         size_t n;
         json_array_foreach(get(curve, "series"), n, s)
-            json_array_append(r2, json_array_get(get(s, "held"), i));
+            json_array_append(r2, json_array_get(get(s, "choose"), i));
         absolute = json_pack("{s:O, s:O, s:o}", "lambda", get(row, "value"), "relative",
                              get(row, "relative"), "r2", r2);
     }

@@ -15,7 +15,9 @@ static const kvm_field calibration_fields[] = {
     {"tokens", KVM_FIELD_INT, false, "tokens per sequence (512)", NULL, 0},
     {"stride", KVM_FIELD_INT, false, "every so many tokens become a row (1)", NULL, 0},
     {"held_out", KVM_FIELD_NUM, false,
-     "fraction of sequences kept for held-out figures (0.2)", NULL, 0},
+     "fraction of sequences kept from the fit (0.2): half of them choose k and lambda, "
+     "half are held out for figures",
+     NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16", NULL, 0},
     {0},
 };

@@ -9,7 +9,8 @@
 
 static const kvm_field params[] = {
     {"seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
-    {"held_out", KVM_FIELD_NUM, true, "fraction of the sequences", NULL, 0},
+    {"held_out", KVM_FIELD_NUM, true,
+     "fraction of the sequences that is kept from the fit", NULL, 0},
     {"memory_mib", KVM_FIELD_INT, false, "budget of sums and row blocks", NULL, 0},
     {0},
 };

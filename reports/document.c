@@ -242,6 +242,7 @@ static void read_calibration(kvm_doc_reader *r, kvm_jat doc)
     r->d->calibration.sequence_tokens = kvm_doc__num(r, at, "sequence_tokens");
     r->d->calibration.stride = kvm_doc__num(r, at, "stride");
     r->d->calibration.rows = kvm_doc__num(r, at, "rows");
+    r->d->calibration.choosing_rows = kvm_doc__num(r, at, "choosing_rows");
     r->d->calibration.held_out_rows = kvm_doc__num(r, at, "held_out_rows");
     r->d->calibration.features = kvm_doc__num(r, at, "features");
 }

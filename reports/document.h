@@ -167,7 +167,8 @@ typedef struct kvm_document {
     struct {
         bool present;
         kvm_str text;
-        double sequences, sequence_tokens, stride, rows, held_out_rows, features;
+        double sequences, sequence_tokens, stride, features;
+        double rows, choosing_rows, held_out_rows;
     } calibration;
     kvm_gate *gates;
     ptrdiff_t gate_count;

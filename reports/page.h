@@ -29,8 +29,8 @@
  *     "selected": [[2,1,3,0], ...]},                      per target layer, best first
  *
  *   "calibration": {"text": "State of the Union 1961-2021", "sequences": 256,
- *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "held_out_rows": 6554,
- *     "features": 256},
+ *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "choosing_rows": 3277,
+ *     "held_out_rows": 3277, "features": 256},
  *
  *   "gates": [{"name": "held_out_r2", "title": "Held-out R2, worst layer", "value": EST,
  *     "format": FORMAT, "need": "> 0.30", "verdict": "pass" | "fail" | "unmeasured",
@@ -39,10 +39,11 @@
  *
  *   "linearity": {
  *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...]}],
- *         held-out R2 of one source layer alone, r2[source][target], null ok
+ *         R2 of one source layer alone, r2[source][target], null ok; like all R2 of this
+ *         section on the rows that chose layers, k and lambda
  *     "greedy": [{"object": OBJ, "title": "K content",
  *       "layers": [{"target": 0, "order": [2,1], "r2": [0.61, 0.70]}]}],
- *     "k": {"k": [1,2,4,...], "chosen": 4,                mean over layers, held-out
+ *     "k": {"k": [1,2,4,...], "chosen": 4,                mean over layers
  *       "series": [{"title": "K content", "r2": [...]}]},
  *     "lambda": {"lambda": [1e-6,...], "chosen": 1e-3,    relative
  *       "series": [{"title": "K content", "r2": [...]}],
@@ -50,7 +51,8 @@
  *         "r2": [...]}}},                                 one per series
  *
  *   "layers": [{"arm": ARM, "rows": [{"layer": 0,
- *     "k_r2": EST, "v_r2": EST,                           held-out
+ *     "k_r2": EST, "v_r2": EST,                           held-out: nothing was chosen
+ *                                                         or fitted on these rows
  *     "k_r2_fit": EST, "v_r2_fit": EST,                   in-sample
  *     "cosine": EST, "c_k": EST, "c_v": EST}]}],
  *

@@ -17,8 +17,7 @@ static void map_figure(kvm_page *p, const kvm_r2_map *m)
     }
     const kvm_heat_map heat = {
         .title = m->title,
-        .desc =
-            KVM_STR("Held-out R² of each source layer alone for each target layer."),
+        .desc = KVM_STR("R² of each source layer alone for each target layer."),
         .value = m->r2,
         .rows = m->rows,
         .cols = m->cols,
@@ -71,12 +70,12 @@ static kvm_status greedy_figure(kvm_page *p, const kvm_greedy *g)
     }
     const kvm_line_chart chart = {
         .title = g->title,
-        .desc = KVM_STR("Held-out R² of each target layer as source layers are added, "
+        .desc = KVM_STR("R² of each target layer as source layers are added, "
                         "the best first."),
         .x = {.title = KVM_STR("source layers used, k"),
               .format = KVM_FORMAT_COUNT,
               .whole = true},
-        .y = unit_axis(KVM_STR("held-out R²"), series, g->count),
+        .y = unit_axis(KVM_STR("R², choosing split"), series, g->count),
         .series = series,
         .series_count = g->count};
     kvm_page__figure(p, g->title,
@@ -123,17 +122,18 @@ static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_word
                      KVM_STR_ARG(kvm_tick(p->mem, s->absolute, KVM_FORMAT_NUMBER))),
          false}};
     const bool chosen = isfinite(s->chosen);
-    const kvm_line_chart chart = {.title = w->heading,
-                                  .desc = w->note,
-                                  .x = {.title = w->axis,
-                                        .format = KVM_FORMAT_NUMBER,
-                                        .log = w->log,
-                                        .whole = true},
-                                  .y = unit_axis(KVM_STR("held-out R²"), series, n),
-                                  .series = series,
-                                  .series_count = n,
-                                  .marks = chosen ? marks : marks + 1,
-                                  .mark_count = chosen + absolute};
+    const kvm_line_chart chart = {
+        .title = w->heading,
+        .desc = w->note,
+        .x = {.title = w->axis,
+              .format = KVM_FORMAT_NUMBER,
+              .log = w->log,
+              .whole = true},
+        .y = unit_axis(KVM_STR("R², choosing split"), series, n),
+        .series = series,
+        .series_count = n,
+        .marks = chosen ? marks : marks + 1,
+        .mark_count = chosen + absolute};
     kvm_page__figure(p, w->heading, w->note);
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
@@ -160,8 +160,10 @@ static void calibration(kvm_page *p)
     kvm_page__html(p, " rows to fit ");
     kvm_page__number(p, p->d->calibration.features, KVM_FORMAT_COUNT);
     kvm_page__html(p, " features, ");
+    kvm_page__number(p, p->d->calibration.choosing_rows, KVM_FORMAT_COUNT);
+    kvm_page__html(p, " to choose layers, k and λ, ");
     kvm_page__number(p, p->d->calibration.held_out_rows, KVM_FORMAT_COUNT);
-    kvm_page__html(p, " rows held out by sequence.</p>\n");
+    kvm_page__html(p, " held out; split by sequence.</p>\n");
 }
 
 kvm_status kvm_page__linearity(kvm_page *p)
@@ -170,9 +172,11 @@ kvm_status kvm_page__linearity(kvm_page *p)
     const bool measured =
         d->map_count + d->greedy_count + d->k.knob.n + d->lambda.knob.n > 0;
     if (!kvm_page__section(p, KVM_SECTION_LINEARITY, measured)) return KVM_OK;
-    kvm_page__lede(p, KVM_STR("Share of the target's variance that linear maps of the "
-                              "source explain, on sequences that no fit has seen. It "
-                              "does not predict quality; the suites do."));
+    kvm_page__lede(p,
+                   KVM_STR("Share of the target's variance that linear maps of the "
+                           "source explain, on the sequences that chose layers, k "
+                           "and λ: no fit has seen them, but the best of many is "
+                           "flattered. It does not predict quality; the suites do."));
     calibration(p);
     if (d->map_count) {
         kvm_page__grid(p, 3);
@@ -289,7 +293,7 @@ kvm_status kvm_page__layers(kvm_page *p)
 {
     const layer_chart charts[] = {
         {KVM_STR("R² of the fit"),
-         KVM_STR("held-out; dotted: in-sample"),
+         KVM_STR("on held-out sequences, which chose nothing; dotted: in-sample"),
          KVM_STR("R²"),
          KVM_FORMAT_NUMBER,
          true,

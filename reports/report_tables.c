@@ -284,9 +284,9 @@ kvm_table kvm_report_table_maps(kvm_arena *keep, const kvm_document *d)
     static const kvm_column columns[] = {HEAD("object", "Object", TEXT),
                                          HEAD("source_layer", "Source layer", NUMBER),
                                          HEAD("target_layer", "Target layer", NUMBER),
-                                         HEAD("r2", "Held-out R²", NUMBER)};
-    kvm_table t = kvm_table_new(keep, "linearity", KVM_STR("Held-out R² of one layer"),
-                                COLUMNS(columns));
+                                         HEAD("r2", "R², choosing split", NUMBER)};
+    kvm_table t =
+        kvm_table_new(keep, "linearity", KVM_STR("R² of one layer"), COLUMNS(columns));
     for (ptrdiff_t m = 0; m < d->map_count; m++)
         for (ptrdiff_t i = 0; i < d->maps[m].rows * d->maps[m].cols; i++) {
             const ptrdiff_t source = i / d->maps[m].cols;
@@ -300,10 +300,11 @@ kvm_table kvm_report_table_maps(kvm_arena *keep, const kvm_document *d)
 
 kvm_table kvm_report_table_greedy(kvm_arena *keep, const kvm_document *d)
 {
-    static const kvm_column columns[] = {
-        HEAD("object", "Object", TEXT), HEAD("target_layer", "Target layer", NUMBER),
-        HEAD("layers", "Layers used", NUMBER),
-        HEAD("added", "Source layer added", NUMBER), HEAD("r2", "Held-out R²", NUMBER)};
+    static const kvm_column columns[] = {HEAD("object", "Object", TEXT),
+                                         HEAD("target_layer", "Target layer", NUMBER),
+                                         HEAD("layers", "Layers used", NUMBER),
+                                         HEAD("added", "Source layer added", NUMBER),
+                                         HEAD("r2", "R², choosing split", NUMBER)};
     kvm_table t =
         kvm_table_new(keep, "greedy", KVM_STR("Greedy selection"), COLUMNS(columns));
     for (ptrdiff_t g = 0; g < d->greedy_count; g++)
@@ -342,7 +343,7 @@ kvm_table kvm_report_table_sweeps(kvm_arena *keep, const kvm_document *d)
 {
     static const kvm_column columns[] = {
         HEAD("knob", "Knob", TEXT), HEAD("value", "Value", NUMBER),
-        HEAD("object", "Object", TEXT), HEAD("r2", "Held-out R²", NUMBER)};
+        HEAD("object", "Object", TEXT), HEAD("r2", "R², choosing split", NUMBER)};
     kvm_table t = kvm_table_new(keep, "sweeps", KVM_STR("Sweeps"), COLUMNS(columns));
     sweep_rows(&t, &d->k, "k");
     sweep_rows(&t, &d->lambda, "lambda, relative");

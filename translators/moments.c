@@ -430,7 +430,8 @@ static kvm_status begin(job *j, kvm_str path, kvm_st_writer **st, kvm_err *err)
                                    &j->panels_a[s], j->b ? &j->panels_b[s] : NULL,
                                    err));
     TRY(kvm_st_begin(st, j->own, path, spec, n, meta, err));
-    const int64_t rows[KVM_SPLITS] = {j->n[KVM_FIT], j->n[KVM_HELD]};
+    int64_t rows[KVM_SPLITS];
+    for (int p = 0; p < KVM_SPLITS; p++) rows[p] = j->n[p];
     return kvm_st_append(*st, rows, sizeof rows, err);
 }
 
@@ -515,7 +516,7 @@ static double all_passes(const job *j)
         ptrdiff_t passes = 0;
         for (ptrdiff_t i = 0; i < m.a.panels.count; i = pass_end(&m, i, j->budget))
             passes++;
-        rows += (double)passes * (double)(j->n[KVM_FIT] + j->n[KVM_HELD]);
+        for (int p = 0; p < KVM_SPLITS; p++) rows += (double)passes * (double)j->n[p];
     }
     return rows;
 }

@@ -1,8 +1,8 @@
 /* moments.h - the numbers behind every fit: second moments of captured rows.
  *
  * One Gram file per capture, shared by all its partners; one cross file per pair of
- * captures, read in either direction. Everything is centred and comes twice: for the fit
- * split and for the held-out split (by sequence). Sums are fp64 over fp32 products of
+ * captures, read in either direction. Everything is centred and comes three times, for the
+ * splits by sequence of rows.h: fit, choose, held. Sums are fp64 over fp32 products of
  * blocks of KVM_BLOCK_ROWS rows, each row less a provisional mean (its split's first
  * block's); the true mean is put in at the end (Chan, Golub & LeVeque 1979).
  *
@@ -11,10 +11,10 @@
  * a memory budget decides how many panels are summed in one pass over the rows, never
  * what is summed in which order, so any budget gives the same bits.
  *
- * File: safetensors, metadata format=kvmill.moments.v1, kind=gram|cross, split.seed,
+ * File: safetensors, metadata format=kvmill.moments.v2, kind=gram|cross, split.seed,
  * split.fraction, a.* (and b.* of a cross file) = capture hash, model, model_name,
  * layers, heads.* dim.*; then per space s and split p, all F64:
- *   rows I64 (2): rows of the fit and held-out split
+ *   rows I64 (3): rows of each split
  *   mean.a.<s>.<p> (Fa), mean.b.<s>.<p> (Fb)
  *   gram.<s>.<p>.<i>.<j> (Bi,Bj), i <= j           sum of (x-mean)(x-mean)^T
  *   cross.<s>.<p>.<i>.<j> (Bi,Bj) of a x b         and  square.a/.b.<s>.<p>: sums of
@@ -28,7 +28,7 @@ enum { KVM_BLOCK_ROWS = 4096, KVM_PANEL = 1024 };
 
 typedef struct kvm_moments_options {
     uint64_t seed;               /* of the split */
-    double fraction;             /* held out; 0: 0.2 */
+    double fraction;             /* kept from the fit; 0: 0.2 */
     size_t budget;               /* bytes of sums and row blocks; 0: 1 GiB */
     const char *hash_a, *hash_b; /* of the capture files; NULL: computed here */
     int part, parts;        /* take only sequences of this share (gang); parts 0: all */

@@ -6,7 +6,7 @@
 #include "models/safetensors.h"
 #include "translators/moments.h"
 
-#define KVM_MOMENTS_FORMAT "kvmill.moments.v1"
+#define KVM_MOMENTS_FORMAT "kvmill.moments.v2"
 
 /* whole layers of at most KVM_PANEL features together, or one wider layer */
 typedef struct kvm_panel {

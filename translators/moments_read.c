@@ -154,10 +154,12 @@ static kvm_status identity(kvm_moments *m, kvm_arena *keep, kvm_err *err)
     char hex[65];
     TRY(kvm_meta_str(m->cross.st, "split.seed", &seed, err));
     TRY(kvm_meta_str(m->cross.st, "split.fraction", &fraction, err));
-    const kvm_str text = kvm_str_fmt(
-        keep, "%.*s %.*s %.*s %.*s %td %td", KVM_STR_ARG(m->cross.capture[m->source]),
-        KVM_STR_ARG(m->cross.capture[1 - m->source]), KVM_STR_ARG(seed),
-        KVM_STR_ARG(fraction), m->cross.rows[KVM_FIT], m->cross.rows[KVM_HELD]);
+    const kvm_str text =
+        kvm_str_fmt(keep, "%.*s %.*s %.*s %.*s %td %td %td",
+                    KVM_STR_ARG(m->cross.capture[m->source]),
+                    KVM_STR_ARG(m->cross.capture[1 - m->source]), KVM_STR_ARG(seed),
+                    KVM_STR_ARG(fraction), m->cross.rows[KVM_FIT],
+                    m->cross.rows[KVM_CHOOSE], m->cross.rows[KVM_HELD]);
     if (!text.at) return kvm_nomem(err, keep);
     TRY(kvm_sha_of(text, hex, err));
     m->hash = kvm_str_copy(keep, kvm_str_of(hex));
@@ -183,8 +185,8 @@ kvm_status kvm_moments_open(kvm_moments **out, kvm_arena *keep, kvm_str gram,
                         x->capture[0].at, x->capture[1].at);
     TRY(same_meta(g, x, "split.seed", err));
     TRY(same_meta(g, x, "split.fraction", err));
-    if (g->rows[KVM_FIT] != x->rows[KVM_FIT] ||
-        g->rows[KVM_HELD] != x->rows[KVM_HELD] || g->layers[0] != x->layers[m->source])
+    if (memcmp(g->rows, x->rows, sizeof g->rows) != 0 ||
+        g->layers[0] != x->layers[m->source])
         return kvm_fail(err, KVM_MISMATCH, "%s and %s are not over the same rows",
                         kvm_st_path(g->st).at, kvm_st_path(x->st).at);
     TRY(identity(m, keep, err));

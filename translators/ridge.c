@@ -39,24 +39,27 @@ void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdif
 /* ---- the system ---- */
 
 kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c, const kvm_moments *m,
-                             kvm_space s, kvm_features x, kvm_arena *room, kvm_err *err)
+                             kvm_space s, kvm_features x, kvm_split last,
+                             kvm_arena *room, kvm_err *err)
 {
     const ptrdiff_t f = kvm_features_width(m, s, x);
-    *y = (kvm_system){.c = c, .m = m, .space = s, .x = x, .f = f};
+    *y = (kvm_system){.c = c, .m = m, .space = s, .x = x, .f = f, .last = last};
     y->scale = kvm_new(room, double, f);
     y->penalty = kvm_new(room, double, f);
-    y->shift = kvm_new(room, double, f);
     y->mean = kvm_new(room, double, f);
     y->value = kvm_new(room, double, f);
     y->factor = kvm_new_raw(room, double, f *f);
-    y->held = kvm_new_raw(room, double, f *f);
-    if (!y->scale || !y->penalty || !y->shift || !y->mean || !y->value || !y->factor ||
-        !y->held)
+    if (!y->scale || !y->penalty || !y->mean || !y->value || !y->factor)
         return kvm_nomem(err, room);
-    kvm_moments_get_gram(m, s, KVM_HELD, x, y->held);
     kvm_moments_get_mean(m, s, KVM_FIT, x, y->mean);
-    kvm_moments_get_mean(m, s, KVM_HELD, x, y->shift);
-    for (ptrdiff_t i = 0; i < f; i++) y->shift[i] -= y->mean[i];
+    for (kvm_split p = KVM_CHOOSE; p <= last; p++) {
+        y->gram[p] = kvm_new_raw(room, double, f *f);
+        y->shift[p] = kvm_new(room, double, f);
+        if (!y->gram[p] || !y->shift[p]) return kvm_nomem(err, room);
+        kvm_moments_get_gram(m, s, p, x, y->gram[p]);
+        kvm_moments_get_mean(m, s, p, x, y->shift[p]);
+        for (ptrdiff_t i = 0; i < f; i++) y->shift[p][i] -= y->mean[i];
+    }
     return KVM_OK;
 }
 
@@ -143,21 +146,22 @@ kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z, ptrdiff_t p,
 
 /* ---- figures ---- */
 
-/* held-out squared errors (p) of weights w (n,p): y2 - 2 w.b + w.Aw + rows * shift^2 */
-static kvm_status held_errors(kvm_system *y, ptrdiff_t n, const double *w,
-                              ptrdiff_t target, ptrdiff_t from, ptrdiff_t p,
-                              double *error, double *total, kvm_arena scratch,
-                              kvm_err *err)
+/* squared errors (p) of weights w (n,p) on a split outside of the fit: y2 - 2 w.b + w.Aw + rows * shift^2 */
+static kvm_status split_errors(kvm_system *y, kvm_split split, ptrdiff_t n,
+                               const double *w, ptrdiff_t target, ptrdiff_t from,
+                               ptrdiff_t p, double *error, double *total,
+                               kvm_arena scratch, kvm_err *err)
 {
     double *b = kvm_new_raw(&scratch, double, y->f *p);
     double *aw = kvm_new_raw(&scratch, double, n *p);
     double *mean = kvm_new(&scratch, double, p), *fit = kvm_new(&scratch, double, p);
     if (!b || !aw || !mean || !fit) return kvm_nomem(err, &scratch);
-    kvm_moments_get_cross(y->m, y->space, KVM_HELD, y->x, target, from, p, b, p);
-    kvm_moments_get_target(y->m, y->space, KVM_HELD, target, from, p, total, mean);
+    kvm_moments_get_cross(y->m, y->space, split, y->x, target, from, p, b, p);
+    kvm_moments_get_target(y->m, y->space, split, target, from, p, total, mean);
     kvm_moments_get_target(y->m, y->space, KVM_FIT, target, from, p, NULL, fit);
-    TRY(kvm_op_gemm64(y->c, kvm_view2(aw, KVM_F64, n, p), square_view(y, y->held, n),
-                      false, kvm_view2_const(w, KVM_F64, n, p), false, err));
+    TRY(kvm_op_gemm64(y->c, kvm_view2(aw, KVM_F64, n, p),
+                      square_view(y, y->gram[split], n), false,
+                      kvm_view2_const(w, KVM_F64, n, p), false, err));
     for (ptrdiff_t j = 0; j < p; j++) {
         error[j] = total[j];
         mean[j] -= fit[j];
@@ -166,9 +170,9 @@ static kvm_status held_errors(kvm_system *y, ptrdiff_t n, const double *w,
         for (ptrdiff_t j = 0; j < p; j++) {
             const double v = w[i * p + j];
             error[j] += v * (aw[i * p + j] - 2 * b[i * p + j]);
-            mean[j] -= v * y->shift[i];
+            mean[j] -= v * y->shift[split][i];
         }
-    const double rows = (double)kvm_moments_rows(y->m, KVM_HELD);
+    const double rows = (double)kvm_moments_rows(y->m, split);
     for (ptrdiff_t j = 0; j < p; j++) error[j] += rows * mean[j] * mean[j];
     return KVM_OK;
 }
@@ -203,10 +207,12 @@ kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
                                .jitter = y->jitter,
                                .dropped = y->dropped};
     kvm_ridge__r2(error, total, p, dim, &out->r2[KVM_FIT], &out->worst[KVM_FIT]);
-    out->r2[KVM_HELD] = out->worst[KVM_HELD] = (double)NAN;
-    if (kvm_moments_rows(y->m, KVM_HELD) == 0) return KVM_OK;
-    TRY(held_errors(y, n, w, target, from, p, error, total, scratch, err));
-    kvm_ridge__r2(error, total, p, dim, &out->r2[KVM_HELD], &out->worst[KVM_HELD]);
+    for (kvm_split q = KVM_CHOOSE; q < KVM_SPLITS; q++) {
+        out->r2[q] = out->worst[q] = (double)NAN;
+        if (q > y->last || kvm_moments_rows(y->m, q) == 0) continue;
+        TRY(split_errors(y, q, n, w, target, from, p, error, total, scratch, err));
+        kvm_ridge__r2(error, total, p, dim, &out->r2[q], &out->worst[q]);
+    }
     return KVM_OK;
 }
 
@@ -215,7 +221,7 @@ kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
 size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs)
 {
     const size_t f = (size_t)features, p = (size_t)outputs;
-    return sizeof(double) * (2 * f * f + 7 * f * p + 8 * f + 16 * p) + 65536;
+    return sizeof(double) * (3 * f * f + 7 * f * p + 9 * f + 16 * p) + 65536;
 }
 
 /* entries of the target layer that out_head stands for */
@@ -262,7 +268,7 @@ kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
             "explicitly",
             kvm_space_name(s), target, rows, f);
     kvm_system y;
-    TRY(kvm_system__begin(&y, c, m, s, x, &scratch, err));
+    TRY(kvm_system__begin(&y, c, m, s, x, KVM_HELD, &scratch, err));
     double *b = kvm_new_raw(&scratch, double, f *p);
     double *z = kvm_new_raw(&scratch, double, f *p);
     double *w = kvm_new_raw(keep, double, f *p), *bias = kvm_new(keep, double, p);
@@ -324,7 +330,7 @@ kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
     if (longest == 0) return KVM_OK;
     kvm_system y;
     TRY(kvm_system__begin(&y, c, m, s, (kvm_features){x.layers, longest, x.head},
-                          &scratch, err));
+                          KVM_CHOOSE, &scratch, err));
     double *b = kvm_new_raw(&scratch, double, y.f *p);
     double *z = kvm_new_raw(&scratch, double, y.f *p);
     if (!b || !z) return kvm_nomem(err, &scratch);

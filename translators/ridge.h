@@ -9,8 +9,8 @@
  * and, since leading blocks of a factor are factors, every prefix of the feature order.
  *
  * R2 of a head = 1 - (its summed squared error) / (its summed squares about the mean of
- * the same split); of a layer = the mean over its heads. A held-out error includes the
- * shift between the splits' means.
+ * the same split); of a layer = the mean over its heads. The error of a split
+ * outside of the fit includes the shift between the splits' means.
  *
  * Singular systems: diagonal jitter 1e-12 .. 1e-8 in tens, then the eigendecomposition
  * with eigenvalues below f * 2.2e-16 * largest dropped (pseudo-inverse). */
@@ -29,7 +29,7 @@ enum { KVM_LAMBDAS = 7 };
 extern const kvm_lambda kvm_lambda_grid[KVM_LAMBDAS];
 
 typedef struct kvm_ridge_figures {
-    double r2[KVM_SPLITS];    /* mean over heads */
+    double r2[KVM_SPLITS];    /* mean over heads; NaN: not asked for, or no rows */
     double worst[KVM_SPLITS]; /* lowest head */
     ptrdiff_t rows, features; /* of the fit split; p/n = features / rows */
     double weight_norm; /* Frobenius norm of W on unit-variance inputs and outputs,
@@ -64,7 +64,8 @@ KVM_MUST kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_spac
 size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs);
 
 /* kvm_ridge_sweep - figures of every prefix length ks[i] of the layer order x and every
- * lambda, one factorisation per lambda for all prefixes: figures (nk, nl). Prefixes that
+ * lambda, one factorisation per lambda for all prefixes: figures (nk, nl), of the fit and
+ * the choosing split: whatever is picked among them is flattered there. Prefixes that
  * have no more rows than features are marked refused. */
 KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                     kvm_features x, ptrdiff_t target,
@@ -73,7 +74,7 @@ KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_sp
                                     bool allow_wide, kvm_ridge_figures *figures,
                                     kvm_arena scratch, kvm_err *err);
 
-/* kvm_ridge_score - R2 of any linear map (w row-major (f,p), bias) on both splits */
+/* kvm_ridge_score - R2 of any linear map (w row-major (f,p), bias) on all splits */
 KVM_MUST kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                     kvm_features x, ptrdiff_t target,
                                     ptrdiff_t out_head, const double *weight,

@@ -10,23 +10,24 @@ typedef struct kvm_system {
     const kvm_moments *m;
     kvm_space space;
     kvm_features x;
-    ptrdiff_t f;     /* features of all of x */
-    double *scale;   /* (f) 1/sqrt(A_ii), 0 for a constant feature */
-    double *penalty; /* (f) added to the unit diagonal, jitter included */
-    double *shift;   /* (f) held-out mean less fit mean */
-    double *mean;    /* (f) fit mean */
-    double *factor;  /* (f,f) Cholesky factor, or eigenvectors as rows */
-    double *value;   /* (f) eigenvalues when eigen */
-    double *held;    /* (f,f) held-out Gram; NULL until asked for */
-    ptrdiff_t ready; /* leading features that `factor` is good for; 0: none */
-    bool eigen;      /* `factor` holds eigenvectors of exactly `ready` features */
+    ptrdiff_t f;               /* features of all of x */
+    double *scale;             /* (f) 1/sqrt(A_ii), 0 for a constant feature */
+    double *penalty;           /* (f) added to the unit diagonal, jitter included */
+    double *mean;              /* (f) fit mean */
+    double *factor;            /* (f,f) Cholesky factor, or eigenvectors as rows */
+    double *value;             /* (f) eigenvalues when eigen */
+    ptrdiff_t ready;           /* leading features that `factor` is good for; 0: none */
+    kvm_split last;            /* figures are given of the splits up to this one */
+    double *gram[KVM_SPLITS];  /* (f,f) of the splits outside of the fit */
+    double *shift[KVM_SPLITS]; /* (f) their mean less the fit's */
+    bool eigen; /* `factor` holds eigenvectors of exactly `ready` features */
     double jitter;
     ptrdiff_t dropped;
 } kvm_system;
 
 KVM_MUST kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c,
                                       const kvm_moments *m, kvm_space s, kvm_features x,
-                                      kvm_arena *room, kvm_err *err);
+                                      kvm_split last, kvm_arena *room, kvm_err *err);
 /* factor the leading n features; falls back as ridge.h says */
 KVM_MUST kvm_status kvm_system__factor(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
                                        kvm_err *err);

@@ -45,7 +45,7 @@ kvm_status kvm_space_of_name(kvm_str name, kvm_space *s)
 
 const char *kvm_split_name(kvm_split s)
 {
-    return s == KVM_FIT ? "fit" : "held";
+    return s == KVM_FIT ? "fit" : s == KVM_CHOOSE ? "choose" : "held";
 }
 
 /* ---- describing a model ---- */
@@ -385,26 +385,27 @@ kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
     ptrdiff_t sequences = 0;
     for (ptrdiff_t i = 0; i < r->count; i++)
         sequences += i == 0 || r->sequence[i] != r->sequence[i - 1];
-    if (!(fraction > 0 && fraction < 1) || sequences < 2)
+    if (!(fraction > 0 && fraction < 1) || sequences < 3)
         return kvm_fail(
             err, KVM_RANGE,
             "%s: cannot hold out a fraction of %g of %td sequences; hold out "
-            "a part between 0 and 1 of at least 2",
+            "a part between 0 and 1 of at least 3",
             r->path.at, fraction, sequences);
-    ptrdiff_t held = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
-    held = held < 1 ? 1 : held >= sequences ? sequences - 1 : held;
+    ptrdiff_t out = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
+    out = out < 2 ? 2 : out >= sequences ? sequences - 1 : out;
     ptrdiff_t *rows = kvm_new(keep, ptrdiff_t, r->count);
     ptrdiff_t *order = kvm_new(keep, ptrdiff_t, sequences);
-    bool *out = kvm_new(keep, bool, sequences);
-    if (!rows || !order || !out) return kvm_nomem(err, keep);
+    kvm_split *of = kvm_new(keep, kvm_split, sequences);
+    if (!rows || !order || !of) return kvm_nomem(err, keep);
     for (ptrdiff_t q = 0; q < sequences; q++) order[q] = q;
     kvm_rng rng = kvm_rng_seed(seed, 0x5EED5);
     kvm_rng_shuffle(&rng, order, sequences);
-    for (ptrdiff_t q = 0; q < held; q++) out[order[q]] = true;
+    for (ptrdiff_t q = 0; q < sequences; q++)
+        of[order[q]] = q < out / 2 ? KVM_CHOOSE : q < out ? KVM_HELD : KVM_FIT;
     ptrdiff_t rank = -1, count = 0;
     for (ptrdiff_t i = 0; i < r->count; i++) {
         rank += i == 0 || r->sequence[i] != r->sequence[i - 1];
-        if (out[rank] == (split == KVM_HELD)) rows[count++] = i;
+        if (of[rank] == split) rows[count++] = i;
     }
     *index = rows;
     *n = count;

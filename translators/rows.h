@@ -84,14 +84,17 @@ KVM_MUST kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s
 
 /* ---- splitting by sequence ---- */
 
-typedef enum kvm_split { KVM_FIT, KVM_HELD, KVM_SPLITS } kvm_split;
-const char *kvm_split_name(kvm_split s); /* static: "fit", "held" */
+/* Maps are solved on FIT; layers, k and lambda are chosen on CHOOSE; HELD is read for
+ * figures alone, since the best of many on the rows that chose it is flattered. */
+typedef enum kvm_split { KVM_FIT, KVM_CHOOSE, KVM_HELD, KVM_SPLITS } kvm_split;
+const char *kvm_split_name(kvm_split s); /* static: "fit", "choose", "held" */
 
-/* kvm_rows_split - side[q] for each distinct sequence, by rank in the file: the held-out
- * side gets max(1, round(fraction * sequences)) of them, chosen by the seed and by
- * nothing else, so both captures of a pair (and of all pairs) split alike. index (N): the
- * rows of `split` in file order; n: how many. Both in keep.
- * KVM_RANGE unless 0 < fraction < 1 and there are at least 2 sequences. */
+/* kvm_rows_split - which distinct sequences, by rank in the file, belong to `split`:
+ * max(2, round(fraction * sequences)) of them are kept from the fit, chosen by the seed
+ * and by nothing else, so both captures of a pair (and of all pairs) split alike; half
+ * of those, rounded down, choose, the others are held out. index (N): the rows of
+ * `split` in file order; n: how many. Both in keep.
+ * KVM_RANGE unless 0 < fraction < 1 and there are at least 3 sequences. */
 KVM_MUST kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
                                    kvm_split split, kvm_arena *keep, ptrdiff_t **index,
                                    ptrdiff_t *n, kvm_err *err);

@@ -43,7 +43,7 @@ size_t kvm_select_bytes(const kvm_moments *m)
  * heads of the target from `head` alone when x.head >= 0 */
 static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_space s,
                           kvm_features x, const kvm_map_options *o, kvm_lambda lambda,
-                          double *fit, double *held, kvm_arena scratch, kvm_err *err)
+                          double *fit, double *chosen, kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t targets = kvm_moments_layers(m, KVM_TARGET);
     const ptrdiff_t f = kvm_features_width(m, s, x),
@@ -54,7 +54,7 @@ static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_space s,
                         "more tokens or allow it explicitly",
                         kvm_space_name(s), rows, f, (int)x.layers[0]);
     kvm_system y;
-    TRY(kvm_system__begin(&y, c, m, s, x, &scratch, err));
+    TRY(kvm_system__begin(&y, c, m, s, x, KVM_CHOOSE, &scratch, err));
     TRY(kvm_system__factor(&y, f, lambda, err));
     const ptrdiff_t all = all_outputs(m, s);
     double *b = kvm_new_raw(&scratch, double, f *all);
@@ -83,7 +83,7 @@ static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_space s,
         TRY(kvm_system__figures(&y, f, z + at, b + at, used, t, from, p, &g, scratch,
                                 err));
         fit[t] += g.r2[KVM_FIT];
-        held[t] += g.r2[KVM_HELD];
+        chosen[t] += g.r2[KVM_CHOOSE];
         at += p;
     }
     return KVM_OK;
@@ -118,7 +118,7 @@ kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
     if (o->per_head) TRY(need_equal_heads(m, err));
     kvm_r2_map out = {.sources = sources, .targets = targets};
     for (int s = 0; s < KVM_SPACES; s++)
-        for (int p = 0; p < KVM_SPLITS; p++) {
+        for (int p = 0; p < KVM_HELD; p++) {
             out.r2[s][p] = kvm_new(keep, double, sources *targets);
             if (!out.r2[s][p]) return kvm_nomem(err, keep);
         }
@@ -128,14 +128,14 @@ kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
                 o->per_head ? kvm_moments_shape(m, KVM_SOURCE, (kvm_space)s, l).heads
                             : 1;
             double *fit = out.r2[s][KVM_FIT] + l * targets;
-            double *held = out.r2[s][KVM_HELD] + l * targets;
+            double *chosen = out.r2[s][KVM_CHOOSE] + l * targets;
             for (ptrdiff_t h = 0; h < heads; h++)
                 TRY(map_row(c, m, (kvm_space)s,
                             (kvm_features){&l, 1, o->per_head ? h : -1}, o, lambda, fit,
-                            held, scratch, err));
+                            chosen, scratch, err));
             for (ptrdiff_t t = 0; t < targets; t++) {
                 fit[t] /= (double)heads;
-                held[t] /= (double)heads;
+                chosen[t] /= (double)heads;
             }
         }
     *maps = out;

@@ -10,10 +10,11 @@
 
 #include "translators/ridge.h"
 
-/* R2 of target layer t from source layer s alone, mean over heads. */
+/* R2 of target layer t from source layer s alone, mean over heads, on the fit and the
+ * choosing split. */
 typedef struct kvm_r2_map {
     ptrdiff_t sources, targets;
-    double *r2[KVM_SPACES][KVM_SPLITS]; /* (sources, targets) each */
+    double *r2[KVM_SPACES][KVM_HELD]; /* (sources, targets) each */
 } kvm_r2_map;
 
 typedef struct kvm_map_options {

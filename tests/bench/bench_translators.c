@@ -141,7 +141,7 @@ static void bench_sweep(const char *label, ptrdiff_t from, ptrdiff_t to,
                                    ks, nk, kvm_lambda_grid, KVM_LAMBDAS, false, g,
                                    scratch, &err));
                 for (ptrdiff_t k = 0; k < nk * KVM_LAMBDAS; k++)
-                    sum += g[k].r2[KVM_FIT] + g[k].r2[KVM_HELD];
+                    sum += g[k].r2[KVM_FIT] + g[k].r2[KVM_CHOOSE];
             }
         seconds[i] = kvm_now() - start;
     }

@@ -101,7 +101,7 @@ sed 's/lambda: 1e-2/lamda: 1e-2/' "$work/lambda.yaml" >"$work/typo.yaml"
 "$kvmill" run "$work/typo.yaml" --store "$work/a" >"$work/log" 2>&1
 [ $? = 2 ] && grep -q 'typo.yaml:6' "$work/log" && grep -q 'lambda' "$work/log"
 ok $? "a typo is named with its line and the nearest key"
-sed 's/sequences: 24, tokens: 256/sequences: 2, tokens: 40/' "$work/pair.yaml" >"$work/few.yaml"
+sed 's/sequences: 24, tokens: 256/sequences: 3, tokens: 40/' "$work/pair.yaml" >"$work/few.yaml"
 "$kvmill" run "$work/few.yaml" --store "$work/d" >"$work/log" 2>&1
 [ $? = 1 ] && grep -q 'rows' "$work/log" && grep -q 'features' "$work/log"
 ok $? "fewer rows than features are refused"

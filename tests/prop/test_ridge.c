@@ -235,8 +235,9 @@ static void a_sweep_is_its_fits(void **state)
                                    &map, &g, &keep, scratch, &err),
                      &err);
             const kvm_ridge_figures *s = &sweep[k * KVM_LAMBDAS + l];
-            for (int p = 0; p < KVM_SPLITS; p++)
+            for (int p = 0; p < KVM_HELD; p++)
                 assert_true(fabs(s->r2[p] - g.r2[p]) < 1e-10);
+            assert_true(isnan(s->r2[KVM_HELD]) && isfinite(g.r2[KVM_HELD]));
             assert_true(fabs(s->weight_norm - g.weight_norm) < 1e-10);
             assert_int_equal(s->features, g.features);
         }
@@ -311,7 +312,7 @@ static void greedy_sees_what_ranking_does_not(void **state)
     const kvm_map_options o[] = {{.per_head = false}, {.per_head = true}};
     for (size_t i = 0; i < COUNT(o); i++) {
         check_ok(kvm_select_maps(compute, m, &o[i], &maps, &keep, scratch, &err), &err);
-        check_ok(kvm_select_rank(&r, &keep, &maps, KVM_HELD, &err), &err);
+        check_ok(kvm_select_rank(&r, &keep, &maps, KVM_CHOOSE, &err), &err);
         for (ptrdiff_t t = 0; t < LAYERS; t++) {
             assert_int_equal(r.order[t * LAYERS], 0);
             assert_int_equal(r.order[t * LAYERS + 1], 1);

@@ -299,16 +299,22 @@ static void a_split_keeps_sequences_whole(void **state)
     m.sequences = 10;
     made_capture(&m, TMP "split.safetensors");
     kvm_rows *r = open_rows(TMP "split.safetensors");
-    ptrdiff_t *fit, *held, n, h;
-    check_ok(kvm_rows_split(r, 3, 0.2, KVM_FIT, &keep, &fit, &n, &err), &err);
-    check_ok(kvm_rows_split(r, 3, 0.2, KVM_HELD, &keep, &held, &h, &err), &err);
-    assert_int_equal(h, 10);
-    assert_int_equal(n + h, 50);
-    for (ptrdiff_t i = 0; i < h; i++)
-        for (ptrdiff_t j = 0; j < n; j++)
-            assert_int_not_equal(kvm_rows_sequence(r)[held[i]],
-                                 kvm_rows_sequence(r)[fit[j]]);
-    check_status(KVM_RANGE, kvm_rows_split(r, 3, 1.0, KVM_FIT, &keep, &fit, &n, &err),
+    /* sequences of 5 rows: of 10, 3 are kept from the fit, 1 of them to choose on */
+    static const ptrdiff_t want[KVM_SPLITS] = {35, 5, 10};
+    ptrdiff_t *index, n;
+    int of[10];
+    memset(of, -1, sizeof of);
+    for (int p = 0; p < KVM_SPLITS; p++) {
+        check_ok(kvm_rows_split(r, 3, 0.3, (kvm_split)p, &keep, &index, &n, &err),
+                 &err);
+        assert_int_equal(n, want[p]);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            int *seen = &of[index[i] / 5];
+            assert_true(*seen == -1 || *seen == p);
+            *seen = p;
+        }
+    }
+    check_status(KVM_RANGE, kvm_rows_split(r, 3, 1.0, KVM_FIT, &keep, &index, &n, &err),
                  &err);
 }
 

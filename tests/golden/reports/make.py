@@ -245,7 +245,7 @@ doc = {
                    "factorisation", "k": 4, "lambda": 1e-3, "parameters": 6 * 2 * (256 * 64 + 64),
                    "bytes": 789504, "selected": [[g for g in x["order"]] for x in greedy(.9, .7)]},
     "calibration": {"text": "State of the Union 1961-1990 and generated dialogues", "sequences": 320,
-                    "sequence_tokens": 512, "stride": 2, "rows": 65536, "held_out_rows": 16384, "features": 256},
+                    "sequence_tokens": 512, "stride": 2, "rows": 65536, "choosing_rows": 8192, "held_out_rows": 8192, "features": 256},
     "gates": [
         {"name": "rows", "title": "Rows above features", "value": 256., "format": "ratio", "need": "≥ 4×",
          "verdict": "pass", "where": "65,536 rows, 256 features"},

@@ -54,14 +54,14 @@ class Rng:
 
 
 def split(sequences):
-    """True for the held-out ones."""
+    """0 for those to fit on, 1 to choose on, 2 held out."""
     order, rng = list(range(sequences)), Rng(SPLIT_SEED, 0x5EED5)
     for i in range(sequences - 1, 0, -1):
         j = rng.below(i + 1)
         order[i], order[j] = order[j], order[i]
-    held = np.zeros(sequences, bool)
-    held[order[: int(np.floor(FRACTION * sequences + 0.5))]] = True
-    return held
+    of, out = np.zeros(sequences, int), int(np.floor(FRACTION * sequences + 0.5))
+    of[order[: out // 2]], of[order[out // 2 : out]] = 1, 2
+    return of
 
 
 class Side:
@@ -121,7 +121,8 @@ def main():
                      "rope.interleaved": str(int(side.interleaved))})
         save_file(tensors, HERE / f"{side.name}.capture.safetensors", meta)
 
-    held = split(16)[sequence // 3]
+    of = split(16)[sequence // 3]
+    fit, splits = of == 0, (("fit", of == 0), ("choose", of == 1), ("held", of == 2))
     spaces = ("K", "K_rotated", "V")
     full = {}
     for side in (source, target):
@@ -132,7 +133,7 @@ def main():
 
     gram, cross = {}, {}
     for s in spaces:
-        for p, pick in (("fit", ~held), ("held", held)):
+        for p, pick in splits:
             x, y = full["source", s][pick], full["target", s][pick]
             xc, yc = x - x.mean(0), y - y.mean(0)
             gram[f"mean.a.{s}.{p}"] = cross[f"mean.a.{s}.{p}"] = x.mean(0)
@@ -141,9 +142,9 @@ def main():
             cross[f"cross.{s}.{p}.0.0"] = xc.T @ yc
             cross[f"square.a.{s}.{p}"] = (xc ** 2).sum(0)
             cross[f"square.b.{s}.{p}"] = (yc ** 2).sum(0)
-    counts = np.array([(~held).sum(), held.sum()], np.int64)
+    counts = np.bincount(of, minlength=3).astype(np.int64)
     gram["rows"] = cross["rows"] = counts
-    meta = {"format": "kvmill.moments.v1", "split.seed": str(SPLIT_SEED),
+    meta = {"format": "kvmill.moments.v2", "split.seed": str(SPLIT_SEED),
             "split.fraction": repr(FRACTION), "part": "0", "parts": "1"}
     sides = [dict(side.meta(ab), **{ab + "capture": side.name + "-hash",
                                     ab + "model": side.name + "-fingerprint",
@@ -170,7 +171,7 @@ def main():
         outs = np.arange(ht * dt).reshape(ht, dt)[
             slice(None) if head_to is None else [head_to]].ravel() + to * ht * dt
         x, y = full["source", s][:, cols], full["target", s][:, outs]
-        xf, yf = x[~held], y[~held]
+        xf, yf = x[fit], y[fit]
         xc, yc = xf - xf.mean(0), yf - yf.mean(0)
         if absolute:
             w = np.linalg.solve(xc.T @ xc + lam * np.eye(len(cols)), xc.T @ yc)
@@ -181,8 +182,8 @@ def main():
         b = yf.mean(0) - xf.mean(0) @ w
         heads = ht if head_to is None else 1
         expected[name + ".w"], expected[name + ".b"] = w, b
-        expected[name + ".r2"] = np.stack([r2(yf, xf @ w + b, heads),
-                                           r2(y[held], x[held] @ w + b, heads)])
+        expected[name + ".r2"] = np.stack([r2(y[pick], x[pick] @ w + b, heads)
+                                           for _, pick in splits])
 
     ridge("relative", "K", [2, 0], 1, 1e-3, False)
     ridge("absolute", "V", [0, 1, 2], 0, 0.01, True)
@@ -194,7 +195,7 @@ def main():
         for l in range(3):
             for t in range(2):
                 ridge("one", s, [l], t, 1e-6, False)
-                maps[s][:, l, t] = expected["one.r2"].mean(1)
+                maps[s][:, l, t] = expected["one.r2"][:2].mean(1)
         expected[f"map.{s}"] = maps[s]
     for key in ("one.w", "one.b", "one.r2"):
         del expected[key]
@@ -203,16 +204,16 @@ def main():
     chosen, order = [], []
     for _ in range(3):
         def joint(l):
-            x = np.concatenate([rows["source", "K", i] for i in chosen + [l]], 1)[~held]
-            y = rows["target", "K", 0][~held].astype(np.float64)
+            x = np.concatenate([rows["source", "K", i] for i in chosen + [l]], 1)[fit]
+            y = rows["target", "K", 0][fit].astype(np.float64)
             x, yc = x - x.mean(0, dtype=np.float64), y - y.mean(0)
-            fit = x @ np.linalg.lstsq(x, yc, rcond=None)[0]
+            fitted = x @ np.linalg.lstsq(x, yc, rcond=None)[0]
             unit = np.sqrt((yc ** 2).sum())
-            return ((fit / unit) ** 2).sum()
+            return ((fitted / unit) ** 2).sum()
         best = max((l for l in range(3) if l not in chosen), key=joint)
         chosen.append(best)
     expected["greedy"] = np.array(chosen, np.int32)
-    expected["held"] = np.flatnonzero(held).astype(np.int32)
+    expected["split"] = of.astype(np.int32)
 
     # attention quality of mapped rows: 5 queries at the end of one short context
     hq, hk, d, dv, c, q0 = 4, 2, 6, 5, 12, 7
