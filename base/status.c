@@ -71,6 +71,10 @@ static kvm_status status_of_errno(int code)
         return KVM_NOMEM;
     case EEXIST:
         return KVM_EXISTS;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return KVM_ENVIRONMENT;
     default:
         return KVM_IO;
     }

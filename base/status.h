@@ -50,9 +50,10 @@ static inline kvm_status kvm_given(kvm_status filled, kvm_status code)
 kvm_status kvm_fail_at(kvm_err *err, kvm_status code, const char *file, int line,
                        const char *fmt, ...) KVM_PRINTF(5, 6);
 
-/* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC, EDQUOT ->
- * NOSPACE; ENOENT, ENOTDIR -> NOTFOUND; EEXIST -> EXISTS; ENOMEM -> NOMEM; else IO. The
- * message ends in strerror's text; errno is left as it was. */
+/* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC, EDQUOT,
+ * EFBIG -> NOSPACE; ENOENT, ENOTDIR -> NOTFOUND; EEXIST -> EXISTS; ENOMEM -> NOMEM;
+ * EACCES, EPERM, EROFS -> ENVIRONMENT; else IO. The message ends in strerror's text;
+ * errno is left as it was. */
 #define kvm_fail_errno(err, ...)                                                       \
     kvm_failed(kvm_fail_errno_at(err, __FILE__, __LINE__, __VA_ARGS__))
 static inline kvm_status kvm_failed(kvm_status s)

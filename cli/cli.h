@@ -52,6 +52,7 @@ typedef struct kvm_option {
 typedef struct kvm_cli {
     const char *name;                 /* as the command was called */
     const char *value[KVM_OPT_COUNT]; /* NULL: not given; "" for a flag */
+    const char *from[KVM_OPT_COUNT];  /* "--threads" or "KVMILL_THREADS": who gave it */
     kvm_str *args;                    /* what is left after the options */
     ptrdiff_t arg_count;
     kvm_arena *keep; /* for the life of the process */

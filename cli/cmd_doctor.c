@@ -63,6 +63,11 @@ static void check_store(checkup *d)
             kvm_str_fmt(keep, "%.*s: not made yet", KVM_STR_ARG(home)));
         return;
     }
+    if (!kvm_path_is_dir(home)) {
+        add(d, "store", false,
+            kvm_str_fmt(keep, "%.*s: is a file, not a directory", KVM_STR_ARG(home)));
+        return;
+    }
     const bool writable = access(home.at, W_OK) == 0 && statvfs(home.at, &v) == 0;
     const double free_gib =
         writable ? (double)v.f_bavail * (double)v.f_frsize / (1 << 30) : 0;

@@ -91,8 +91,8 @@ static kvm_status rate(const kvm_cli *cli, kvm_opt_id id, double unit, double *o
     if (!cli->value[id]) return KVM_OK;
     double v;
     if (!kvm_str_to_f64(kvm_str_of(cli->value[id]), &v) || v <= 0)
-        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a positive number",
-                        cli->value[id]);
+        return kvm_fail(err, KVM_USAGE, "%s: \"%s\" is not a positive number",
+                        cli->from[id], cli->value[id]);
     *out = v * unit;
     return KVM_OK;
 }

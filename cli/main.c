@@ -50,8 +50,9 @@ kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback,
     }
     int64_t v;
     if (!kvm_str_to_i64(kvm_str_of(cli->value[id]), &v) || v < least)
-        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a whole number of at least %lld",
-                        cli->value[id], (long long)least);
+        return kvm_fail(err, KVM_USAGE,
+                        "%s: \"%s\" is not a whole number of at least %lld",
+                        cli->from[id], cli->value[id], (long long)least);
     *out = v;
     return KVM_OK;
 }
@@ -93,6 +94,7 @@ int kvm_cli_exit_code(kvm_status s)
     case KVM_UNSUPPORTED:
     case KVM_MISMATCH:
     case KVM_NAN:
+    case KVM_EXISTS:
         return KVM_EXIT_USAGE;
     case KVM_GATE:
         return KVM_EXIT_GATE;
@@ -100,14 +102,13 @@ int kvm_cli_exit_code(kvm_status s)
     case KVM_ENVIRONMENT:
     case KVM_VERSION:
     case KVM_NOSPACE:
-        return KVM_EXIT_ENVIRONMENT;
     case KVM_NOMEM:
+        return KVM_EXIT_ENVIRONMENT;
     case KVM_IO:
     case KVM_SINGULAR:
     case KVM_BUSY:
     case KVM_CANCELLED:
     case KVM_LOST:
-    case KVM_EXISTS:
     case KVM_INTERNAL:
         return KVM_EXIT_FAILED;
     }
@@ -142,6 +143,17 @@ static kvm_status bad_option(const struct option *known, int n, const char *give
     return kvm_fail(err, KVM_USAGE, "option %s is unknown or lacks its value", given);
 }
 
+static kvm_status take_option(kvm_cli *cli, int id, const char *name, const char *value,
+                              kvm_err *err)
+{
+    cli->from[id] = kvm_str_fmt(cli->keep, "--%s", name).at;
+    if (!cli->from[id]) return kvm_nomem(err, cli->keep);
+    if (value && !*value)
+        return kvm_fail(err, KVM_USAGE, "%s: the value is empty", cli->from[id]);
+    cli->value[id] = value ? value : "";
+    return KVM_OK;
+}
+
 static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **argv,
                         kvm_err *err)
 {
@@ -149,9 +161,10 @@ static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **a
     int n = fill_options(options, kvm_common_options, 0);
     n = fill_options(options, cmd->options, n);
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    int row = 0;
+    for (int c; (c = getopt_long(argc, argv, "", options, &row)) != -1;) {
         if (c < FIRST_LONG) return bad_option(options, n, argv[optind - 1], err);
-        cli->value[c - FIRST_LONG] = optarg ? optarg : "";
+        TRY(take_option(cli, c - FIRST_LONG, options[row].name, optarg, err));
     }
     cli->arg_count = argc - optind;
     if (cli->arg_count > cmd->most_args)
@@ -174,7 +187,9 @@ static void read_environment(kvm_cli *cli)
                 {KVM_OPT_BACKEND, "KVMILL_BACKEND"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
         const char *v = getenv(vars[i].name);
-        if (!cli->value[vars[i].id] && v && *v) cli->value[vars[i].id] = v;
+        if (cli->value[vars[i].id] || !v || !*v) continue;
+        cli->value[vars[i].id] = v;
+        cli->from[vars[i].id] = vars[i].name;
     }
 }
 

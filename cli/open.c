@@ -2,13 +2,24 @@
 
 #include "base/file.h"
 
+/* A store that cannot be made is the environment's fault, and another place the way out. */
+static kvm_status make_store(kvm_str home, kvm_err *err)
+{
+    kvm_err why = {0};
+    const kvm_status s = kvm_dir_make(home, &why);
+    if (!s) return KVM_OK;
+    return kvm_fail(err, s == KVM_NOSPACE ? s : KVM_ENVIRONMENT,
+                    "store %s; name another folder with --store or KVMILL_STORE",
+                    why.msg);
+}
+
 kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c, kvm_err *err)
 {
     const kvm_str home = kvm_cli_store(cli);
     const kvm_str path = kvm_path_join(cli->keep, home, KVM_STR("catalogue.db"));
     if (!path.at) return kvm_nomem(err, cli->keep);
     if (make)
-        TRY(kvm_dir_make(home, err));
+        TRY(make_store(home, err));
     else if (!kvm_path_exists(path))
         return kvm_fail(
             err, KVM_ENVIRONMENT,
@@ -28,7 +39,8 @@ kvm_status kvm_cli_threads(const kvm_cli *cli, int *threads, kvm_err *err)
     int64_t n;
     TRY(kvm_cli_i64(cli, KVM_OPT_THREADS, 0, 0, &n, err));
     if (n > 4096)
-        return kvm_fail(err, KVM_USAGE, "%lld threads are too many", (long long)n);
+        return kvm_fail(err, KVM_USAGE, "%s: %lld threads are too many; at most 4096",
+                        cli->from[KVM_OPT_THREADS], (long long)n);
     *threads = (int)n;
     return KVM_OK;
 }
@@ -40,8 +52,8 @@ kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_e
     const kvm_backend *b = kvm_backend_find(kvm_str_of(kvm_cli_backend(cli)));
     if (!b)
         return kvm_fail(err, KVM_ENVIRONMENT,
-                        "backend \"%s\" is not built in; this binary has cpu and ref",
-                        kvm_cli_backend(cli));
+                        "%s: backend \"%s\" is not built in; this binary has cpu and ref",
+                        cli->from[KVM_OPT_BACKEND], kvm_cli_backend(cli));
     return kvm_compute_new(c, keep, b, threads, err);
 }
 

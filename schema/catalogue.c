@@ -37,9 +37,9 @@ static kvm_status read_version(kvm_catalogue *c, int *version, kvm_err *err)
     if (v <= kvm_catalogue_newest()) return KVM_OK;
     return kvm_fail(
         err, KVM_VERSION,
-        "the catalogue has schema %d, made by a newer kvmill; this one (%s) "
+        "catalogue %.*s has schema %d, made by a newer kvmill; this one (%s) "
         "knows up to %d: use the newer program",
-        *version, KVM_PROGRAM_VERSION, kvm_catalogue_newest());
+        KVM_STR_ARG(c->where), *version, KVM_PROGRAM_VERSION, kvm_catalogue_newest());
 }
 
 /* The table of versions comes first. A database that has other tables but not this one
@@ -50,10 +50,10 @@ static kvm_status bootstrap(kvm_catalogue *c, kvm_err *err)
     TRY(c->db->driver->tables(c->db, "schema_version", &known, &tables, err));
     if (known) return KVM_OK;
     if (tables)
-        return kvm_fail(err, KVM_FORMAT,
-                        "this database has %lld tables but none of kvmill's: it is not "
-                        "a catalogue",
-                        (long long)tables);
+        return kvm_fail(err, KVM_ENVIRONMENT,
+                        "catalogue %.*s: this database has %lld tables but none of "
+                        "kvmill's: it is not a catalogue; name another store",
+                        KVM_STR_ARG(c->where), (long long)tables);
     return c->db->driver->script(c->db,
                                  "CREATE TABLE schema_version (version BIGINT PRIMARY "
                                  "KEY, sha TEXT NOT NULL, program TEXT NOT NULL, "
@@ -114,9 +114,9 @@ static kvm_status make_current(kvm_catalogue *c, bool no_migrate, kvm_err *err)
     if (yes) return KVM_OK;
     if (no_migrate)
         return kvm_fail(err, KVM_VERSION,
-                        "the catalogue's schema is older than this program's (%d): run "
-                        "`kvmill migrate`",
-                        kvm_catalogue_newest());
+                        "the schema of catalogue %.*s is older than this program's "
+                        "(%d): run `kvmill migrate`",
+                        KVM_STR_ARG(c->where), kvm_catalogue_newest());
     return kvm_catalogue_migrate(c, NULL, NULL, err);
 }
 
@@ -126,6 +126,8 @@ kvm_status kvm_catalogue_open(kvm_catalogue **out, kvm_arena *keep, kvm_str wher
     const kvm_catalogue_options o = options ? *options : (kvm_catalogue_options){0};
     kvm_catalogue *c = kvm_new(keep, kvm_catalogue, 1);
     if (!c) return kvm_nomem(err, keep);
+    c->where = kvm_str_copy(keep, where);
+    if (!c->where.at) return kvm_nomem(err, keep);
     TRY(kvm_arena_init(&c->scratch, SCRATCH_BYTES, err));
     kvm_status s =
         kvm_db_open(&c->db, where, &(kvm_db_options){o.busy_ms, o.full_sync}, err);
@@ -137,7 +139,7 @@ kvm_status kvm_catalogue_open(kvm_catalogue **out, kvm_arena *keep, kvm_str wher
     s = make_current(c, o.no_migrate, err);
     if (s) {
         kvm_catalogue_close(c);
-        return kvm_err_prefix(err, s, "catalogue %.*s", KVM_STR_ARG(where));
+        return s;
     }
     *out = c;
     return KVM_OK;

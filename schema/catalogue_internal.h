@@ -7,6 +7,7 @@
 
 struct kvm_catalogue {
     kvm_db *db;        /* NULL: closed */
+    kvm_str where;     /* for messages */
     kvm_arena scratch; /* temporaries of one call: used by value */
 };
 

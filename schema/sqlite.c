@@ -38,10 +38,9 @@ static kvm_status status_of(lite *l, int rc)
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_AUTH:
-        return KVM_IO;
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        return KVM_FORMAT;
+        return KVM_ENVIRONMENT;
     case SQLITE_CONSTRAINT:
         return rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY
                    ? KVM_EXISTS
@@ -51,9 +50,31 @@ static kvm_status status_of(lite *l, int rc)
     }
 }
 
+/* What a person can do about a code; NULL when the message says it all. */
+static const char *remedy(int rc)
+{
+    switch (rc & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return "put a sound copy back, or move the file away: a new catalogue is then "
+               "made and the work done again";
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+        return "it must be a file that this user may write, in a folder where this "
+               "user "
+               "may make files; or name another store";
+    default:
+        return NULL;
+    }
+}
+
 static kvm_status fail(lite *l, int rc, const char *sql, kvm_err *err)
 {
     const kvm_status s = status_of(l, rc);
+    if (remedy(rc))
+        return kvm_fail(err, s, "catalogue %s: %s; %s", l->path, sqlite3_errmsg(l->db),
+                        remedy(rc));
     if (s == KVM_BUSY)
         return kvm_fail(err, s,
                         "catalogue %s: another process has held its write lock for "
@@ -166,8 +187,7 @@ static kvm_status lite_open(kvm_db *db, kvm_str where, const kvm_db_options *opt
     if (!l->db)
         s = kvm_fail(err, KVM_NOMEM, "catalogue: out of memory");
     else if (rc)
-        s = kvm_fail(err, status_of(l, rc), "catalogue %s: %s", l->path,
-                     sqlite3_errmsg(l->db));
+        s = fail(l, rc, "open", err);
     else
         s = set_up(l, options, err);
     if (s) lite_close(db);

@@ -90,7 +90,7 @@ static void another_programs_database_is_refused(void **state)
     kvm_catalogue_close(c);
     kvm_test_sql(path, "DROP TABLE schema_version");
     assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, &err),
-                     KVM_FORMAT);
+                     KVM_ENVIRONMENT);
     assert_non_null(strstr(err.msg, "not a catalogue"));
 
     kvm_err no_db = {0};
@@ -100,7 +100,23 @@ static void another_programs_database_is_refused(void **state)
     snprintf(other, sizeof other, "%s.txt", path);
     MUST(kvm_file_publish(kvm_str_of(other), (kvm_str){text, sizeof text}, keep, e));
     assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(other), NULL, &no_db),
-                     KVM_FORMAT);
+                     KVM_ENVIRONMENT);
+    assert_non_null(strstr(no_db.msg, "move the file away"));
+    const char *once = strstr(no_db.msg, other);
+    assert_non_null(once); /* the path is named, and once */
+    assert_null(strstr(once + 1, other));
+}
+
+/* A place that cannot hold a catalogue is no fault of the work: the message names the
+ * way out. */
+static void a_folder_in_its_place_is_the_environments_fault(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    kvm_err err = {0};
+    assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR("build/tmp"), NULL, &err),
+                     KVM_ENVIRONMENT);
+    assert_non_null(strstr(err.msg, "another store"));
 }
 
 static void unknown_addresses_are_refused(void **state)
@@ -111,7 +127,7 @@ static void unknown_addresses_are_refused(void **state)
                      KVM_UNSUPPORTED);
     assert_int_equal(
         kvm_catalogue_open(&c, &keep, KVM_STR("build/no/such/folder/x.db"), NULL, NULL),
-        KVM_IO);
+        KVM_ENVIRONMENT);
     assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR(""), NULL, NULL), KVM_USAGE);
 }
 
@@ -256,6 +272,7 @@ int main(void)
         T(an_empty_one_is_left_alone_on_request),
         T(a_newer_schema_is_refused),
         T(another_programs_database_is_refused),
+        T(a_folder_in_its_place_is_the_environments_fault),
         T(unknown_addresses_are_refused),
         T(many_starters_migrate_once),
         T(every_view_answers_and_names_its_columns),

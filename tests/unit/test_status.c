@@ -62,9 +62,15 @@ static void errno_is_translated_once(void **state)
     static const struct {
         int code;
         kvm_status status;
-    } rows[] = {{ENOSPC, KVM_NOSPACE},  {EDQUOT, KVM_NOSPACE}, {ENOENT, KVM_NOTFOUND},
-                {ENOMEM, KVM_NOMEM},    {EIO, KVM_IO},         {EACCES, KVM_IO},
-                {ENOTDIR, KVM_NOTFOUND}};
+    } rows[] = {{ENOSPC, KVM_NOSPACE},
+                {EDQUOT, KVM_NOSPACE},
+                {ENOENT, KVM_NOTFOUND},
+                {ENOMEM, KVM_NOMEM},
+                {EIO, KVM_IO},
+                {ENOTDIR, KVM_NOTFOUND},
+                {EACCES, KVM_ENVIRONMENT},
+                {EPERM, KVM_ENVIRONMENT},
+                {EROFS, KVM_ENVIRONMENT}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         kvm_err err = {0};
         errno = rows[i].code;
