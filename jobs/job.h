@@ -51,6 +51,12 @@ typedef struct kvm_job_host {
                         kvm_err *err); /* shown by `kvmill jobs logs` */
 } kvm_job_host;
 
+/* what earlier attempts at the job took; zero when there were none */
+typedef struct kvm_job_spent {
+    double seconds, cpu_seconds; /* of the job's process: to half a second */
+    int attempts;
+} kvm_job_spent;
+
 struct kvm_job {
     const kvm_job_host *host;
     void *host_ctx;
@@ -60,6 +66,7 @@ struct kvm_job {
     /* empty at first attempt; a later attempt of the same job finds what the
      * killed one left (resume) */
     kvm_str dir;
+    kvm_job_spent before;
     kvm_arena *keep;        /* for the life of the job */
     kvm_progress *progress; /* polls cancellation */
     const char *backend;    /* "cpu" */

@@ -1,6 +1,7 @@
 #include "jobs/open.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -86,8 +87,14 @@ kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file, js
 
 kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err)
 {
-    json_t *v =
-        json_pack("{s:f, s:i}", "seconds", kvm_now() - started, "threads", j->threads);
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    const double cpu = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                       1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    json_t *v = json_pack("{s:f, s:f, s:i, s:i}", "seconds",
+                          j->before.seconds + kvm_now() - started, "cpu_seconds",
+                          j->before.cpu_seconds + cpu, "attempts",
+                          j->before.attempts + 1, "threads", j->threads);
     if (!v) return kvm_nomem(err, j->keep);
     return kvm_job_put_json(j, "cost", "cost.json", v, err);
 }

@@ -87,8 +87,10 @@ static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
         if (*s) break;
         const double seconds = json_number_value(get(cost, "seconds"));
         if (strcmp(name, "mlp") != 0) sum += seconds; /* the closed form alone serves */
-        json_array_append_new(
-            steps, json_pack("{s:s, s:f}", "title", name, "seconds", seconds));
+        json_array_append_new(steps, json_pack("{s:s, s:f, s:O*, s:O*}", "title", name,
+                                               "seconds", seconds, "cpu_seconds",
+                                               get(cost, "cpu_seconds"), "attempts",
+                                               get(cost, "attempts")));
     }
     return sum;
 }

@@ -132,7 +132,7 @@ typedef struct kvm_time_point {
 
 typedef struct kvm_build_step {
     kvm_str title;
-    double seconds;
+    double seconds, cpu_seconds, attempts; /* of all attempts */
     bool reused;
 } kvm_build_step;
 

@@ -154,6 +154,8 @@ static void read_build(kvm_doc_reader *r, kvm_jat doc)
         r->d->build.steps[i] = (kvm_build_step){
             .title = kvm_doc__str(r, step, "title"),
             .seconds = kvm_doc__num(r, step, "seconds"),
+            .cpu_seconds = kvm_doc__num(r, step, "cpu_seconds"),
+            .attempts = kvm_doc__num(r, step, "attempts"),
             .reused = kvm_doc__flag(r, step, "reused", false),
         };
     }

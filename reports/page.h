@@ -79,7 +79,9 @@
  *       "bytes_moved": b, "peak_bytes": b, "translate_tokens_per_s": x,
  *       "translate_bytes_per_s": x, "note": "..."}]},
  *
- *   "build": {"steps": [{"title": "capture small", "seconds": 41.0, "reused": false}],
+ *   "build": {"steps": [{"title": "capture small", "seconds": 41.0,
+ *       "cpu_seconds": 79.0, "attempts": 1,               all attempts together
+ *       "reused": false}],
  *     "bytes": 393216,                                    the translator's file
  *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *

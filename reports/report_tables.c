@@ -244,22 +244,29 @@ kvm_table kvm_report_table_stages(kvm_arena *keep, const kvm_document *d)
 
 kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
 {
-    static const kvm_column columns[] = {HEAD("step", "Step", TEXT),
-                                         HEAD("seconds", "Time", NUMBER),
-                                         HEAD("reused", "Work", TEXT)};
+    static const kvm_column columns[] = {
+        HEAD("step", "Step", TEXT), HEAD("seconds", "Time", NUMBER),
+        HEAD("cpu_seconds", "CPU time", NUMBER), HEAD("attempts", "Attempts", NUMBER),
+        HEAD("reused", "Work", TEXT)};
     kvm_table t = kvm_table_new(keep, "build", KVM_STR("Cost of the translator"),
                                 COLUMNS(columns));
-    double sum = 0;
+    double sum = 0, cpu = 0, attempts = 0;
     for (ptrdiff_t i = 0; i < d->build.step_count; i++) {
         const kvm_build_step *s = &d->build.steps[i];
         words(&t, s->title);
         kvm_table_num(&t, s->seconds, KVM_FORMAT_SECONDS);
+        kvm_table_num(&t, s->cpu_seconds, KVM_FORMAT_SECONDS);
+        kvm_table_num(&t, s->attempts, KVM_FORMAT_COUNT);
         text(&t, s->reused ? "shared with other pairs" : "for this pair");
         sum += s->seconds;
+        cpu += s->cpu_seconds;
+        attempts += s->attempts;
     }
     if (d->build.step_count) {
         kvm_table_text(&t, KVM_STR("all steps"), KVM_TONE_STRONG);
         kvm_table_num(&t, sum, KVM_FORMAT_SECONDS);
+        kvm_table_num(&t, cpu, KVM_FORMAT_SECONDS);
+        kvm_table_num(&t, attempts, KVM_FORMAT_COUNT);
         text(&t, "together");
     }
     return t;

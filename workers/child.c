@@ -13,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -25,7 +27,8 @@
 static const double CANCEL_S =
     4; /* a job that does not stop by itself so long is killed */
 static const double MARGIN =
-    1.0 / 6; /* of the lease: the child ends so long before it */
+    1.0 / 6;                       /* of the lease: the child ends so long before it */
+static const double SPENT_S = 0.5; /* what the job has taken is noted so often */
 
 /* ---- the child ---- */
 
@@ -153,6 +156,7 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
     kvm_job j = {.host = &kvm_host_recorder,
                  .host_ctx = r,
                  .dir = k->dir,
+                 .before = k->before,
                  .keep = keep,
                  .progress = &progress,
                  .backend = w->o.backend,
@@ -227,6 +231,7 @@ typedef struct watch {
     kvm_worker *w;
     kvm_work *k;
     pid_t pid;
+    double forked, noted;
     double asked; /* the job was told to stop; 0: not yet */
     double drain; /* the first signal; 0: none */
     bool killed;
@@ -285,6 +290,33 @@ static void look(watch *t)
     if (t->asked > 0 && now - t->asked > CANCEL_S) end_child(t);
 }
 
+static void note_spent(watch *t, double now, double cpu)
+{
+    t->noted = now;
+    kvm_spent_write(t->k->folder,
+                    (kvm_job_spent){t->k->before.seconds + now - t->forked,
+                                    t->k->before.cpu_seconds + cpu,
+                                    t->k->before.attempts + 1});
+}
+
+static void note_running(watch *t)
+{
+    clockid_t clock;
+    struct timespec cpu;
+    const double now = kvm_now();
+    if (now - t->noted < SPENT_S || clock_getcpuclockid(t->pid, &clock) ||
+        clock_gettime(clock, &cpu))
+        return;
+    note_spent(t, now, (double)cpu.tv_sec + 1e-9 * (double)cpu.tv_nsec);
+}
+
+static void note_ended(watch *t, const struct rusage *u)
+{
+    note_spent(t, kvm_now(),
+               (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
+                   1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec));
+}
+
 /* Polls: the read end of a pipe that only the child holds open wakes us when it
  * ends. */
 static int watch_child(watch *t, int life)
@@ -292,11 +324,16 @@ static int watch_child(watch *t, int life)
     int status = 0;
     for (;;) {
         struct pollfd p = {.fd = life, .events = POLLIN};
-        const pid_t got = waitpid(t->pid, &status, WNOHANG);
-        if (got == t->pid) break;
+        struct rusage u;
+        const pid_t got = wait4(t->pid, &status, WNOHANG, &u);
+        if (got == t->pid) {
+            note_ended(t, &u);
+            break;
+        }
         if (got < 0 && errno != EINTR) break;
         look(t);
         show_progress(t);
+        note_running(t);
         const int ready = poll(&p, 1, 50);
         if (ready > 0)
             kvm_sleep(0.0005); /* closed, not yet waitable; or held by nobody */
@@ -334,6 +371,7 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char h
     fcntl(life[0], F_SETFD, FD_CLOEXEC);
     fcntl(life[1], F_SETFD, FD_CLOEXEC);
     fflush(NULL);
+    k->before = kvm_spent_read(k->folder);
     const pid_t pid = fork();
     if (pid == 0) {
         close(life[0]);
@@ -345,7 +383,8 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char h
         return kvm_fail(err, KVM_NOMEM, "cannot fork: %s", strerror(errno));
     }
     setpgid(pid, pid);
-    watch t = {.w = w, .k = k, .pid = pid, .end = KVM_CHILD_EXITED};
+    watch t = {
+        .w = w, .k = k, .pid = pid, .forked = kvm_now(), .end = KVM_CHILD_EXITED};
     kvm_status s = kvm_beat__start(&k->beat, w->beat_catalogue, k->claim.fence,
                                    w->o.lease_s, k->started, err);
     if (s) {

@@ -11,6 +11,7 @@
 #include "scheduler/queue.h"
 #include "schema/store.h"
 #include "workers/host.h"
+#include "workers/spent.h"
 #include "workers/worker.h"
 
 /* A page that the worker shares with its child. */
@@ -58,6 +59,7 @@ typedef struct kvm_worker {
 typedef struct kvm_work {
     kvm_claim claim;
     double started; /* kvm_now() before the claim */
+    kvm_job_spent before;
     kvm_str folder; /* HOME/work/<job> */
     kvm_str dir;    /* the job's own, inside */
     kvm_str records_path;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "jobs/open.h"
 #include "tests/support/queue.h"
 #include "workers/worker.h"
 
@@ -71,6 +72,7 @@ static inline kvm_status fake_run(kvm_job *j, kvm_err *err)
     const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     for (int i = 0; i < 5; i++)
         signal(crashes[i], SIG_DFL); /* cmocka's would go on testing */
+    const double started = kvm_now();
     int64_t n = 0, ms = 0;
     kvm_str how, before = KVM_STR("");
     TRY(kvm_json_i64(kvm_json_get(j->params, j->keep, "n"), &n, err));
@@ -81,6 +83,7 @@ static inline kvm_status fake_run(kvm_job *j, kvm_err *err)
     const ptrdiff_t tries = fake_tries(j);
     TRY(fake_wait(j, ms, kvm_str_eq(how, KVM_STR("deaf")), err));
     TRY(fake_misbehave(how, err));
+    if (kvm_str_eq(how, KVM_STR("cost"))) TRY(kvm_job_put_cost(j, started, err));
     const kvm_job_input *in = kvm_job_find_input(j, "before");
     if (in) TRY(kvm_file_read(&before, j->keep, in->path, 1 << 20, err));
     const kvm_str path = kvm_path_join(j->keep, j->dir, KVM_STR("out.bin"));

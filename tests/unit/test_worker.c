@@ -161,6 +161,41 @@ static void failures_end_by_their_class(void **state)
     assert_int_equal(work().succeeded, 0);
 }
 
+static double cost_of(int64_t run, const char *key)
+{
+    char sha[65];
+    int64_t bytes;
+    kvm_str path, text;
+    kvm_jat cost;
+    double v;
+    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), run, "capture", "cost", sha,
+                              &bytes, e));
+    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
+    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
+    MUST(kvm_json_parse(&cost, &b.keep, text, path, e));
+    MUST(kvm_json_f64(kvm_json_get(cost, &b.keep, key), &v, e));
+    return v;
+}
+
+static void the_cost_of_a_step_is_that_of_all_attempts(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "cost", 1500);
+    const int64_t run = fake_submit(&b, &g, false).run;
+    const pid_t pid = fake_worker(fake_options(30), NULL);
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 5);
+    kvm_sleep(1.2); /* the job is half way, and a second of it has been noted */
+    kill(pid, SIGKILL);
+    fake_join(pid, 5);
+    kvm_sleep(1); /* nobody works: no cost */
+    assert_int_equal(work().succeeded, 1);
+    const double seconds = cost_of(run, "seconds"), cpu = cost_of(run, "cpu_seconds");
+    if (!(seconds > 1.5 + 0.5 && seconds < 1.5 + 2.2)) fail_msg("%g s", seconds);
+    assert_true(cpu > 0 && cpu < seconds);
+    assert_int_equal((int)cost_of(run, "attempts"), 2);
+}
+
 static void work_that_was_begun_is_found_again(void **state)
 {
     (void)state;
@@ -404,6 +439,7 @@ int main(void)
         T(the_same_graph_again_is_done_already),
         T(a_lost_artefact_is_made_again),
         T(failures_end_by_their_class),
+        T(the_cost_of_a_step_is_that_of_all_attempts),
         T(work_that_was_begun_is_found_again),
         T(cancel_stops_a_running_job),
         T(a_drained_worker_burns_no_attempt),
