@@ -63,15 +63,11 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     json_object_set_new(out, "speedup", kvm_est_json(speedup(b, cold, swap, scratch)));
     json_object_set_new(out, "cold_stages", stages_json(cold, scratch));
     json_object_set_new(out, "switch_stages", stages_json(swap, scratch));
-    json_object_set(out, "bytes_moved", get(p, "bytes_moved"));
+    json_object_set(out, "computed_bytes", get(p, "computed_bytes"));
     json_object_set(out, "peak_bytes", get(p, "peak_bytes"));
-    if (translate > 0) {
+    if (translate > 0)
         json_object_set_new(out, "translate_tokens_per_s",
                             json_real(tokens / translate));
-        json_object_set_new(
-            out, "translate_bytes_per_s",
-            json_real(json_number_value(get(p, "bytes_moved")) / translate));
-    }
     return out;
 }
 

@@ -7,7 +7,7 @@
  *           (translate), put in
  *           (inject), and the target takes the same one more token
  * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch":
- * {stage: [s…]}, …}]}. */
+ * {stage: [s…]}, "computed_bytes": tokens * kvm_apply_bytes, …}]}. */
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -258,7 +258,7 @@ static kvm_status time_length(timing *t, ptrdiff_t n, kvm_err *err)
     }
     json_t *point = json_pack(
         "{s:I, s:I, s:f, s:f, s:f}", "tokens", (json_int_t)n, "rounds",
-        (json_int_t)rounds, "bytes_moved", kvm_apply_bytes(t->apply) * (double)n,
+        (json_int_t)rounds, "computed_bytes", kvm_apply_bytes(t->apply) * (double)n,
         "flops", kvm_apply_flops(t->apply) * (double)n, "peak_bytes", peak_bytes());
     json_array_append_new(t->points, point);
     TRY(put_cell(t, "cold", n, &cold, rounds, point, err));

@@ -126,7 +126,7 @@ typedef struct kvm_time_point {
     double tokens;
     kvm_est cold, swap, speedup;
     kvm_stages cold_stages, switch_stages;
-    double bytes_moved, peak_bytes, tokens_per_s, bytes_per_s;
+    double computed_bytes, peak_bytes, tokens_per_s;
     kvm_str note;
 } kvm_time_point;
 

@@ -132,10 +132,9 @@ static void read_timing(kvm_doc_reader *r, kvm_jat doc)
             .speedup = kvm_doc__est(r, point, "speedup"),
             .cold_stages = read_stages(r, point, "cold_stages"),
             .switch_stages = read_stages(r, point, "switch_stages"),
-            .bytes_moved = kvm_doc__num(r, point, "bytes_moved"),
+            .computed_bytes = kvm_doc__num(r, point, "computed_bytes"),
             .peak_bytes = kvm_doc__num(r, point, "peak_bytes"),
             .tokens_per_s = kvm_doc__num(r, point, "translate_tokens_per_s"),
-            .bytes_per_s = kvm_doc__num(r, point, "translate_bytes_per_s"),
             .note = kvm_doc__str(r, point, "note"),
         };
     }

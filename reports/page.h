@@ -76,8 +76,10 @@
  *       "cold_stages": {"prefill": s, "first_decode": s},
  *       "switch_stages": {"transfer": s, "translate": s, "inject": s, "first_decode": s},
  *                                                         any names, in this order
- *       "bytes_moved": b, "peak_bytes": b, "translate_tokens_per_s": x,
- *       "translate_bytes_per_s": x, "note": "..."}]},
+ *       "computed_bytes": b,                              not measured: tokens x rows
+ *         of the source layers that are read and of all target layers, as an engine
+ *         stores them
+ *       "peak_bytes": b, "translate_tokens_per_s": x, "note": "..."}]},
  *
  *   "build": {"steps": [{"title": "capture small", "seconds": 41.0,
  *       "cpu_seconds": 79.0, "attempts": 1,               all attempts together

@@ -153,7 +153,9 @@ static void conditions(kvm_page *p)
         kvm_page__html(p, " threads, ");
     kvm_page__text(p, p->d->timing.machine.len ? p->d->timing.machine
                                                : KVM_STR("machine not stated"));
-    kvm_page__html(p, ".</p>\n");
+    kvm_page__html(p, ". Cache bytes are computed, not measured: tokens × bytes of a "
+                      "row of every source layer that the maps read and of every "
+                      "target layer, in the type an engine keeps it in.</p>\n");
 }
 
 kvm_status kvm_page__timing(kvm_page *p)

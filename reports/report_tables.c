@@ -201,10 +201,9 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         HEAD("cold", "Cold TTFT", EST),
         HEAD("switch", "Switch TTFT", EST),
         HEAD("speedup", "Sooner by", EST),
-        HEAD("bytes_moved", "Bytes moved", NUMBER),
+        HEAD("computed_bytes", "Cache bytes, computed", NUMBER),
         HEAD("peak_bytes", "Peak memory", NUMBER),
         HEAD("translate_tokens_per_s", "Translate (tokens/s)", NUMBER),
-        HEAD("translate_bytes_per_s", "Translate (B/s)", NUMBER),
         HEAD("note", "Note", TEXT)};
     kvm_table t = kvm_table_new(keep, "timing", KVM_STR("Timing"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->timing.count; i++) {
@@ -213,10 +212,9 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         kvm_table_est(&t, p->cold, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->swap, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->speedup, KVM_FORMAT_RATIO);
-        kvm_table_num(&t, p->bytes_moved, KVM_FORMAT_BYTES);
+        kvm_table_num(&t, p->computed_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->peak_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->tokens_per_s, KVM_FORMAT_RATE);
-        kvm_table_num(&t, p->bytes_per_s, KVM_FORMAT_RATE);
         words(&t, p->note.len ? p->note : KVM_STR("–"));
     }
     return t;

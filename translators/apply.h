@@ -35,8 +35,10 @@ KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c
 KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
                                   kvm_apply_times *times, kvm_err *err);
 double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
-double
-kvm_apply_bytes(const kvm_apply *a); /* cache bytes read and written, per token */
+/* kvm_apply_bytes - cache bytes that a translation must read and write per token, computed
+ * from shapes and not measured: rows of every source layer that a step reads, once, and
+ * rows of all target layers, each in the dtype that an engine keeps it in. */
+double kvm_apply_bytes(const kvm_apply *a);
 
 /* kvm_apply_rows - one step on captured rows, no cache: rows index[0..n) of the source
  * capture through step i into out (n, outputs), in the step's own row space (content, or

@@ -264,7 +264,25 @@ static void the_identity_gives_the_cache_back(void **state)
     check_ok(kvm_apply_run(a, cache, again, NULL, &err), &err);
     same_caches(yarn, got, again, 0);
     assert_true(kvm_apply_flops(a) == 2.0 * 6 * W * W);
-    assert_true(kvm_apply_bytes(a) > 0);
+}
+
+/* rows of the source layers that are read and of all target layers, K and V; an engine keeps bf16
+ * of these models */
+static void bytes_are_those_of_the_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        shape kind;
+        double layers; /* of the source that any step reads: 2 x 16 entries each */
+    } rows[] = {{WHOLE, 3}, {RUN, 2}};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_err err = {0};
+        kvm_apply *a;
+        const kvm_translator t = between(yarn, qwen, rows[i].kind, KVM_KEYS_CONTENT);
+        check_ok(kvm_apply_new(&a, &keep, compute, &t, yarn, qwen, NULL, &err), &err);
+        assert_true(kvm_apply_bytes(a) ==
+                    2 * 2 * (rows[i].layers * 2 * 16 + 2 * 2 * 24));
+    }
 }
 
 static void a_translator_of_other_models_is_refused(void **state)
@@ -311,6 +329,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_and_space_is_the_plain_loop),
         cmocka_unit_test(the_identity_gives_the_cache_back),
+        cmocka_unit_test(bytes_are_those_of_the_rows),
         cmocka_unit_test(a_translator_of_other_models_is_refused),
         cmocka_unit_test(caches_that_do_not_fit_are_refused),
     };

@@ -206,9 +206,8 @@ for n in lengths:
     points.append({"tokens": n, "cold": spread(prefill + decode), "switch": spread(swap_s, .05),
                    "speedup": spread((prefill + decode) / swap_s, .02),
                    "cold_stages": {"prefill": prefill, "first_decode": decode}, "switch_stages": stages,
-                   "bytes_moved": n * 6 * 2 * 64 * 4, "peak_bytes": 21e6 + n * 5400.,
-                   "translate_tokens_per_s": n / stages["translate"],
-                   "translate_bytes_per_s": n * 6 * 2 * 64 * 4 / stages["translate"]})
+                   "computed_bytes": n * 6 * 2 * 64 * 4, "peak_bytes": 21e6 + n * 5400.,
+                   "translate_tokens_per_s": n / stages["translate"]})
 gap = [math.log(p["cold"]["value"] / p["switch"]["value"]) for p in points]
 slow = max(i for i, g in enumerate(gap) if g <= 0)
 sooner_from = math.exp(np.interp(0, gap[slow:slow + 2], np.log(lengths[slow:slow + 2])))
