@@ -6,7 +6,8 @@
  * takes a second per 0.5-2 GB, so the digest of a large file is remembered under
  * $XDG_CACHE_HOME/kvmill (default ~/.cache/kvmill) by device, inode, size and both
  * times: a file that changes gets another ctime. A file changed within the last seconds
- * is not remembered, as a second change could keep its ctime. */
+ * is not remembered, as a second change could keep its ctime. That all numbers of a file
+ * are finite is remembered beside its digest, so that a plan reads large weights once. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,15 +66,20 @@ static bool recall(kvm_str memo, char hex[65], kvm_arena scratch)
     return true;
 }
 
+static bool settled(const struct stat *st)
+{
+    return kvm_wall() - (double)st->st_ctim.tv_sec > SETTLED_SECONDS;
+}
+
 /* best effort: a home that cannot be written costs time only */
-static void remember(kvm_str memo, const char hex[65], kvm_arena scratch)
+static void remember(kvm_str memo, const char *text, kvm_arena scratch)
 {
     kvm_err err = {0};
     ptrdiff_t slash = memo.len;
     while (slash > 0 && memo.at[slash - 1] != '/') slash--;
     const kvm_str dir = kvm_str_copy(&scratch, kvm_str_slice(memo, 0, slash - 1));
     if (!dir.at || kvm_dir_make(dir, &err) ||
-        kvm_file_publish(memo, kvm_str_of(hex), scratch, &err))
+        kvm_file_publish(memo, kvm_str_of(text), scratch, &err))
         kvm_log(KVM_LOG_DEBUG, "models.memo", "error=\"%s\"", err.msg);
 }
 
@@ -87,8 +93,7 @@ static kvm_status hash_file(kvm_str path, char hex[65], kvm_arena scratch, kvm_e
     kvm_log(KVM_LOG_INFO, "models.hash", "file=\"%s\" bytes=%lld", path.at,
             (long long)st.st_size);
     TRY(kvm_sha_file(path, hex, scratch, err));
-    if (memo.at && kvm_wall() - (double)st.st_ctim.tv_sec > SETTLED_SECONDS)
-        remember(memo, hex, scratch);
+    if (memo.at && settled(&st)) remember(memo, hex, scratch);
     return KVM_OK;
 }
 
@@ -109,6 +114,35 @@ static kvm_status hash_weights(const kvm_checkpoint *ck, char hex[65],
     if (!s) return kvm_sha_end(all, hex, err);
     kvm_sha_drop(all);
     return s;
+}
+
+/* where it is remembered that a large file in this state is finite; at NULL: nowhere */
+static kvm_str finite_memo(kvm_str path, struct stat *st, kvm_arena *keep)
+{
+    if (status_of(path, st, NULL) || st->st_size < LARGE) return (kvm_str){0};
+    const kvm_str memo = memo_path(st, keep);
+    return memo.at ? kvm_str_fmt(keep, "%.*s.finite", KVM_STR_ARG(memo)) : memo;
+}
+
+bool kvm_model__known_finite(const kvm_checkpoint *ck, kvm_arena scratch)
+{
+    for (ptrdiff_t i = 0; i < kvm_checkpoint_files(ck); i++) {
+        kvm_arena a = scratch;
+        struct stat st;
+        const kvm_str memo = finite_memo(kvm_checkpoint_file(ck, i), &st, &a);
+        if (!memo.at || !kvm_path_exists(memo)) return false;
+    }
+    return true;
+}
+
+void kvm_model__remember_finite(const kvm_checkpoint *ck, kvm_arena scratch)
+{
+    for (ptrdiff_t i = 0; i < kvm_checkpoint_files(ck); i++) {
+        kvm_arena a = scratch;
+        struct stat st;
+        const kvm_str memo = finite_memo(kvm_checkpoint_file(ck, i), &st, &a);
+        if (memo.at && settled(&st)) remember(memo, "finite\n", a);
+    }
 }
 
 kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,

@@ -163,9 +163,11 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
                      .config = &m->config,
                      .compute = c,
                      .keep = keep,
-                     .check_finite = o && o->check_finite};
+                     .check_finite =
+                         o && o->check_finite && !kvm_model__known_finite(ck, *keep)};
     TRY(load_stack(m, &ld, err));
     TRY(load_ends(m, &ld, err));
+    if (ld.check_finite) kvm_model__remember_finite(ck, *keep);
     fill_info(m, &ld);
     TRY(list_objects(m, keep, err));
     m->logits = kvm_new_raw(keep, float, m->config.vocab);

@@ -61,7 +61,7 @@ typedef struct kvm_model kvm_model;
 typedef struct kvm_model_options {
     bool no_tokenizer; /* do not look for one */
     bool check_finite; /* look for NaN/Inf in every weight at load (KVM_NAN names the
-                          tensor) */
+                          tensor), unless large files are known to hold none */
 } kvm_model_options;
 
 /* kvm_model_open - read config, tokenizer and weights; every tensor's shape and dtype

@@ -50,5 +50,9 @@ struct kvm_cache {
 /* weights_hash and fingerprint of m (models/fingerprint.c) */
 KVM_MUST kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
                                            kvm_arena scratch, kvm_err *err);
+/* whether every number of these files, as they stand, was once found finite; and that it
+ * was just now (large files only: others are read faster than asked for) */
+bool kvm_model__known_finite(const kvm_checkpoint *ck, kvm_arena scratch);
+void kvm_model__remember_finite(const kvm_checkpoint *ck, kvm_arena scratch);
 
 #endif

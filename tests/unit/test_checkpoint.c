@@ -1,9 +1,14 @@
 /* Checkpoints that contradict themselves: each is refused with the tensor's name. The
  * golden llama model is copied, one thing is changed, and it is opened. */
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
+#include "base/os.h"
 #include "models/checkpoint.h"
 #include "models/model.h"
 #include "models/safetensors.h"
@@ -249,6 +254,84 @@ static void fingerprints(void **state)
     assert_string_not_equal(first[2], other[2]);
 }
 
+/* Large weights are looked through once, as long as the file stays as it was: its state
+ * is what fstat says, here of a file made 100 s ago (younger ones are not remembered). */
+static time_t made;
+
+static int fstat_settled(int fd, struct stat *st)
+{
+    const int r = kvm_os_real.fstat(fd, st);
+    st->st_mtim = st->st_ctim = (struct timespec){.tv_sec = made};
+    return r;
+}
+
+/* the golden model with 64 MiB that nothing asks for; gives the first byte of a tensor */
+static ptrdiff_t write_large(const char *tensor)
+{
+    enum { MORE = 64 << 20 };
+    kvm_arena a = check_arena((size_t)1 << 28);
+    kvm_err err = {0};
+    kvm_st *st;
+    kvm_st_writer *w;
+    kvm_st_spec specs[64];
+    copy_model(&none);
+    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
+    const ptrdiff_t n = kvm_st_count(st);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_st_tensor *t = kvm_st_at(st, i);
+        specs[i] =
+            (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
+        memcpy(specs[i].dim, t->t.dim, sizeof specs[i].dim);
+    }
+    specs[n] = (kvm_st_spec){KVM_STR("unused"), KVM_BF16, 1, {MORE / 2}};
+    check_ok(kvm_st_begin(&w, &a, KVM_STR(DIR "/model.safetensors"), specs, n + 1, NULL,
+                          &err),
+             &err);
+    for (ptrdiff_t i = 0; i < n; i++)
+        check_ok(
+            kvm_st_append(w, kvm_st_at(st, i)->t.data, kvm_st_at(st, i)->bytes, &err),
+            &err);
+    check_ok(kvm_st_append(w, kvm_new(&a, char, MORE), MORE, &err), &err);
+    check_ok(kvm_st_publish(w, NULL, &err), &err);
+    kvm_str whole;
+    check_ok(kvm_file_map(&whole, &a, KVM_STR(DIR "/model.safetensors"), &err), &err);
+    check_ok(kvm_st_open(&st, &a, KVM_STR(DIR), &err), &err);
+    const kvm_st_tensor *t = kvm_st_find(st, kvm_str_of(tensor));
+    assert_non_null(t);
+    ptrdiff_t at = 0; /* both map the file: the tensor's bytes tell where it stands */
+    while (memcmp(whole.at + at, t->t.data, t->bytes) != 0) at++;
+    kvm_arena_free(&a);
+    return at;
+}
+
+static void large_weights_are_searched_for_nan_once(void **state)
+{
+    (void)state;
+    char cache[4096] = "";
+    kvm_err err = {0};
+    kvm_os_calls calls = kvm_os_real;
+    calls.fstat = fstat_settled;
+    made = time(NULL) - 100;
+    check_tmpdir("checkpoint/cache");
+    assert_non_null(getcwd(cache, sizeof cache / 2));
+    strncat(cache, "/" DIR "/cache", sizeof cache / 2);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    const ptrdiff_t at = write_large("model.layers.1.self_attn.k_proj.weight");
+    kvm_os = &calls;
+    check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
+    const int fd = open(DIR "/model.safetensors", O_WRONLY);
+    const uint16_t nan = 0x7FC0;
+    assert_int_equal(pwrite(fd, &nan, sizeof nan, at), sizeof nan);
+    assert_int_equal(close(fd), 0);
+    check_ok(open_model(DIR, true, NULL, NULL, &err), &err); /* taken as it was */
+    made++;
+    check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
+    check_contains(err.msg, "model.layers.1.self_attn.k_proj.weight: number 0");
+    err = (kvm_err){0}; /* what is refused is not remembered */
+    check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
+    kvm_os = &kvm_os_real;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +339,7 @@ int main(void)
         cmocka_unit_test(unknown_bias),
         cmocka_unit_test(places),
         cmocka_unit_test(fingerprints),
+        cmocka_unit_test(large_weights_are_searched_for_nan_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
