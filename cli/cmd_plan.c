@@ -16,8 +16,7 @@ static kvm_str text_of(const json_t *o, const char *key)
     return kvm_str_of(json_string_value(json_object_get(o, key)));
 }
 
-/* a list of objects as a table: the first column text when its key is "name" or
- * "model", numbers else */
+/* a list of objects as a table: the first column text where the column says so, numbers else */
 typedef struct column {
     const char *key, *title;
     kvm_format format;
@@ -69,6 +68,11 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"rows", "rows", KVM_FORMAT_COUNT, false},
          {"bytes", "on disk", KVM_FORMAT_BYTES, false},
          {"seconds", "predicted", KVM_FORMAT_SECONDS, false});
+    LIST("fit", "moments and the whole sweep over k and lambda",
+         {"source", "source", KVM_FORMAT_COUNT, true},
+         {"target", "target", KVM_FORMAT_COUNT, true},
+         {"stats_s", "moments, predicted", KVM_FORMAT_SECONDS, false},
+         {"fit_s", "fit, predicted", KVM_FORMAT_SECONDS, false});
     LIST("translator", "translator by k", {"k", "k", KVM_FORMAT_COUNT, false},
          {"parameters", "parameters", KVM_FORMAT_COUNT, false},
          {"bytes_f32", "f32 file", KVM_FORMAT_BYTES, false},

@@ -114,6 +114,51 @@ static double translator_parameters(const kvm_model *source, const kvm_model *ta
     return n;
 }
 
+/* Gram matrices of both sides and their cross product, over K content, K rotated and V */
+static double stats_flops(const kvm_model *source, const kvm_model *target, double rows)
+{
+    const double k = features(source, KVM_OBJECT_K) + features(target, KVM_OBJECT_K);
+    const double v = features(source, KVM_OBJECT_V) + features(target, KVM_OBJECT_V);
+    return rows * (2 * k * k + v * v);
+}
+
+/* the whole sweep over k and lambda: for each target layer and lambda one Cholesky factor of
+ * all features, and for each k two triangular solves and the errors of the splits that
+ * were not fitted (kvm_ridge_sweep) */
+static double sweep_flops(const kvm_model *source, const kvm_model *target)
+{
+    ptrdiff_t ks[KVM_KS];
+    const ptrdiff_t layers = kvm_model_info_of(source)->layers;
+    const ptrdiff_t n = kvm_select_ks(layers, ks);
+    const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
+    double flops = 0;
+    for (int i = 0; i < 2; i++) {
+        const double all = features(source, kinds[i]), out = features(target, kinds[i]);
+        double squares = 0;
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const double width = (double)ks[k] * all / (double)layers;
+            squares += width * width;
+        }
+        flops += (double)kvm_model_info_of(target)->layers * all * all * all / 3 +
+                 2 * KVM_SPLITS * squares * out;
+    }
+    return KVM_LAMBDAS * flops;
+}
+
+static json_t *fit_plan(const kvm_model *source, const kvm_model *target, double rows,
+                        const kvm_machine_rates *r)
+{
+    const double stats = stats_flops(source, target, rows);
+    const double sweep = sweep_flops(source, target);
+    return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
+                     kvm_model_info_of(source)->name.at,
+                     (size_t)kvm_model_info_of(source)->name.len, "target",
+                     kvm_model_info_of(target)->name.at,
+                     (size_t)kvm_model_info_of(target)->name.len, "stats_flops", stats,
+                     "stats_s", stats / r->flops, "fit_flops", sweep, "fit_s",
+                     2 * sweep / r->flops); /* fp64: half the rate */
+}
+
 static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
                                double fit_rows)
 {
@@ -185,16 +230,20 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
     TRY(number(s, keep, "stride", 1, &stride, err));
     TRY(number(s, keep, "held_out", 0.2, &held, err));
     TRY(row_bytes(s, keep, &bytes, err));
+    const double rows = sequences * tokens / stride;
+    json_t *fits = json_pack("[o]", fit_plan(source, target, rows, r));
+    if (s->both_directions)
+        json_array_append_new(fits, fit_plan(target, source, rows, r));
     *out = json_pack(
-        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o}", "machine",
-        "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
+        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, s:o}",
+        "machine", "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
         model_plan(target), "capture",
         capture_plan(source, sequences, tokens, stride, bytes, r),
         capture_plan(target, sequences, tokens, stride, bytes, r), "moments",
         "gram_source_bytes", moment_bytes(source, source, true), "gram_target_bytes",
         moment_bytes(target, target, true), "cross_bytes",
         moment_bytes(source, target, false), "translator",
-        translator_plan(source, target, sequences * tokens / stride * (1 - held)),
-        "ttft", ttft_plan(source, target, r));
+        translator_plan(source, target, rows * (1 - held)), "fit", fits, "ttft",
+        ttft_plan(source, target, r));
     return *out ? KVM_OK : kvm_nomem(err, keep);
 }
