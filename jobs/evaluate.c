@@ -3,7 +3,8 @@
  * Items are independent: each is appended to items.jsonl with fsync when all its arms
  * are scored, and an attempt that follows a killed one starts after the last whole
  * line. Output "items" holds one line per item: {"item": id, "tokens": prefix length,
- * "bos": begin-of-text ids in it, "scored": tokens of its continuation, "length" and
+ * "bos": begin-of-text ids in it, "donor": the item whose prefix was the wrong one
+ * (null: none), "scored": tokens of its continuation, "length" and
  * "depth": stated of a needle, "scores": {arm: {metric: x}}, "said": …}. */
 #include <math.h>
 #include <string.h>
@@ -194,9 +195,11 @@ static kvm_status read_arms(evaluation *e, kvm_err *err)
     for (ptrdiff_t i = 0; i < n; i++) {
         kvm_str key;
         kvm_arm arm;
-        TRY(kvm_json_str(kvm_json_item(list, e->job->keep, i), &key, err));
+        const kvm_jat at = kvm_json_item(list, e->job->keep, i);
+        TRY(kvm_json_str(at, &key, err));
         if (!kvm_arm_find(key, &arm))
-            return kvm_fail(err, KVM_USAGE, "\"%.*s\" is no arm", KVM_STR_ARG(key));
+            return kvm_json_fail(err, KVM_USAGE, at, "\"%.*s\" is no arm",
+                                 KVM_STR_ARG(key));
         e->wanted[arm] = true;
     }
     return KVM_OK;
@@ -267,6 +270,13 @@ static ptrdiff_t count_bos(const evaluation *e, const kvm_item_ids *ids)
     return n;
 }
 
+static json_t *donor_json(const evaluation *e, ptrdiff_t i)
+{
+    if (e->donor[i] < 0) return json_null();
+    const kvm_str id = e->suite->items[e->index[e->donor[i]]].id;
+    return json_stringn(id.at, (size_t)id.len);
+}
+
 static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
                             kvm_err *err)
 {
@@ -277,6 +287,7 @@ static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
     json_object_set_new(line, "item", json_stringn(item->id.at, (size_t)item->id.len));
     json_object_set_new(line, "tokens", json_integer(ids->prefix_n));
     json_object_set_new(line, "bos", json_integer(count_bos(e, ids)));
+    json_object_set_new(line, "donor", donor_json(e, i));
     if (e->suite->kind == KVM_SUITE_PERPLEXITY)
         json_object_set_new(line, "scored", json_integer(ids->after_n[0]));
     json_object_set_new(line, "length", json_integer(item->length));
@@ -383,6 +394,15 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return finish(&e, path, err);
 }
 
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    evaluation e = {.job = j};
+    ptrdiff_t n;
+    TRY(read_arms(&e, err));
+    TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &n, err));
+    return kvm_job_i64(j, "attention_items", 0, 0, KVM_MOST_ATTENTION_ITEMS, &n, err);
+}
+
 static const char *const inputs[] = {"translator", "mlp?", NULL};
 static const char *const outputs[] = {"items", "figures", NULL};
 const kvm_job_kind kvm_job_evaluate = {
@@ -391,4 +411,5 @@ const kvm_job_kind kvm_job_evaluate = {
     .outputs = outputs,
     .params = params,
     .run = run,
+    .check = check,
 };

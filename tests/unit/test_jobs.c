@@ -1,0 +1,244 @@
+/* Job kinds on a small pair, run in this process: what the figures are means of, whose
+ * cache the wrong one is, what is refused. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "jobs/score_item.h"
+#include "tests/support/check.h"
+#include "tests/support/host.h"
+
+#define DIR "build/tmp/jobs_text"
+
+static host h;
+
+/* continuations of unlike length; b goes on from a, d says a again */
+#define A "And the king said unto the queen, Behold, the"
+#define LONG                                                                           \
+    " heaven and the earth were finished, and all the host of them. And on the "       \
+    "seventh day he ended the work which he had made, and rested from all his labour"
+static const struct {
+    const char *id, *prefix, *continuation;
+} items[] = {
+    {"a", A, " servants"},
+    {"b", A " city is before thee", LONG},
+    {"c", "There was a man in the land of Uz, and his name was", " Job; and"},
+    {"d", A, " day is far spent, and the night cometh on, when no man can work"},
+};
+
+static void write_suite(void)
+{
+    kvm_text t = {0};
+    check_tmpdir("jobs_text");
+    for (size_t i = 0; i < COUNT(items); i++)
+        kvm_text_addf(
+            &t, "{\"id\": \"%s\", \"prefix\": \"%s\", \"continuation\": \"%s\"}\n",
+            items[i].id, items[i].prefix, items[i].continuation);
+    check_write(DIR "/unlike.jsonl", (kvm_str){t.at, t.len});
+    kvm_text_free(&t);
+    check_write(DIR "/unlike.yaml",
+                KVM_STR("name: unlike\nkind: perplexity\nfile: unlike.jsonl\n"
+                        "licence: CC0-1.0\nprovenance: this test\n"));
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    write_suite();
+    host_open(&h, "jobs",
+              "name: small-large\nsource: ../../tests/zoo/small\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 12, tokens: 64}\n"
+              "fit: {k: 1, lambda: 1e-3}\n"
+              "evaluate: {suites: [./jobs_text/unlike.yaml], attention_items: 1}\n");
+    host_run_to(&h, h.graph.count - 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    host_close(&h);
+    return 0;
+}
+
+static ptrdiff_t evaluate_node(void)
+{
+    return host_node(&h, "evaluate unlike");
+}
+
+/* the line of an item, as JSON */
+static kvm_jat line_of(ptrdiff_t i)
+{
+    kvm_err err = {0};
+    kvm_jat line;
+    kvm_str text = check_read(&h.keep, host_output(&h, evaluate_node(), "items").at);
+    kvm_str at = {0};
+    for (ptrdiff_t n = 0; n <= i; n++) assert_true(kvm_str_cut(text, '\n', &at, &text));
+    check_ok(kvm_json_parse(&line, &h.keep, at, KVM_STR("items"), &err), &err);
+    return line;
+}
+
+static double number(kvm_jat at, const char *const *keys)
+{
+    kvm_err err = {0};
+    double v;
+    for (; *keys; keys++) at = kvm_json_get(at, &h.keep, *keys);
+    check_ok(kvm_json_f64(at, &v, &err), &err);
+    return v;
+}
+#define NUMBER(at, ...) number(at, (const char *const[]){__VA_ARGS__, NULL})
+
+/* the score of an arm on one measure of the suite, as the report has it */
+static double reported(const char *measure, const char *arm)
+{
+    const kvm_jat doc = host_json(&h, h.graph.count - 1, "json");
+    const kvm_jat suites = kvm_json_get(doc, &h.keep, "suites");
+    kvm_err err = {0};
+    ptrdiff_t n;
+    check_ok(kvm_json_array(suites, &n, &err), &err);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_jat s = kvm_json_item(suites, &h.keep, i);
+        kvm_str name;
+        check_ok(kvm_json_str(kvm_json_get(s, &h.keep, "name"), &name, &err), &err);
+        if (kvm_str_eq(name, kvm_str_of(measure)))
+            return NUMBER(s, "arms", arm, "score", "value");
+    }
+    fail_msg("the report has no %s", measure);
+    return 0;
+}
+
+/* summed nats and tokens of an item's continuation: its whole text in one pass of the
+ * model, with no cache of a prefix and no job about */
+static void read_whole(kvm_model *m, kvm_encoder *e, size_t i, double *nats, double *n)
+{
+    kvm_err err = {0};
+    int32_t *a, *b;
+    ptrdiff_t an, bn;
+    kvm_cache *cache;
+    const ptrdiff_t vocab = kvm_model_info_of(m)->vocab;
+    check_ok(kvm_encode(e, kvm_str_of(items[i].prefix), NULL, &h.keep, &a, &an, &err),
+             &err);
+    check_ok(
+        kvm_encode(e, kvm_str_of(items[i].continuation), NULL, &h.keep, &b, &bn, &err),
+        &err);
+    int32_t *ids = kvm_new(&h.keep, int32_t, an + bn);
+    float *logits = kvm_new(&h.keep, float, bn *vocab);
+    assert_true(ids && logits);
+    memcpy(ids, a, (size_t)an * sizeof *a);
+    memcpy(ids + an, b, (size_t)bn * sizeof *b);
+    check_ok(kvm_cache_new(&cache, &h.keep, m, an + bn, &err), &err);
+    check_ok(kvm_model_forward(
+                 m, cache, ids, an + bn - 1,
+                 &(kvm_forward_options){.logits_last = bn, .logits = logits}, &err),
+             &err);
+    for (ptrdiff_t t = 0; t < bn; t++) {
+        const float *row = logits + t * vocab;
+        double most = -INFINITY, sum = 0;
+        for (ptrdiff_t v = 0; v < vocab; v++) most = fmax(most, (double)row[v]);
+        for (ptrdiff_t v = 0; v < vocab; v++) sum += exp((double)row[v] - most);
+        *nats += most + log(sum) - (double)row[b[t]];
+    }
+    *n += (double)bn;
+}
+
+/* exp of nats per token over the tokens of all items, not a mean of items' means */
+static void perplexity_weighs_every_token_alike(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_model *m;
+    kvm_encoder *e;
+    double nats = 0, tokens = 0, means = 0;
+    check_ok(kvm_compute_new(&c, &h.keep, kvm_backend_find(KVM_STR("ref")), 1, &err),
+             &err);
+    check_ok(kvm_model_open(&m, &h.keep, c, KVM_STR("tests/zoo/large"), NULL, &err),
+             &err);
+    check_ok(kvm_encoder_new(&e, &h.keep, kvm_model_tokenizer(m), &err), &err);
+    for (size_t i = 0; i < COUNT(items); i++) {
+        double own = 0, n = 0;
+        read_whole(m, e, i, &own, &n);
+        nats += own;
+        tokens += n;
+        means += own / n / (double)COUNT(items);
+    }
+    const double got = reported("unlike.nll", "native"), want = exp(nats / tokens);
+    if (!(fabs(got - want) < 1e-4 * want)) fail_msg("%.9g, not %.9g", got, want);
+    assert_true(fabs(exp(means) - want) > 0.02 * want); /* the test can tell */
+}
+
+static void divergence_weighs_every_token_alike(void **state)
+{
+    (void)state;
+    double kl = 0, first = 0, tokens = 0, means = 0;
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)COUNT(items); i++) {
+        const kvm_jat line = line_of(i);
+        const double n = NUMBER(line, "scored");
+        const double mine = NUMBER(line, "scores", "closed_form", "kl");
+        kl += n * mine;
+        means += mine / (double)COUNT(items);
+        first += NUMBER(line, "scores", "closed_form", "first_kl");
+        tokens += n;
+    }
+    const double got = reported("unlike.kl", "closed_form");
+    assert_true(fabs(got - kl / tokens) < 1e-9 * got);
+    assert_true(fabs(got - means) > 0.01 * got);
+    assert_true(fabs(reported("unlike.first_kl", "closed_form") -
+                     first / (double)COUNT(items)) < 1e-9);
+}
+
+/* the next item with a text of its own, again in every run */
+static void the_wrong_donor_is_wrong_and_the_same(void **state)
+{
+    (void)state;
+    static const char *const want[] = {"c", "c", "d", "c"};
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)COUNT(items); i++) {
+        kvm_err err = {0};
+        kvm_str donor;
+        check_ok(kvm_json_str(kvm_json_get(line_of(i), &h.keep, "donor"), &donor, &err),
+                 &err);
+        check_str(donor, want[i]);
+    }
+    kvm_err err = {0};
+    const ptrdiff_t node = evaluate_node();
+    const kvm_str before = check_read(&h.keep, host_output(&h, node, "items").at);
+    check_ok(host_run(&h, node, &err), &err);
+    const kvm_str after = check_read(&h.keep, host_output(&h, node, "items").at);
+    assert_true(kvm_str_eq(before, after));
+}
+
+/* A window that begins in the prefix and ends in the continuation is text that was fitted
+ * on, though neither part alone is. */
+static void a_continuation_that_was_fitted_on_is_refused(void **state)
+{
+    (void)state;
+    const ptrdiff_t node = evaluate_node();
+    json_t *params = h.graph.nodes[node].params;
+    json_t *path = json_incref(json_object_get(params, "text_path"));
+    check_write(DIR "/fitted.txt", KVM_STR("It was so. " A " city is before thee" LONG
+                                           " and the people went out."));
+    json_object_set_new(params, "text_path", json_string(DIR "/fitted.txt"));
+    kvm_err err = {0};
+    check_status(KVM_MISMATCH, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "item b");
+    check_contains(err.msg, "fitted.txt");
+    /* another story, which shares the prefix alone: no window of it is long enough */
+    check_write(DIR "/fitted.txt",
+                KVM_STR("It was so. " A " city is before thee, the king's city."));
+    err = (kvm_err){0};
+    check_ok(host_run(&h, node, &err), &err);
+    json_object_set_new(params, "text_path", path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(perplexity_weighs_every_token_alike),
+        cmocka_unit_test(divergence_weighs_every_token_alike),
+        cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
+        cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
