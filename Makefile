@@ -102,6 +102,7 @@ all: $(LIB) $(BIN)
 # Vector files are compiled for their instruction set and chosen at run time.
 $(B)/kernels/%_avx2.o:   VECTOR := -march=x86-64-v3
 $(B)/kernels/%_avx512.o: VECTOR := -march=x86-64-v4
+$(B)/kernels/%_bf16.o:   VECTOR := -march=x86-64-v4 -mavx512bf16
 
 # The scripts that migrations.c copies in are no includes: the compiler does not list them.
 $(B)/schema/migrations.o: $(wildcard schema/migrations/*.sql)

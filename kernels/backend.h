@@ -49,6 +49,7 @@ struct kvm_backend {
     size_t scratch_per_thread; /* and this much more per thread */
     const char *(*isa)(void);  /* "avx2" */
     bool (*supported)(void);   /* by this machine */
+    double linear_tolerance;   /* 0: that of ops.def; else its file says why */
 
     kvm_status (*embed)(kvm_compute *c, kvm_in y, const int32_t *ids, kvm_in w,
                         kvm_err *err);
@@ -77,6 +78,7 @@ struct kvm_backend {
 
 extern const kvm_backend kvm_backend__ref;
 extern const kvm_backend kvm_backend__cpu_avx512;
+extern const kvm_backend kvm_backend__cpu_bf16;
 extern const kvm_backend kvm_backend__cpu_avx2;
 extern const kvm_backend kvm_backend__cpu_plain;
 

@@ -1,10 +1,15 @@
 /* cpu_table.h - the op table of one instruction set (template): the includer defines
- * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED. */
+ * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where products
+ * round more than ops.def allows. */
 #include "kernels/attention.h"
 #include "kernels/cpu.h"
 #include "kernels/gemm.h"
 #include "kernels/moments.h"
 #include "kernels/rows.h"
+
+#ifndef CPU_LINEAR_TOLERANCE
+#define CPU_LINEAR_TOLERANCE 0
+#endif
 
 static const char *isa(void)
 {
@@ -23,6 +28,7 @@ const kvm_backend CPU_TABLE = {
     .scratch_per_thread = (size_t)1 << 26,
     .isa = isa,
     .supported = supported,
+    .linear_tolerance = CPU_LINEAR_TOLERANCE,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,

@@ -8,6 +8,9 @@
 #define KVM_KERNELS_GEMM_H
 
 #include "kernels/pack.h"
+#if defined(__AVX512BF16__)
+#include "kernels/pairs.h"
+#endif
 
 enum {
     GEMM_K = 1024,       /* longest block of I: a panel of it is 128 KiB */
@@ -26,6 +29,8 @@ typedef struct linear_job {
     kvm_in w;
     const float *bias;
     bool add;
+    tile_fn *const *tiles;
+    kvm_tensor words[2];             /* x and w in pairs of bf16 */
     ptrdiff_t panels, group, groups; /* panels in all, per group; number of groups */
     ptrdiff_t chunks;                /* ranges of rows */
     ptrdiff_t block;                 /* of I */
@@ -65,10 +70,10 @@ static void linear_part(void *ctx, ptrdiff_t part, int thread)
             const ptrdiff_t mr = row0 + tile_from(rows, i + 1) - r;
             for (ptrdiff_t p = first; p < end; p++) {
                 const float *bias = j->bias && k0 == 0 ? j->bias + p * NR : NULL;
-                tile_of[mr](kvm_row32(j->y, r) + p * NR, j->y->stride[0],
-                            kvm_row32(j->x, r) + k0, j->x->stride[0],
-                            buffer + (p - first) * k * NR, k, bias, j->add || k0 > 0,
-                            outputs - p * NR);
+                j->tiles[mr](kvm_row32(j->y, r) + p * NR, j->y->stride[0],
+                             kvm_row32(j->x, r) + k0, j->x->stride[0],
+                             buffer + (p - first) * k * NR, k, bias, j->add || k0 > 0,
+                             outputs - p * NR);
             }
         }
     }
@@ -230,28 +235,52 @@ static void dot_part(void *ctx, ptrdiff_t part, int thread)
 
 /* ---- both ------------------------------------------------------------------------- */
 
+/* cuts the work of many tokens; gives the number of parts */
+static ptrdiff_t cut_linear(linear_job *j, ptrdiff_t threads)
+{
+    const ptrdiff_t tokens = j->x->dim[0], inputs = j->x->dim[1];
+    const ptrdiff_t blocks = (inputs + GEMM_K - 1) / GEMM_K,
+                    want = threads * GEMM_PARTS;
+    const ptrdiff_t whole = kvm_dtype_block(j->w->dtype);
+    j->block = up_to((inputs + blocks - 1) / blocks, whole > VW ? whole : VW);
+    j->panels = (j->y->dim[1] + NR - 1) / NR;
+    j->group = most(1, least(GEMM_BUFFER / (j->block * NR), j->panels / want));
+    j->groups = (j->panels + j->group - 1) / j->group;
+    j->chunks = most(1, least(want / j->groups, tokens / GEMM_ROWS));
+    j->buffer_size = (j->group * NR + VW) * j->block;
+    return j->groups * j->chunks;
+}
+
+/* bf16 weights, and x with them, as pairs where the instruction set multiplies those;
+ * false when scratch is spent */
+static bool take_pairs(kvm_compute *c, kvm_arena *scratch, linear_job *j)
+{
+#if defined(__AVX512BF16__)
+    if (!are_pairs(j->w)) return true;
+    if (!round_to_pairs(c, scratch, j->x, &j->words[0])) return false;
+    j->words[1] = pairs_in_place(j->w);
+    j->x = &j->words[0];
+    j->w = &j->words[1];
+    j->tiles = pair_tile_of;
+#else
+    (void)c, (void)scratch, (void)j;
+#endif
+    return true;
+}
+
 static kvm_status linear(kvm_compute *c, kvm_in y, kvm_in x, const kvm_weight *w,
                          bool add, kvm_err *err)
 {
-    const ptrdiff_t tokens = x->dim[0], inputs = x->dim[1], outputs = y->dim[1];
     linear_job j = {.x = x, .y = y, .w = &w->matrix, .bias = w->bias, .add = add};
-    const bool few = tokens <= DOT_MOST;
-    ptrdiff_t parts = (outputs + DOT_PART - 1) / DOT_PART;
-    if (few) {
-        j.buffer_size = DOT_ROWS * DOT_K;
-    } else {
-        const ptrdiff_t blocks = (inputs + GEMM_K - 1) / GEMM_K;
-        const ptrdiff_t whole = kvm_dtype_block(w->matrix.dtype);
-        const ptrdiff_t want = (ptrdiff_t)c->threads * GEMM_PARTS;
-        j.block = up_to((inputs + blocks - 1) / blocks, whole > VW ? whole : VW);
-        j.panels = (outputs + NR - 1) / NR;
-        j.group = most(1, least(GEMM_BUFFER / (j.block * NR), j.panels / want));
-        j.groups = (j.panels + j.group - 1) / j.group;
-        j.chunks = most(1, least(want / j.groups, tokens / GEMM_ROWS));
-        j.buffer_size = (j.group * NR + VW) * j.block;
-        parts = j.groups * j.chunks;
-    }
     kvm_arena scratch = c->scratch;
+    const bool few = x->dim[0] <= DOT_MOST;
+    ptrdiff_t parts = (y->dim[1] + DOT_PART - 1) / DOT_PART;
+    j.tiles = tile_of;
+    j.buffer_size = DOT_ROWS * DOT_K;
+    if (!few) {
+        if (!take_pairs(c, &scratch, &j)) return kvm_nomem(err, &scratch);
+        parts = cut_linear(&j, c->threads);
+    }
     j.buffer = kvm_new_raw(&scratch, float, j.buffer_size * c->threads);
     if (!j.buffer) return kvm_nomem(err, &scratch);
     kvm_pool_run(c->pool, parts, few ? dot_part : linear_part, &j);

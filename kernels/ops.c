@@ -7,12 +7,11 @@
 #include <cblas.h>
 #include <string.h>
 
-/* best first: a name means the first of that name which this machine supports */
+/* best first: a name means the first of that name which this machine supports. Where bf16
+ * runs avx512 does, so "cpu" is never the one that rounds activations. */
 static const kvm_backend *const backends[] = {
-    &kvm_backend__ref,
-    &kvm_backend__cpu_avx512,
-    &kvm_backend__cpu_avx2,
-    &kvm_backend__cpu_plain,
+    &kvm_backend__ref,      &kvm_backend__cpu_avx512, &kvm_backend__cpu_bf16,
+    &kvm_backend__cpu_avx2, &kvm_backend__cpu_plain,
 };
 enum { BACKENDS = (int)(sizeof backends / sizeof *backends) };
 

@@ -14,8 +14,9 @@
 #include "kernels/tensor.h"
 
 typedef struct kvm_backend kvm_backend;
-/* "ref", "cpu" (its best instruction set here; "cpu-avx2" names one), "cuda"; NULL when
- * not built or not supported by this machine */
+/* "ref", "cpu" (its best instruction set here; "cpu-avx2" names one), "cpu-bf16" (rounds
+ * activations to bf16 against bf16 weights; never meant by "cpu"), "cuda"; NULL when not
+ * built or not supported by this machine */
 const kvm_backend *kvm_backend_find(kvm_str name);
 const char *kvm_backend_name(const kvm_backend *b);
 

@@ -2,7 +2,8 @@
  *
  * A is rows in place, lda apart; B is a packed panel: NR numbers for each k. The sum over
  * k runs in order in one accumulator per entry, so an entry's bits depend on neither the
- * height of its tile nor the thread that made it. */
+ * height of its tile nor the thread that made it. Where the instruction set multiplies
+ * pairs of bf16, a second set of tiles takes words of A and B as such pairs (pairs.h). */
 #ifndef KVM_KERNELS_TILE_H
 #define KVM_KERNELS_TILE_H
 
@@ -21,8 +22,8 @@ enum { NV = 2, NR = NV * VW };
 
 /* Rows are addressed as base + {0, 1, 2} * lda from every third row: one register per three
  * rows. The empty asm keeps the compiler from making one pointer per row, which spills. */
-V_INLINE void tile_sum(vf acc[][NV], const int mr, const float *a, ptrdiff_t lda,
-                       const float *b, ptrdiff_t k)
+V_INLINE void tile_sum(vf acc[][NV], const int mr, const bool pairs, const float *a,
+                       ptrdiff_t lda, const float *b, ptrdiff_t k)
 {
     /* an accumulator under an index that is no constant would live in memory: every loop
      * over them is unrolled */
@@ -38,7 +39,7 @@ V_INLINE void tile_sum(vf acc[][NV], const int mr, const float *a, ptrdiff_t lda
         {
             const vf x = v_all(base[i / 3][i % 3 * lda]);
             V_UNROLL for (int v = 0; v < NV; v++) acc[i][v] =
-                v_fma(x, bv[v], acc[i][v]);
+                pairs ? v_fma_pairs(x, bv[v], acc[i][v]) : v_fma(x, bv[v], acc[i][v]);
         }
         V_UNROLL for (int i = 0; i < (mr + 2) / 3; i++)
         {
@@ -81,39 +82,35 @@ typedef void tile_fn(float *c, ptrdiff_t ldc, const float *a, ptrdiff_t lda,
                      const float *b, ptrdiff_t k, const float *bias, bool add,
                      ptrdiff_t cols);
 
-#define TILE(mr)                                                                       \
-    static void tile_##mr(float *c, ptrdiff_t ldc, const float *a, ptrdiff_t lda,      \
-                          const float *b, ptrdiff_t k, const float *bias, bool add,    \
-                          ptrdiff_t cols)                                              \
+/* X(height) for each height of a tile */
+#if defined(__AVX512F__)
+#define HEIGHTS(X)                                                                     \
+    X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#else
+#define HEIGHTS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#endif
+
+#define TILE(name, pairs, mr)                                                          \
+    static void name##_##mr(float *c, ptrdiff_t ldc, const float *a, ptrdiff_t lda,    \
+                            const float *b, ptrdiff_t k, const float *bias, bool add,  \
+                            ptrdiff_t cols)                                            \
     {                                                                                  \
         vf acc[mr][NV];                                                                \
-        tile_sum(acc, mr, a, lda, b, k);                                               \
+        tile_sum(acc, mr, pairs, a, lda, b, k);                                        \
         tile_store(c, ldc, acc, mr, bias, add, cols);                                  \
     }
-TILE(1)
-TILE(2)
-TILE(3)
-TILE(4)
-TILE(5)
-TILE(6)
-#if defined(__AVX512F__)
-TILE(7)
-TILE(8)
-TILE(9)
-TILE(10)
-TILE(11)
-TILE(12)
-TILE(13)
-TILE(14)
-#endif
-#undef TILE
 
-static tile_fn *const tile_of[MR + 1] = {
-    NULL,   tile_1, tile_2, tile_3,  tile_4,  tile_5,  tile_6,
-#if defined(__AVX512F__)
-    tile_7, tile_8, tile_9, tile_10, tile_11, tile_12, tile_13, tile_14,
+#define F32_TILE(mr) TILE(tile, false, mr)
+#define F32_ENTRY(mr) [mr] = tile_##mr,
+HEIGHTS(F32_TILE)
+static tile_fn *const tile_of[MR + 1] = {HEIGHTS(F32_ENTRY)};
+
+#if defined(__AVX512BF16__)
+#define PAIR_TILE(mr) TILE(pair_tile, true, mr)
+#define PAIR_ENTRY(mr) [mr] = pair_tile_##mr,
+HEIGHTS(PAIR_TILE)
+static tile_fn *const pair_tile_of[MR + 1] = {HEIGHTS(PAIR_ENTRY)};
 #endif
-};
 
 /* height of tile i when `rows` rows are cut into tiles of nearly equal heights <= MR */
 V_INLINE ptrdiff_t tiles_in(ptrdiff_t rows)

@@ -1,7 +1,7 @@
 /* vec.h - vectors of VW floats for the instruction set that the file is compiled for.
  *
  * Templates (gemm.h, attention.h, rows.h) are written once in these words and included by
- * cpu_plain.c, cpu_avx2.c and cpu_avx512.c. `vf` is a compiler vector: + - * / work on
+ * cpu_plain.c, cpu_avx2.c, cpu_avx512.c and cpu_bf16.c. `vf` is a compiler vector: + - * / work on
  * it. FMA is asked for by name only, so a given instruction set always gives the same bits. */
 #ifndef KVM_KERNELS_VEC_H
 #define KVM_KERNELS_VEC_H
@@ -129,6 +129,17 @@ V_INLINE vf v_fma(vf a, vf b, vf c) /* a*b + c, one rounding where the machine c
     return _mm256_fmadd_ps(a, b, c);
 #else
     return a * b + c;
+#endif
+}
+
+/* the same for words that are pairs of bf16: c + a1*b1 + a0*b0; subnormals count as 0. Not
+ * called where the machine cannot (tile.h). */
+V_INLINE vf v_fma_pairs(vf a, vf b, vf c)
+{
+#if defined(__AVX512BF16__)
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+#else
+    return v_fma(a, b, c);
 #endif
 }
 

@@ -1,11 +1,13 @@
 /* bench_model - tokens per second of a SmolLM2-135M-shaped model, against the FMA peak.
  *
- *   bench_model [BF16 | F32 | CHECKPOINT] [rounds] [threads] [longest prompt]
+ *   bench_model [BF16 | F32 | CHECKPOINT] [rounds] [threads] [longest prompt] [backend]
+ *               [depth]
  *
  * The weights are random and written below build/tmp/bench_model once. First a check:
  * logits of a prompt in one pass and in chunks agree. Then rounds of prefill (three
- * lengths), prefill with captured keys and values, and decode, each beside the FMA peak
- * of that moment; figures are medians. Floating point operations: the layers' matrices,
+ * lengths), prefill with captured keys and values, and decode after `depth` tokens, each
+ * beside the FMA peak of that moment; figures are medians. A longest prompt of 0 leaves
+ * prefill out. Floating point operations: the layers' matrices,
  * causal attention, one row of logits. With one thread seconds are the process's own,
  * so that a busy machine measures too.
  */
@@ -30,7 +32,7 @@ enum {
     VOCAB = 49152,
     MOST_ROUNDS = 64
 };
-enum { DECODED = 64, DECODE_AFTER = 512 };
+enum { DECODED = 64, CHECKED = 300 };
 
 static void die(const char *what, const kvm_err *err)
 {
@@ -130,6 +132,7 @@ typedef struct bench {
     int32_t *ids;
     float *logits, *sink;
     int rounds;
+    ptrdiff_t depth; /* tokens in the cache before decoding */
 } bench;
 
 static double seconds(const bench *b)
@@ -187,7 +190,7 @@ static double prefill(bench *b, ptrdiff_t n, bool capture)
 static double decode(bench *b)
 {
     const kvm_forward_options o = {.logits_last = 1, .logits = b->logits};
-    prefill(b, DECODE_AFTER, false);
+    prefill(b, b->depth, false);
     const double from = seconds(b);
     for (int i = 0; i < DECODED; i++)
         OK(kvm_model_forward(b->m, b->cache, b->ids + i, 1, &o, &err));
@@ -236,7 +239,7 @@ static void bench_decode(bench *b)
     double t[MOST_ROUNDS];
     for (int i = 0; i < b->rounds; i++) t[i] = decode(b) / DECODED;
     const double s = median(t, b->rounds);
-    printf("decode after %d      %8.1f tokens/s  %6.1f GB/s of weights\n", DECODE_AFTER,
+    printf("decode after %5td    %8.1f tokens/s  %6.1f GB/s of weights\n", b->depth,
            1 / s, (double)b->info->weight_bytes / s * 1e-9);
 }
 
@@ -244,11 +247,11 @@ static void bench_decode(bench *b)
 static void verify(bench *b)
 {
     const ptrdiff_t v = b->info->vocab;
-    kvm_forward_options o = {.chunk = 300, .logits_last = 1, .logits = b->logits};
-    OK(kvm_model_forward(b->m, b->cache, b->ids, 300, &o, &err));
+    kvm_forward_options o = {.chunk = CHECKED, .logits_last = 1, .logits = b->logits};
+    OK(kvm_model_forward(b->m, b->cache, b->ids, CHECKED, &o, &err));
     kvm_cache_clear(b->cache);
     o.chunk = 77, o.logits = b->logits + v;
-    OK(kvm_model_forward(b->m, b->cache, b->ids, 300, &o, &err));
+    OK(kvm_model_forward(b->m, b->cache, b->ids, CHECKED, &o, &err));
     double diff = 0, most = 0;
     for (ptrdiff_t i = 0; i < v; i++) {
         diff = fmax(diff, fabs((double)b->logits[i] - (double)b->logits[v + i]));
@@ -272,22 +275,27 @@ int main(int argc, char **argv)
     bench b = {.rounds = argc > 2 ? number(argv[2]) : 5};
     const int threads = argc > 3 ? number(argv[3]) : 0;
     ptrdiff_t longest = argc > 4 ? number(argv[4]) : 8192;
+    const char *backend = argc > 5 ? argv[5] : "cpu";
+    b.depth = argc > 6 ? number(argv[6]) : 512;
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds: 1 to 64", NULL);
     OK(kvm_arena_init(&b.keep, (size_t)1 << 34, &err));
-    const kvm_backend *cpu = kvm_backend_find(KVM_STR("cpu"));
-    if (!cpu) die("no cpu backend", NULL);
-    OK(kvm_compute_new(&b.c, &b.keep, cpu, threads, &err));
+    OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(kvm_str_of(backend)), threads,
+                       &err));
     const kvm_model_options o = {.no_tokenizer = true};
     OK(kvm_model_open(&b.m, &b.keep, b.c, model_path(&b.keep, name), &o, &err));
     b.info = kvm_model_info_of(b.m);
-    if (longest > b.info->context - DECODED) longest = b.info->context - DECODED;
-    OK(kvm_cache_new(&b.cache, &b.keep, b.m, longest + DECODED, &err));
-    b.ids = kvm_new(&b.keep, int32_t, longest + DECODED);
+    if (longest > b.info->context) longest = b.info->context;
+    if (b.depth > b.info->context - DECODED) b.depth = b.info->context - DECODED;
+    ptrdiff_t room = b.depth + DECODED;
+    if (room < longest) room = longest;
+    if (room < CHECKED) room = CHECKED;
+    OK(kvm_cache_new(&b.cache, &b.keep, b.m, room, &err));
+    b.ids = kvm_new(&b.keep, int32_t, room);
     b.logits = kvm_new(&b.keep, float, 2 * b.info->vocab);
     b.sink = kvm_new(&b.keep, float, 4096 * b.info->kv_heads * b.info->head_dim);
     if (!b.ids || !b.logits || !b.sink) die("out of memory", NULL);
     kvm_rng rng = kvm_rng_seed(1, 2);
-    for (ptrdiff_t i = 0; i < longest; i++)
+    for (ptrdiff_t i = 0; i < room; i++)
         b.ids[i] = (int32_t)kvm_rng_below(&rng, (uint64_t)b.info->vocab);
     printf("%s: %s, FMA peak %.0f GF/s\n", name, kvm_compute_describe(b.c, &b.keep).at,
            fma_peak(&b) * 1e-9);

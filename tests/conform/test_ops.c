@@ -92,6 +92,12 @@ static double entry(const kvm_tensor *t, ptrdiff_t i)
                                : (double)((const float *)t->data)[i];
 }
 
+static double tolerance(const bed *b)
+{
+    const double own = b->op == KVM_OP_linear ? b->dev->backend->linear_tolerance : 0;
+    return own > 0 ? own : kvm_op_rows[b->op].tolerance;
+}
+
 /* got against want, both with the layout of t; between rows bits must be equal */
 static void compare(bed *b, const kvm_tensor *want, const kvm_tensor *got)
 {
@@ -107,9 +113,9 @@ static void compare(bed *b, const kvm_tensor *want, const kvm_tensor *got)
         const double off = fabs(entry(want, i) - entry(got, i));
         if (!(off <= worst)) worst = off; /* NaN sticks */
     }
-    if (!(worst <= kvm_op_rows[b->op].tolerance * top))
+    if (!(worst <= tolerance(b) * top))
         fail_msg("%s: off by %.3g of %.3g, allowed %.3g (%s)", b->label, worst, top,
-                 kvm_op_rows[b->op].tolerance, kvm_op_rows[b->op].reason);
+                 tolerance(b), kvm_op_rows[b->op].reason);
 }
 
 /* RUN(b, out, call using `c` and `o`): the op on ref once and on the backend twice, each on its

@@ -220,6 +220,8 @@ static void backends_are_found_by_name(void **state)
     assert_null(kvm_backend_find(KVM_STR("cpu-mmx")));
     assert_non_null(kvm_backend_find(KVM_STR("ref")));
     assert_non_null(kvm_backend_find(KVM_STR("cpu-plain")));
+    /* the one that rounds activations is had by its own name alone */
+    assert_string_not_equal(kvm_backend_find(KVM_STR("cpu"))->isa(), "bf16");
     check_contains(kvm_compute_describe(c, &keep).at, "cpu threads=2 isa=");
     kvm_compute *none;
     refused(KVM_NOTFOUND, "no such backend",
