@@ -68,7 +68,7 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"rows", "rows", KVM_FORMAT_COUNT, false},
          {"bytes", "on disk", KVM_FORMAT_BYTES, false},
          {"seconds", "predicted", KVM_FORMAT_SECONDS, false});
-    LIST("fit", "moments and the whole sweep over k and lambda",
+    LIST("fit", "moments and the sweep over k and lambda",
          {"source", "source", KVM_FORMAT_COUNT, true},
          {"target", "target", KVM_FORMAT_COUNT, true},
          {"stats_s", "moments, predicted", KVM_FORMAT_SECONDS, false},

@@ -23,6 +23,8 @@ const kvm_field kvm_fit_params[] = {
     {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
      NULL, 0},
     {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},
+    {"k_most", KVM_FIELD_NUM, false,
+     "largest k that the sweep tries (all source layers)", NULL, 0},
     {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
      0},
     {"lambda_absolute", KVM_FIELD_NUM, false,
@@ -84,6 +86,7 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     TRY(number_or_auto(j, "k", &k, &k_given, err));
     TRY(number_or_auto(j, "lambda", &f->choice.lambda.value, &lambda_given, err));
     TRY(kvm_job_f64(j, "k_slack", 0.005, 0, 1, &f->choice.k_slack, err));
+    TRY(kvm_job_i64(j, "k_most", 4096, 1, 4096, &f->choice.k_most, err));
     const kvm_jat absolute = kvm_json_get(j->params, j->keep, "lambda_absolute");
     if (kvm_json_has(absolute)) {
         TRY(kvm_json_f64(absolute, &f->choice.lambda.value, err));

@@ -176,20 +176,22 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
 
 /* one greedy order and the R2 of its prefixes, for one object and target layer */
 static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t target,
-                               kvm_lambda lambda, json_t *list, kvm_arena scratch,
-                               kvm_err *err)
+                               ptrdiff_t k_most, kvm_lambda lambda, json_t *list,
+                               kvm_arena scratch, kvm_err *err)
 {
-    const ptrdiff_t n = s->ranking->sources;
+    const ptrdiff_t sources = s->ranking->sources;
+    const ptrdiff_t n = k_most < sources ? k_most : sources;
     const kvm_space space = object ? KVM_SPACE_V : s->keys;
-    int32_t *order = kvm_new(&scratch, int32_t, n);
+    int32_t *order = kvm_new(&scratch, int32_t, sources);
     ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
     kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
     if (!order || !ks || !f) return kvm_nomem(err, &scratch);
     TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, scratch,
                           err));
     for (ptrdiff_t i = 0; i < n; i++) ks[i] = i + 1;
-    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1},
-                        target, ks, n, &lambda, 1, s->allow_wide, f, scratch, err));
+    TRY(kvm_ridge_sweep(s->compute, s->moments, space,
+                        (kvm_features){order, sources, -1}, target, ks, n, &lambda, 1,
+                        s->allow_wide, f, scratch, err));
     json_t *layers = json_array(), *r2 = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
@@ -213,7 +215,8 @@ static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
     for (int o = 0; o < 2; o++)
         for (int i = 0; i < 4; i++)
             if (i == 0 || targets[i] != targets[i - 1])
-                TRY(greedy_curve(s, o, targets[i], c->best[o], list, scratch, err));
+                TRY(greedy_curve(s, o, targets[i], c->k_most, c->best[o], list, scratch,
+                                 err));
     return KVM_OK;
 }
 
@@ -224,11 +227,15 @@ static ptrdiff_t chosen_row(const grid *g, const kvm_fit_choice *c)
     return -1;
 }
 
-/* the ks to try: the usual ones with the spec's own among them, or its own alone */
-static ptrdiff_t list_ks(const kvm_fit_sweep *s, ptrdiff_t k, ptrdiff_t ks[KVM_KS + 1])
+/* the ks to try: the usual ones up to k_most with the spec's own among them, or its own
+ * alone */
+static ptrdiff_t list_ks(const kvm_fit_sweep *s, const kvm_fit_choice *c,
+                         ptrdiff_t ks[KVM_KS + 1])
 {
+    const ptrdiff_t k = c->k;
     if (k && !s->full) return ks[0] = k, 1;
     ptrdiff_t n = kvm_select_ks(s->ranking->sources, ks), at = 0;
+    while (n > 1 && ks[n - 1] > c->k_most) n--;
     while (at < n && ks[at] < k) at++;
     if (!k || (at < n && ks[at] == k)) return n;
     for (ptrdiff_t i = n; i > at; i--) ks[i] = ks[i - 1];
@@ -267,7 +274,7 @@ kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice,
         return kvm_fail(err, KVM_RANGE, "k is %td, the source has %td layers",
                         choice->k, s->ranking->sources);
     if (!s->full && choice->k && choice->lambda_given) return KVM_OK;
-    g.nk = list_ks(s, choice->k, ks);
+    g.nk = list_ks(s, choice, ks);
     g.nl = list_lambdas(choice, lambdas, &g.given);
     TRY(fill(&g, keep, scratch, err));
     if (choice->k)

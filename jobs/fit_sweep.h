@@ -13,7 +13,8 @@
 #include "translators/select.h"
 
 typedef struct kvm_fit_choice {
-    ptrdiff_t k;       /* 0: to be chosen */
+    ptrdiff_t k;      /* 0: to be chosen */
+    ptrdiff_t k_most; /* largest k of the sweep: a factor costs (k * heads * D)^3 / 3 */
     kvm_lambda lambda; /* when lambda_given, for K and V */
     bool lambda_given;
     kvm_lambda best[2]; /* chosen: of K, of V */

@@ -1,5 +1,6 @@
 #include "jobs/plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -122,10 +123,11 @@ static double stats_flops(const kvm_model *source, const kvm_model *target, doub
     return rows * (2 * k * k + v * v);
 }
 
-/* the whole sweep over k and lambda: for each target layer and lambda one Cholesky factor of
- * all features, and for each k two triangular solves and the errors of the splits that
- * were not fitted (kvm_ridge_sweep) */
-static double sweep_flops(const kvm_model *source, const kvm_model *target)
+/* the sweep over k and lambda: for each target layer and lambda one Cholesky factor of the
+ * largest k, and for each k two triangular solves and the errors of the splits that were
+ * not fitted (kvm_ridge_sweep) */
+static double sweep_flops(const kvm_model *source, const kvm_model *target,
+                          double k_most)
 {
     ptrdiff_t ks[KVM_KS];
     const ptrdiff_t layers = kvm_model_info_of(source)->layers;
@@ -133,23 +135,24 @@ static double sweep_flops(const kvm_model *source, const kvm_model *target)
     const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     double flops = 0;
     for (int i = 0; i < 2; i++) {
-        const double all = features(source, kinds[i]), out = features(target, kinds[i]);
-        double squares = 0;
-        for (ptrdiff_t k = 0; k < n; k++) {
-            const double width = (double)ks[k] * all / (double)layers;
-            squares += width * width;
+        const double out = features(target, kinds[i]);
+        double squares = 0, widest = 0;
+        for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
+            widest = (double)ks[k] * features(source, kinds[i]) / (double)layers;
+            squares += widest * widest;
         }
-        flops += (double)kvm_model_info_of(target)->layers * all * all * all / 3 +
-                 2 * KVM_SPLITS * squares * out;
+        flops +=
+            (double)kvm_model_info_of(target)->layers * widest * widest * widest / 3 +
+            2 * KVM_SPLITS * squares * out;
     }
     return KVM_LAMBDAS * flops;
 }
 
 static json_t *fit_plan(const kvm_model *source, const kvm_model *target, double rows,
-                        const kvm_machine_rates *r)
+                        double k_most, const kvm_machine_rates *r)
 {
     const double stats = stats_flops(source, target, rows);
-    const double sweep = sweep_flops(source, target);
+    const double sweep = sweep_flops(source, target, k_most);
     return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
                      kvm_model_info_of(source)->name.at,
                      (size_t)kvm_model_info_of(source)->name.len, "target",
@@ -198,12 +201,12 @@ static json_t *ttft_plan(const kvm_model *source, const kvm_model *target,
     return list;
 }
 
-static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *key,
-                         double fallback, double *out, kvm_err *err)
+static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *section,
+                         const char *key, double fallback, double *out, kvm_err *err)
 {
     return kvm_json_f64_or(
-        kvm_json_get(kvm_json_get(s->root, keep, "calibration"), keep, key), fallback,
-        out, err);
+        kvm_json_get(kvm_json_get(s->root, keep, section), keep, key), fallback, out,
+        err);
 }
 
 static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes,
@@ -221,19 +224,20 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
                          const kvm_machine_rates *r, kvm_arena *keep, kvm_err *err)
 {
     kvm_model *source, *target;
-    double sequences, tokens, stride, held, bytes;
+    double sequences, tokens, stride, held, k_most, bytes;
     const kvm_model_options o = {.no_tokenizer = true};
     TRY(kvm_model_open(&source, keep, c, s->source_path, &o, err));
     TRY(kvm_model_open(&target, keep, c, s->target_path, &o, err));
-    TRY(number(s, keep, "sequences", 300, &sequences, err));
-    TRY(number(s, keep, "tokens", 512, &tokens, err));
-    TRY(number(s, keep, "stride", 1, &stride, err));
-    TRY(number(s, keep, "held_out", 0.2, &held, err));
+    TRY(number(s, keep, "calibration", "sequences", 300, &sequences, err));
+    TRY(number(s, keep, "calibration", "tokens", 512, &tokens, err));
+    TRY(number(s, keep, "calibration", "stride", 1, &stride, err));
+    TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
+    TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
     TRY(row_bytes(s, keep, &bytes, err));
     const double rows = sequences * tokens / stride;
-    json_t *fits = json_pack("[o]", fit_plan(source, target, rows, r));
+    json_t *fits = json_pack("[o]", fit_plan(source, target, rows, k_most, r));
     if (s->both_directions)
-        json_array_append_new(fits, fit_plan(target, source, rows, r));
+        json_array_append_new(fits, fit_plan(target, source, rows, k_most, r));
     *out = json_pack(
         "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, s:o}",
         "machine", "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
