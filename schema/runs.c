@@ -138,6 +138,38 @@ kvm_status kvm_job_state_of(kvm_catalogue *c, int64_t job, kvm_job_state *state,
     return kvm_fail(err, KVM_NOTFOUND, "there is no job %lld", (long long)job);
 }
 
+static kvm_status call_at_rest(kvm_catalogue *c, int64_t job, double age_s,
+                               kvm_status (*done)(void *ctx, bool known, kvm_err *err),
+                               void *ctx, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows row;
+    kvm_job_state state;
+    TRY(kvm_db_query(c->db, KVM_SQL_JOB_REST, KVM_ARGS(kvm_cell_i(job)), &row, &scratch,
+                     err));
+    if (row.count == 0) return done(ctx, false, err);
+    if (!kvm_state_find(kvm_rows_str(&row, 0, 0), &state)) return KVM_OK;
+    switch (kvm_state_class_of(state)) {
+    case KVM_CLASS_WAITING:
+    case KVM_CLASS_LIVE:
+        return KVM_OK;
+    case KVM_CLASS_DONE:
+        break;
+    case KVM_CLASS_ENDED: /* a person may retry it: what it left is of use for a while */
+        if (kvm_rows_f64(&row, 0, 1) < age_s) return KVM_OK;
+        break;
+    }
+    return done(ctx, true, err);
+}
+
+kvm_status kvm_job_at_rest(kvm_catalogue *c, int64_t job, double age_s,
+                           kvm_status (*done)(void *ctx, bool known, kvm_err *err),
+                           void *ctx, kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, call_at_rest(c, job, age_s, done, ctx, err), err);
+}
+
 kvm_status kvm_runs_open(kvm_catalogue *c, bool *open, kvm_err *err)
 {
     int64_t one = 0;

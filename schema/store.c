@@ -252,9 +252,8 @@ kvm_status kvm_store_get(kvm_store *s, kvm_str *path, kvm_arena *keep, const cha
 typedef struct sweep {
     kvm_store *store;
     kvm_db *db;
+    const kvm_sweep *o;
     double before; /* wall clock: older files may go */
-    bool dry;
-    kvm_store_swept *out;
 } sweep;
 
 /* An object's file name within folder ab is 62 hex digits; all else there is temporary.
@@ -270,17 +269,21 @@ static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
         (int)sizeof path)
         return KVM_OK;
     if (kvm_os->stat(path, &st) || !S_ISREG(st.st_mode)) return KVM_OK;
-    if ((double)st.st_ctime > w->before) return KVM_OK;
-    if (strspn(name, "0123456789abcdef") == 62 && !name[62]) {
+    if ((double)st.st_ctim.tv_sec + 1e-9 * (double)st.st_ctim.tv_nsec > w->before)
+        return KVM_OK;
+    const bool object = strspn(name, "0123456789abcdef") == 62 && !name[62];
+    if (object) {
         snprintf(sha, sizeof sha, "%.2s%.62s", folder, name);
         TRY(kvm_db_one(w->db, KVM_SQL_ARTEFACT_NAMED, KVM_ARGS(kvm_cell_c(sha)), &named,
                        err));
     }
     if (named) return KVM_OK;
-    if (!w->dry && kvm_os->unlink(path))
-        return kvm_fail_errno(err, "%s: cannot remove", path);
-    w->out->files++;
-    w->out->bytes += st.st_size;
+    if (!w->o->dry && kvm_os->unlink(path))
+        return errno == ENOENT ? KVM_OK /* another sweep */
+                               : kvm_fail_errno(err, "%s: cannot remove", path);
+    w->o->found(w->o->ctx, object ? KVM_SWEPT_OBJECT : KVM_SWEPT_TEMPORARY, path,
+                st.st_size);
+    kvm_fault(KVM_FAULT_IN_SWEEP);
     return KVM_OK;
 }
 
@@ -301,11 +304,25 @@ static kvm_status sweep_folder(sweep *w, const char *folder, kvm_err *err)
     return s;
 }
 
-kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, double grace_s, bool dry,
-                           kvm_store_swept *out, kvm_err *err)
+/* What an attempt that is under way has published and not yet committed is younger than
+ * the attempt. Change times lag behind the clock by a tick or two: hence the second. */
+static kvm_status oldest_kept(kvm_catalogue *c, double age_s, double *before,
+                              kvm_err *err)
 {
-    *out = (kvm_store_swept){0};
-    sweep w = {s, c->db, kvm_wall() - grace_s, dry, out};
+    kvm_arena scratch = c->scratch;
+    kvm_rows row;
+    const double now = kvm_wall();
+    TRY(kvm_db_query(c->db, KVM_SQL_JOB_LONGEST, KVM_NO_ARGS, &row, &scratch, err));
+    const double longest = row.count ? kvm_rows_f64(&row, 0, 0) : 0;
+    *before = now - 1 - (longest > age_s ? longest : age_s);
+    return KVM_OK;
+}
+
+kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, const kvm_sweep *o,
+                           kvm_err *err)
+{
+    sweep w = {.store = s, .db = c->db, .o = o};
+    TRY(oldest_kept(c, o->age_s, &w.before, err));
     for (int i = 0; i < 256; i++) {
         char folder[3];
         snprintf(folder, sizeof folder, "%02x", i);

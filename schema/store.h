@@ -40,15 +40,25 @@ bool kvm_store_has(kvm_store *s, const char *sha, int64_t bytes);
  * again */
 void kvm_store_trust(kvm_store *s, const char *sha);
 
-typedef struct kvm_store_swept {
-    ptrdiff_t files; /* removed */
-    int64_t bytes;
-} kvm_store_swept;
+/* What garbage collection may find (store.c, workers/gc.c). */
+typedef enum kvm_swept {
+    KVM_SWEPT_OBJECT,    /* in the store, and no artefact row names it */
+    KVM_SWEPT_FOLDER,    /* work of a job that nobody will go on with */
+    KVM_SWEPT_TEMPORARY, /* left by a process that was killed while it wrote */
+    KVM_SWEPT_COUNT
+} kvm_swept;
+typedef struct kvm_sweep {
+    double age_s; /* only what has not changed for so long, and a second more */
+    bool dry;     /* find, and remove nothing */
+    void (*found)(void *ctx, kvm_swept what, const char *path, int64_t bytes);
+    void *ctx;
+} kvm_sweep;
 /* kvm_store_sweep - remove objects that no artefact row names and temporary files, both
- * older than grace_s. Holds the catalogue's write lock per folder (256 of them), so
- * that a commit either comes before (and the object is named) or finds it missing (and
- * fails). dry: only count. */
-KVM_MUST kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, double grace_s,
-                                    bool dry, kvm_store_swept *out, kvm_err *err);
+ * of that age and older than any attempt that is under way. Holds the catalogue's write
+ * lock per folder (256 of them), so that a commit either comes before (and the object is
+ * named) or finds it missing (and fails). Killed at any time it leaves a store that
+ * works. */
+KVM_MUST kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, const kvm_sweep *o,
+                                    kvm_err *err);
 
 #endif

@@ -162,14 +162,14 @@ static kvm_catalogue *catalogue(void)
     return c;
 }
 
-/* A job that has succeeded with one artefact. */
-static void commit_one(kvm_catalogue *c, const char *sha, int64_t bytes)
+/* a job that a worker holds */
+static kvm_fence claim_one(kvm_catalogue *c, const char *key)
 {
     int64_t run, job, worker;
     kvm_claim claim;
     bool found;
     const kvm_run_new r = {
-        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
+        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = key};
     MUST(kvm_run_insert(c, &r, &run, e));
     const kvm_job_new j = {.run = run,
                            .kind = 1,
@@ -178,12 +178,41 @@ static void commit_one(kvm_catalogue *c, const char *sha, int64_t bytes)
                            .params = KVM_STR("{}"),
                            .identity = KVM_STR("{}")};
     MUST(kvm_job_insert(c, &j, &job, e));
-    MUST(kvm_worker_register(c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &worker, e));
+    MUST(kvm_worker_register(c, kvm_str_of(key), KVM_STR("h"), KVM_STR("m"), &worker,
+                             e));
     MUST(kvm_job_claim(c, &claim, &found, &keep, worker, 0, 10, e));
     assert_true(found);
+    return claim.fence;
+}
+
+/* ... that has succeeded with one artefact */
+static void commit_one(kvm_catalogue *c, const char *sha, int64_t bytes)
+{
+    const kvm_fence fence = claim_one(c, "k");
     const kvm_result_artefact a = {KVM_STR("out"), kvm_str_of(sha), bytes};
     const kvm_result result = {.artefacts = &a, .artefact_count = 1};
-    MUST(kvm_job_succeed(c, claim.fence, &result, e));
+    MUST(kvm_job_succeed(c, fence, &result, e));
+}
+
+typedef struct swept {
+    int files[KVM_SWEPT_COUNT];
+    int64_t bytes;
+} swept;
+
+static void count_swept(void *ctx, kvm_swept what, const char *path, int64_t bytes)
+{
+    swept *w = ctx;
+    assert_non_null(strstr(path, "/objects/"));
+    w->files[what]++;
+    w->bytes += bytes;
+}
+
+static swept sweep(kvm_store *s, kvm_catalogue *c, double age_s, bool dry)
+{
+    swept w = {0};
+    const kvm_sweep o = {age_s, dry, count_swept, &w};
+    MUST(kvm_store_sweep(s, c, &o, e));
+    return w;
 }
 
 static void the_sweep_takes_what_nobody_names(void **state)
@@ -191,7 +220,6 @@ static void the_sweep_takes_what_nobody_names(void **state)
     (void)state;
     kvm_store *s = fresh();
     kvm_catalogue *c = catalogue();
-    kvm_store_swept swept;
     char named[65], loose[65];
     MUST(kvm_store_add(s, KVM_STR("named"), named, e));
     MUST(kvm_store_add(s, KVM_STR("loose!"), loose, e));
@@ -199,27 +227,50 @@ static void the_sweep_takes_what_nobody_names(void **state)
     const kvm_str temp = kvm_str_fmt(&keep, "%s.1-2.tmp", object_of(loose).at);
     MUST(kvm_file_publish(temp, KVM_STR("torn"), keep, e));
 
-    MUST(kvm_store_sweep(s, c, 3600, false, &swept, e)); /* all are young */
-    assert_int_equal(swept.files, 0);
-    kvm_sleep(1.1); /* change times have whole seconds here */
-    MUST(kvm_store_sweep(s, c, 0, true, &swept, e));
-    assert_int_equal(swept.files, 2);
-    assert_int_equal(swept.bytes, 6 + 4);
-    assert_true(kvm_store_has(s, loose, 6)); /* only counted */
-    MUST(kvm_store_sweep(s, c, 0, false, &swept, e));
-    assert_int_equal(swept.files, 2);
+    kvm_sleep(1.1);
+    assert_int_equal(sweep(s, c, 3600, false).bytes, 0); /* all are young */
+    for (int dry = 1; dry >= 0; dry--) {
+        assert_true(kvm_store_has(s, loose, 6)); /* only counted */
+        const swept w = sweep(s, c, 0, dry);
+        assert_int_equal(w.files[KVM_SWEPT_OBJECT], 1);
+        assert_int_equal(w.files[KVM_SWEPT_TEMPORARY], 1);
+        assert_int_equal(w.bytes, 6 + 4);
+    }
     assert_false(kvm_store_has(s, loose, 6));
     assert_false(kvm_path_exists(temp));
     assert_true(kvm_store_has(s, named, 5));
+}
+
+/* what a live attempt has published is not yet named */
+static void the_sweep_leaves_what_is_younger_than_a_live_attempt(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    kvm_catalogue *c = catalogue();
+    char old[65], new[65];
+    MUST(kvm_store_add(s, KVM_STR("older"), old, e));
+    kvm_sleep(2.2);
+    const kvm_fence fence = claim_one(c, "live");
+    MUST(kvm_store_add(s, KVM_STR("published"), new, e));
+    kvm_sleep(1.2);
+    assert_int_equal(sweep(s, c, 0, false).bytes, 5);
+    assert_true(kvm_store_has(s, new, 9) && !kvm_store_has(s, old, 5));
+    const kvm_result none = {0};
+    MUST(kvm_job_succeed(c, fence, &none, e));
+    assert_int_equal(sweep(s, c, 0, false).bytes, 9); /* it was not named after all */
 }
 
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(content_moves_in_and_comes_out),   T(equal_content_is_stored_once),
-        T(damage_is_noticed_and_repaired),   T(content_is_hashed_on_first_use),
-        T(only_plain_files_and_real_hashes), T(the_sweep_takes_what_nobody_names),
+        T(content_moves_in_and_comes_out),
+        T(equal_content_is_stored_once),
+        T(damage_is_noticed_and_repaired),
+        T(content_is_hashed_on_first_use),
+        T(only_plain_files_and_real_hashes),
+        T(the_sweep_takes_what_nobody_names),
+        T(the_sweep_leaves_what_is_younger_than_a_live_attempt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
