@@ -190,6 +190,46 @@ static json_t *unconst(const json_t *v)
     return same.out;
 }
 
+/* rows of what both values hold; `room` of them are left */
+static void place(const kvm_lines *lines, const json_t *copy, const json_t *original,
+                  kvm_line *rows, ptrdiff_t *n, ptrdiff_t room)
+{
+    const bool list = json_is_array(original);
+    if (json_typeof(copy) != json_typeof(original)) return;
+    if (!list && !json_is_object(original)) return;
+    void *it = json_object_iter(unconst(original));
+    for (size_t i = 0; list ? i < json_array_size(original) : it != NULL; i++) {
+        const char *key = list ? NULL : json_object_iter_key(it);
+        const json_t *from =
+            list ? json_array_get(original, i) : json_object_iter_value(it);
+        const json_t *to = list ? json_array_get(copy, i) : json_object_get(copy, key);
+        const uint64_t m = list ? i : kvm_json__member(kvm_str_of(key));
+        const int line = kvm_json__line(lines, original, m);
+        if (to && line && *n < room)
+            rows[(*n)++] = (kvm_line){.in = copy, .member = m, .line = line};
+        if (to) place(lines, to, from, rows, n, room);
+        if (!list) it = json_object_iter_next(unconst(original), it);
+    }
+}
+
+kvm_status kvm_json_place_as(kvm_jat *copy, kvm_arena *keep, kvm_jat original,
+                             kvm_err *err)
+{
+    copy->file = original.file;
+    copy->path = original.path;
+    copy->line = original.line;
+    copy->lines = NULL;
+    if (!original.v || !original.lines) return KVM_OK;
+    kvm_lines *lines = kvm_new(keep, kvm_lines, 1);
+    kvm_line *rows = kvm_new(keep, kvm_line, original.lines->n);
+    if (!lines || !rows) return kvm_nomem(err, keep);
+    place(original.lines, copy->v, original.v, rows, &lines->n, original.lines->n);
+    if (lines->n) qsort(rows, (size_t)lines->n, sizeof *rows, kvm_json__line_order);
+    lines->rows = rows;
+    copy->lines = lines;
+    return KVM_OK;
+}
+
 bool kvm_json_next(kvm_jat obj, void **iter, kvm_str *key, const json_t **value)
 {
     json_t *o = unconst(obj.v);
@@ -216,6 +256,14 @@ kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const cha
     return kvm_fail_at(err, code, file, line, "%s%s: %s%s%s",
                        at.file ? at.file : "JSON", number, path, *path ? ": " : "",
                        message);
+}
+
+kvm_status kvm_json_prefix(kvm_err *err, kvm_status code, kvm_jat at)
+{
+    char number[16] = "";
+    if (at.line > 0) snprintf(number, sizeof number, ":%d", at.line);
+    return kvm_err_prefix(err, code, "%s%s: %s", at.file ? at.file : "JSON", number,
+                          at.path ? at.path : "");
 }
 
 static const char *kind(const json_t *v)

@@ -60,6 +60,15 @@ KVM_MUST kvm_status kvm_json_object(kvm_jat at, kvm_err *err);
 kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const char *file,
                             int line, const char *fmt, ...) KVM_PRINTF(6, 7);
 
+/* kvm_json_prefix - kvm_err_prefix with the place of the value that named the culprit */
+kvm_status kvm_json_prefix(kvm_err *err, kvm_status code, kvm_jat at);
+
+/* kvm_json_place_as - copy, whose members were copied from original's, says where those
+ * stand: it gets file, path and lines of original for what both have; else the line of
+ * original itself. KVM_NOMEM. */
+KVM_MUST kvm_status kvm_json_place_as(kvm_jat *copy, kvm_arena *keep, kvm_jat original,
+                                      kvm_err *err);
+
 /* kvm_json_next - the members of an object in the order of the file; false at the end:
  *   for (void *it = NULL; kvm_json_next(obj, &it, &key, &value);)
  * key and value borrow; an object that is absent has no members. */

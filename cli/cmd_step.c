@@ -66,7 +66,9 @@ static kvm_status fill_hashes(kvm_cli *cli, kvm_jat *params, kvm_err *err)
         TRY(places[i].hash(cli, path, &hex, err));
         json_object_set_new(p, places[i].key, json_string(hex));
     }
-    params->v = p;
+    kvm_jat filled = {.v = p};
+    TRY(kvm_json_place_as(&filled, cli->keep, *params, err));
+    *params = filled;
     return KVM_OK;
 }
 

@@ -160,7 +160,8 @@ kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a, const kvm_item_i
 {
     const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
     ptrdiff_t wanted;
-    TRY(kvm_job_i64(j, "attention_items", 0, 0, 100000, &wanted, err));
+    TRY(kvm_job_i64(j, "attention_items", 0, 0, KVM_MOST_ATTENTION_ITEMS, &wanted,
+                    err));
     if (wanted == 0) return KVM_OK;
     kvm_quality_sum *sums = kvm_new(j->keep, kvm_quality_sum, KVM_ARM_COUNT * layers);
     if (!sums) return kvm_nomem(err, j->keep);

@@ -13,6 +13,8 @@
 #include "jobs/job.h"
 #include "jobs/score_item.h"
 
+enum { KVM_MOST_ATTENTION_ITEMS = 100000 }; /* of the parameter attention_items */
+
 KVM_MUST kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a,
                                           const kvm_item_ids *ids, ptrdiff_t n,
                                           json_t *figures, kvm_err *err);

@@ -5,9 +5,16 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "jobs/suite.h"
+#include "models/unicode.h"
 
 enum { TEXT_MAX_BYTES = 1 << 30, SHORTEST = 2 };
 static const size_t WORK_BYTES = (size_t)16 << 30; /* address space only */
+
+static kvm_status nothing(kvm_str path, kvm_err *err)
+{
+    return kvm_fail(err, KVM_USAGE, "%.*s: no sequence of at least %d tokens",
+                    KVM_STR_ARG(path), SHORTEST);
+}
 
 static kvm_status start(kvm_calibration *c, kvm_arena *keep, ptrdiff_t sequences,
                         ptrdiff_t tokens, kvm_err *err)
@@ -48,15 +55,21 @@ static ptrdiff_t room_for(int32_t bos, const int32_t *ids, ptrdiff_t n,
     return n < room ? n : room;
 }
 
+static kvm_status open_suite(kvm_suite **s, kvm_arena *work, kvm_str path, kvm_err *err)
+{
+    TRY(kvm_suite_read(s, work, path, err));
+    return (*s)->kind == KVM_SUITE_CALIBRATION
+               ? KVM_OK
+               : kvm_fail(err, KVM_USAGE, "%.*s is not a calibration suite",
+                          KVM_STR_ARG(path));
+}
+
 static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
                              kvm_str path, kvm_encoder *e, int32_t bos,
                              ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
 {
     kvm_suite *s;
-    TRY(kvm_suite_read(&s, work, path, err));
-    if (s->kind != KVM_SUITE_CALIBRATION)
-        return kvm_fail(err, KVM_USAGE, "%.*s is not a calibration suite",
-                        KVM_STR_ARG(path));
+    TRY(open_suite(&s, work, path, err));
     if (sequences > s->count) sequences = s->count;
     TRY(start(c, keep, sequences, tokens, err));
     for (ptrdiff_t i = 0; i < s->count && c->sequences < sequences; i++) {
@@ -69,6 +82,12 @@ static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *wor
     return KVM_OK;
 }
 
+static kvm_status open_text(kvm_str *text, kvm_arena *work, kvm_str path, kvm_err *err)
+{
+    TRY(kvm_file_read(text, work, path, TEXT_MAX_BYTES, err));
+    return kvm_utf8_require(*text, path, err);
+}
+
 static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work,
                             kvm_str path, kvm_encoder *e, int32_t bos,
                             ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
@@ -76,7 +95,7 @@ static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work
     kvm_str text;
     int32_t *ids;
     ptrdiff_t n;
-    TRY(kvm_file_read(&text, work, path, TEXT_MAX_BYTES, err));
+    TRY(open_text(&text, work, path, err));
     TRY(kvm_encode(e, text, NULL, work, &ids, &n, err));
     const ptrdiff_t each = tokens - (bos >= 0), whole = (n + each - 1) / each;
     if (sequences > whole) sequences = whole;
@@ -86,6 +105,69 @@ static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work
         if (take + (bos >= 0) >= SHORTEST) add(c, bos, ids + s * each, take);
     }
     return KVM_OK;
+}
+
+/* The sequences of a suite among its first `wanted` items that are long enough. */
+static kvm_status count_suite(ptrdiff_t *found, kvm_arena *work, kvm_str path,
+                              kvm_encoder *e, int32_t bos, ptrdiff_t wanted,
+                              ptrdiff_t tokens, kvm_err *err)
+{
+    kvm_suite *s;
+    (void)bos, (void)tokens;
+    TRY(open_suite(&s, work, path, err));
+    for (ptrdiff_t i = 0; i < s->count && *found < wanted; i++) {
+        kvm_arena each = *work;
+        int32_t *ids;
+        ptrdiff_t n;
+        TRY(kvm_encode(e, s->items[i].prefix, NULL, &each, &ids, &n, err));
+        *found += n >= SHORTEST;
+    }
+    return KVM_OK;
+}
+
+/* The windows of a text, from as much of its front as holds all that are wanted: a part
+ * is doubled until it has one more, since its last tokens may be cut. */
+static kvm_status count_text(ptrdiff_t *found, kvm_arena *work, kvm_str path,
+                             kvm_encoder *e, int32_t bos, ptrdiff_t wanted,
+                             ptrdiff_t tokens, kvm_err *err)
+{
+    enum { BYTES_A_TOKEN = 6 };
+    kvm_str text;
+    const ptrdiff_t each = tokens - (bos >= 0);
+    TRY(open_text(&text, work, path, err));
+    if (wanted > text.len) wanted = text.len; /* a token has a byte */
+    ptrdiff_t part = text.len;
+    if (wanted < part / BYTES_A_TOKEN / each)
+        part = (wanted + 1) * each * BYTES_A_TOKEN;
+    for (;; part = part < text.len / 2 ? 2 * part : text.len) {
+        kvm_arena here = *work;
+        int32_t *ids;
+        ptrdiff_t n, end = part;
+        while (end < text.len && (text.at[end] & 0xC0) == 0x80) end++;
+        TRY(kvm_encode(e, kvm_str_slice(text, 0, end), NULL, &here, &ids, &n, err));
+        const ptrdiff_t whole = n / each, rest = n % each + (bos >= 0);
+        *found = whole + (n % each > 0 && rest >= SHORTEST);
+        if (*found > wanted) *found = wanted;
+        if (whole > wanted || end == text.len) return KVM_OK;
+    }
+}
+
+kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path, const kvm_tokenizer *t,
+                                 ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
+{
+    kvm_arena work = {0};
+    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    kvm_encoder *e;
+    int32_t bos;
+    *found = 0;
+    kvm_status s = kvm_encoder_new(&e, &work, t, err);
+    if (!s) s = kvm_text_begin(&bos, e, t, work, err);
+    if (!s)
+        s = (kvm_str_ends(path, KVM_STR(".yaml")) ? count_suite : count_text)(
+            found, &work, path, e, bos, sequences, tokens, err);
+    kvm_arena_free(&work);
+    if (!s && *found == 0) s = nothing(path, err);
+    return s;
 }
 
 kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str path,
@@ -102,9 +184,7 @@ kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str pat
         s = (kvm_str_ends(path, KVM_STR(".yaml")) ? read_suite : read_text)(
             c, keep, &work, path, e, bos, sequences, tokens, err);
     kvm_arena_free(&work);
-    if (!s && c->sequences == 0)
-        s = kvm_fail(err, KVM_USAGE, "%.*s: no sequence of at least %d tokens",
-                     KVM_STR_ARG(path), SHORTEST);
+    if (!s && c->sequences == 0) s = nothing(path, err);
     return s;
 }
 

@@ -22,11 +22,17 @@ typedef struct kvm_calibration {
 KVM_MUST kvm_status kvm_text_begin(int32_t *bos, kvm_encoder *e, const kvm_tokenizer *t,
                                    kvm_arena scratch, kvm_err *err);
 /* kvm_calibration_read - at most `sequences` of at most `tokens` ids each; sequences of
- * fewer than 2 tokens are left out. KVM_USAGE when nothing is left. */
+ * fewer than 2 tokens are left out. KVM_USAGE when nothing is left; KVM_FORMAT when a
+ * plain text is no UTF-8, with the place of the first byte that is none. */
 KVM_MUST kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep,
                                          kvm_str path, const kvm_tokenizer *t,
                                          ptrdiff_t sequences, ptrdiff_t tokens,
                                          kvm_err *err);
+/* kvm_calibration_count - how many sequences that would be, before anything is run over
+ * them; fails as reading does. Of a plain text no more is tokenised than tells. */
+KVM_MUST kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path,
+                                          const kvm_tokenizer *t, ptrdiff_t sequences,
+                                          ptrdiff_t tokens, kvm_err *err);
 /* SHA-256 of what the text is made from (card and items, or the file) */
 KVM_MUST kvm_status kvm_calibration_hash(char sha[65], kvm_str path, kvm_arena scratch,
                                          kvm_err *err);

@@ -53,12 +53,13 @@ static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t fi
 static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
 {
     kvm_str name;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"),
-                        &name, err));
+    const kvm_jat at = kvm_json_get(j->params, j->keep, "dtype");
+    TRY(kvm_json_str_or(at, KVM_STR("f32"), &name, err));
     *d = kvm_str_eq(name, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32;
     if (*d == KVM_F32 && !kvm_str_eq(name, KVM_STR("f32")))
-        return kvm_fail(err, KVM_USAGE, "rows are stored as f32 or bf16, not \"%.*s\"",
-                        KVM_STR_ARG(name));
+        return kvm_json_fail(err, KVM_USAGE, at,
+                             "rows are stored as f32 or bf16, not \"%.*s\"",
+                             KVM_STR_ARG(name));
     return KVM_OK;
 }
 
@@ -67,7 +68,12 @@ static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens
 {
     TRY(kvm_job_i64(c->job, "sequences", 0, 2, INT32_MAX, sequences, err));
     TRY(kvm_job_i64(c->job, "tokens", 0, 2, INT32_MAX, tokens, err));
-    return kvm_job_i64(c->job, "stride", 1, 1, INT32_MAX, &c->stride, err);
+    TRY(kvm_job_i64(c->job, "stride", 1, 1, INT32_MAX, &c->stride, err));
+    if (c->stride < *tokens) return KVM_OK;
+    /* only first tokens would be left, which see nothing before them */
+    return kvm_json_fail(
+        err, KVM_RANGE, kvm_json_get(c->job->params, c->job->keep, "stride"),
+        "is %td, must be less than a sequence's tokens (%td)", c->stride, *tokens);
 }
 
 static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)

@@ -73,8 +73,8 @@ static kvm_status number_or_auto(kvm_job *j, const char *key, double *out, bool 
     kvm_str word;
     TRY(kvm_json_str_or(at, KVM_STR("auto"), &word, err));
     if (!kvm_str_eq(word, KVM_STR("auto")))
-        return kvm_fail(err, KVM_USAGE, "%s is a number or auto, not \"%.*s\"", key,
-                        KVM_STR_ARG(word));
+        return kvm_json_fail(err, KVM_USAGE, at, "is a number or auto, not \"%.*s\"",
+                             KVM_STR_ARG(word));
     return KVM_OK;
 }
 
@@ -88,18 +88,23 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     TRY(kvm_job_f64(j, "k_slack", 0.005, 0, 1, &f->choice.k_slack, err));
     TRY(kvm_job_i64(j, "k_most", 4096, 1, 4096, &f->choice.k_most, err));
     const kvm_jat absolute = kvm_json_get(j->params, j->keep, "lambda_absolute");
+    const kvm_jat lambda = kvm_json_get(j->params, j->keep, "lambda");
+    const kvm_jat at_k = kvm_json_get(j->params, j->keep, "k");
     if (kvm_json_has(absolute)) {
         TRY(kvm_json_f64(absolute, &f->choice.lambda.value, err));
         f->choice.lambda.absolute = true;
         if (lambda_given)
-            return kvm_fail(err, KVM_USAGE, "give lambda or lambda_absolute, not both");
+            return kvm_json_fail(err, KVM_USAGE, absolute,
+                                 "give lambda or lambda_absolute, not both");
         lambda_given = true;
     }
     if (lambda_given && !(f->choice.lambda.value >= 0))
-        return kvm_fail(err, KVM_RANGE, "lambda is %g, must be 0 or more",
-                        f->choice.lambda.value);
+        return kvm_json_fail(err, KVM_RANGE,
+                             f->choice.lambda.absolute ? absolute : lambda,
+                             "is %g, must be 0 or more", f->choice.lambda.value);
     if (k_given && (k < 1 || k != floor(k) || k > 4096))
-        return kvm_fail(err, KVM_RANGE, "k is %g, must be a whole number of layers", k);
+        return kvm_json_fail(err, KVM_RANGE, at_k,
+                             "is %g, must be a whole number of layers", k);
     f->choice.k = k_given ? (ptrdiff_t)k : 0;
     f->choice.lambda_given = lambda_given;
     return KVM_OK;
@@ -109,12 +114,12 @@ static kvm_status one_of(kvm_job *j, const char *key, const char *first,
                          const char *second, bool *is_second, kvm_err *err)
 {
     kvm_str word;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, key), kvm_str_of(first), &word,
-                        err));
+    const kvm_jat at = kvm_json_get(j->params, j->keep, key);
+    TRY(kvm_json_str_or(at, kvm_str_of(first), &word, err));
     *is_second = kvm_str_eq(word, kvm_str_of(second));
     if (!*is_second && !kvm_str_eq(word, kvm_str_of(first)))
-        return kvm_fail(err, KVM_USAGE, "%s is %s or %s, not \"%.*s\"", key, first,
-                        second, KVM_STR_ARG(word));
+        return kvm_json_fail(err, KVM_USAGE, at, "is %s or %s, not \"%.*s\"", first,
+                             second, KVM_STR_ARG(word));
     return KVM_OK;
 }
 
@@ -128,8 +133,9 @@ static kvm_status read_gates(fit *f, kvm_err *err)
     for (void *it = NULL; kvm_json_next(at, &it, &name, &value);) {
         kvm_gate *g = kvm_gate_find(f->gates, name);
         if (!g)
-            return kvm_fail(err, KVM_USAGE, "%s: there is no gate \"%.*s\"", at.file,
-                            KVM_STR_ARG(name));
+            return kvm_json_fail(err, KVM_USAGE,
+                                 kvm_json_get(at, f->job->keep, name.at),
+                                 "there is no gate of this name");
         TRY(kvm_json_f64(kvm_json_get(at, f->job->keep, name.at), &g->threshold, err));
     }
     return KVM_OK;
@@ -145,12 +151,12 @@ static kvm_status read_params(fit *f, kvm_err *err)
     TRY(one_of(j, "heads", "all", "matched", &f->head_matched, err));
     TRY(one_of(j, "dtype", "f32", "bf16", &bf16, err));
     f->dtype = bf16 ? KVM_BF16 : KVM_F32;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "keys"), KVM_STR("content"),
-                        &keys, err));
+    const kvm_jat at = kvm_json_get(j->params, j->keep, "keys");
+    TRY(kvm_json_str_or(at, KVM_STR("content"), &keys, err));
     if (kvm_key_space_of_name(keys, &f->keys))
-        return kvm_fail(err, KVM_USAGE,
-                        "keys is content, rotated or content-norerotate, not \"%.*s\"",
-                        KVM_STR_ARG(keys));
+        return kvm_json_fail(err, KVM_USAGE, at,
+                             "is content, rotated or content-norerotate, not \"%.*s\"",
+                             KVM_STR_ARG(keys));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "allow_wide"), false,
                          &f->allow_wide, err));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "sweep"), true, &f->sweep,

@@ -11,8 +11,7 @@
 #include <string.h>
 
 #include "jobs/ablations.h"
-#include "jobs/calibration.h"
-#include "jobs/spec.h"
+#include "jobs/spec_internal.h"
 #include "jobs/suite.h"
 
 enum { MAX_NODES = 128, MAX_INPUTS = 96 };
@@ -30,6 +29,7 @@ typedef struct builder {
     side source, target;
     char text_sha[65];
     bool reversed;
+    bool attention; /* a suite measures attention outputs */
     ptrdiff_t capture[2], gram, cross, fit, mlp, report; /* node indices; -1: none */
     kvm_err *err;
 } builder;
@@ -120,8 +120,8 @@ static kvm_str label(builder *b, const char *what, kvm_str name)
 static json_t *calibration(const builder *b)
 {
     json_t *c = section(b, "calibration");
-    set(c, "sequences", json_integer(300));
-    set(c, "tokens", json_integer(512));
+    set(c, "sequences", json_integer(KVM_SEQUENCES));
+    set(c, "tokens", json_integer(KVM_TOKENS));
     set(c, "stride", json_integer(1));
     set(c, "held_out", json_real(0.2));
     return c;
@@ -135,12 +135,10 @@ static kvm_status fits(builder *b, kvm_jat at)
     TRY(kvm_json_i64_or(at, 0, &v, b->err));
     for (int i = 0; i < 2; i++)
         if (v > sides[i]->info->context)
-            return kvm_fail(b->err, KVM_RANGE,
-                            "%s:%d: %s is %lld tokens, and the context of %.*s holds "
-                            "%lld",
-                            at.file, at.line, at.path, (long long)v,
-                            KVM_STR_ARG(sides[i]->info->name),
-                            (long long)sides[i]->info->context);
+            return kvm_json_fail(b->err, KVM_RANGE, at,
+                                 "is %lld tokens, and the context of %.*s holds %lld",
+                                 (long long)v, KVM_STR_ARG(sides[i]->info->name),
+                                 (long long)sides[i]->info->context);
     return KVM_OK;
 }
 
@@ -220,36 +218,50 @@ static kvm_status listed_once(builder *b, kvm_jat list, ptrdiff_t n)
         for (ptrdiff_t k = 0; k < i; k++) {
             const kvm_jat at = kvm_json_item(list, b->keep, i);
             if (json_equal(at.v, kvm_json_item(list, b->keep, k).v))
-                return kvm_fail(b->err, KVM_FORMAT,
-                                "%s:%d: %s: \"%s\" stands in the list twice", at.file,
-                                at.line, at.path, json_string_value(at.v));
+                return kvm_json_fail(b->err, KVM_FORMAT, at,
+                                     "\"%s\" stands in the list twice",
+                                     json_string_value(at.v));
         }
     return KVM_OK;
 }
 
-/* an integer of the spec, when it is given: at least so much and an int32 */
-static kvm_status least(builder *b, kvm_jat at, int64_t lowest)
+/* the suite that the spec names at this place */
+static kvm_status suite_of(builder *b, kvm_jat at, kvm_str *path, kvm_suite **out)
 {
-    int64_t v;
-    TRY(kvm_json_i64_or(at, lowest, &v, b->err));
-    if (v >= lowest && v <= INT32_MAX) return KVM_OK;
-    return kvm_fail(b->err, KVM_RANGE, "%s:%d: %s is %lld, must lie in %lld..%d",
-                    at.file, at.line, at.path, (long long)v, (long long)lowest,
-                    INT32_MAX);
+    kvm_str name;
+    TRY(kvm_json_str(at, &name, b->err));
+    kvm_status s = kvm_suite_find(path, b->keep, b->spec->dir, name, b->err);
+    if (!s) s = kvm_suite_read(out, b->keep, *path, b->err);
+    if (s) return kvm_json_prefix(b->err, s, at);
+    if ((*out)->kind != KVM_SUITE_CALIBRATION) return KVM_OK;
+    return kvm_json_fail(b->err, KVM_USAGE, at,
+                         "suite \"%.*s\" is for calibration, not for scoring",
+                         KVM_STR_ARG(name));
 }
 
-static kvm_status suite_of(builder *b, kvm_str name, kvm_str *path, kvm_suite **s)
+/* A spec that asks for more items than are scored would be answered with fewer. */
+static kvm_status enough_items(builder *b, const kvm_suite *s)
 {
-    TRY(kvm_suite_find(path, b->keep, b->spec->dir, name, b->err));
-    return kvm_suite_read(s, b->keep, *path, b->err);
+    const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
+    const kvm_jat at = kvm_json_get(evaluate, b->keep, "attention_items");
+    int64_t wanted, items;
+    TRY(kvm_json_i64_or(at, 0, &wanted, b->err));
+    TRY(kvm_json_i64_or(kvm_json_get(evaluate, b->keep, "items"), 0, &items, b->err));
+    if (items <= 0 || items > s->count) items = s->count;
+    if (wanted <= items) return KVM_OK;
+    return kvm_json_fail(b->err, KVM_RANGE, at,
+                         "is %lld, and %lld items of suite %.*s are scored",
+                         (long long)wanted, (long long)items, KVM_STR_ARG(s->name));
 }
 
-static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention,
+static kvm_status evaluate_params(builder *b, kvm_jat suite, bool attention,
                                   json_t **out, kvm_str *name)
 {
     kvm_str path;
     kvm_suite *s;
     TRY(suite_of(b, suite, &path, &s));
+    attention = attention && s->kind == KVM_SUITE_PERPLEXITY;
+    if (attention) TRY(enough_items(b, s));
     json_t *given = section(b, "evaluate"), *c = calibration(b), *p = json_object();
     put_models(b, p);
     put_text(b, p);
@@ -259,10 +271,11 @@ static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention,
     json_object_set_new(p, "suite_path", str_json(path));
     if (json_object_get(given, "items"))
         json_object_set(p, "items", json_object_get(given, "items"));
-    if (attention && s->kind == KVM_SUITE_PERPLEXITY) {
+    if (attention) {
         set(given, "attention_items", json_integer(8));
-        json_object_set(p, "attention_items",
-                        json_object_get(given, "attention_items"));
+        json_t *items = json_object_get(given, "attention_items");
+        json_object_set(p, "attention_items", items);
+        b->attention |= json_integer_value(items) > 0;
     }
     json_decref(given);
     json_decref(c);
@@ -271,7 +284,7 @@ static kvm_status evaluate_params(builder *b, kvm_str suite, bool attention,
     return KVM_OK;
 }
 
-static kvm_status add_suite(builder *b, kvm_str suite, ptrdiff_t i)
+static kvm_status add_suite(builder *b, kvm_jat suite, ptrdiff_t i)
 {
     json_t *p;
     kvm_str name;
@@ -298,7 +311,7 @@ static kvm_status ablated_fit(builder *b, const kvm_ablation *a, ptrdiff_t *node
     return add_fit(b, fit, kvm_str_fmt(b->keep, "fit %s", a->name), node);
 }
 
-static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_str suite)
+static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_jat suite)
 {
     json_t *p;
     kvm_str name;
@@ -316,14 +329,13 @@ static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_str suite)
     return add_input(b, b->report, input.at, node, "items");
 }
 
-static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_str first_suite)
+static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_jat first_suite)
 {
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
     if (!kvm_json_has(list)) return KVM_OK;
-    kvm_str suite;
     ptrdiff_t n;
-    TRY(kvm_json_str_or(kvm_json_get(evaluate, b->keep, "ablation_suite"), first_suite,
-                        &suite, b->err));
+    kvm_jat suite = kvm_json_get(evaluate, b->keep, "ablation_suite");
+    if (!kvm_json_has(suite)) suite = first_suite;
     TRY(kvm_json_array(list, &n, b->err));
     TRY(listed_once(b, list, n));
     if (n) TRY(add_ablation(b, &complete, suite));
@@ -344,24 +356,14 @@ static kvm_status add_evaluations(builder *b)
     const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "suites");
     ptrdiff_t n;
-    kvm_str first = {0};
     TRY(kvm_json_array(list, &n, b->err));
     if (n == 0)
-        return kvm_fail(
-            b->err, KVM_FORMAT,
-            "%s:%d: evaluate.suites names none: name one, or leave evaluate "
-            "out",
-            list.file, list.line);
+        return kvm_json_fail(b->err, KVM_FORMAT, list,
+                             "names none: name one, or leave evaluate out");
     TRY(listed_once(b, list, n));
-    TRY(least(b, kvm_json_get(evaluate, b->keep, "items"), 0));
-    TRY(least(b, kvm_json_get(evaluate, b->keep, "attention_items"), 0));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        kvm_str name;
-        TRY(kvm_json_str(kvm_json_item(list, b->keep, i), &name, b->err));
-        if (i == 0) first = name;
-        TRY(add_suite(b, name, i));
-    }
-    return add_ablations(b, evaluate, first);
+    for (ptrdiff_t i = 0; i < n; i++)
+        TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
+    return add_ablations(b, evaluate, kvm_json_item(list, b->keep, 0));
 }
 
 static kvm_status add_timing(builder *b)
@@ -440,24 +442,6 @@ static void move_report_last(builder *b)
             g->nodes[i].inputs[k].node--;
 }
 
-/* Every node's parameters read as its run() will read them. The message names the job;
- * values come from the spec. */
-static kvm_status check_nodes(builder *b)
-{
-    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
-        const kvm_node *n = &b->graph->nodes[i];
-        const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
-        kvm_job j = {.keep = b->keep,
-                     .params = {.v = n->params, .file = b->spec->file.at, .path = ""}};
-        kvm_status s = kvm_schema_check(j.params, kind->params, *b->keep, b->err);
-        if (!s && kind->check) s = kind->check(&j, b->err);
-        if (s)
-            return kvm_err_prefix(b->err, s, "%.*s: %.*s", KVM_STR_ARG(b->spec->file),
-                                  KVM_STR_ARG(n->label));
-    }
-    return KVM_OK;
-}
-
 static kvm_status build(builder *b, kvm_str reverse)
 {
     json_t *p;
@@ -473,8 +457,13 @@ static kvm_status build(builder *b, kvm_str reverse)
     TRY(add_report_inputs(b));
     TRY(add_evaluations(b));
     TRY(add_timing(b));
+    if (!b->attention)
+        b->graph->warning =
+            KVM_STR("no suite of the kind perplexity with attention_items above 0: the "
+                    "gate attention_cosine will not be measured, and without it the "
+                    "report decides nothing");
     move_report_last(b);
-    return check_nodes(b);
+    return kvm_spec__check_graph(b->spec, b->graph, b->source.info, b->keep, b->err);
 }
 
 /* ---- both directions ---- */
@@ -516,7 +505,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
     if (differ)
         return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
                               KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
-    TRY(kvm_calibration_hash(sha, s->text_path, *keep, err));
+    TRY(kvm_spec__check_text(s, sha, source.tokenizer, keep, err));
     if (s->both_directions) TRY(reverse_name(s, keep, &reverse, err));
     *n = s->both_directions ? 2 : 1;
     for (ptrdiff_t i = 0; i < *n; i++) {

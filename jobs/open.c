@@ -54,10 +54,11 @@ kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback, int64_t le
                        int64_t most, ptrdiff_t *out, kvm_err *err)
 {
     int64_t v;
-    TRY(kvm_json_i64_or(kvm_json_get(j->params, j->keep, key), fallback, &v, err));
+    const kvm_jat at = kvm_json_get(j->params, j->keep, key);
+    TRY(kvm_json_i64_or(at, fallback, &v, err));
     if (v < least || v > most)
-        return kvm_fail(err, KVM_RANGE, "%s is %lld, must lie in %lld..%lld", key,
-                        (long long)v, (long long)least, (long long)most);
+        return kvm_json_fail(err, KVM_RANGE, at, "is %lld, must lie in %lld..%lld",
+                             (long long)v, (long long)least, (long long)most);
     *out = (ptrdiff_t)v;
     return KVM_OK;
 }
@@ -66,10 +67,11 @@ kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback, double leas
                        double most, double *out, kvm_err *err)
 {
     double v;
-    TRY(kvm_json_f64_or(kvm_json_get(j->params, j->keep, key), fallback, &v, err));
+    const kvm_jat at = kvm_json_get(j->params, j->keep, key);
+    TRY(kvm_json_f64_or(at, fallback, &v, err));
     if (!(v >= least && v <= most))
-        return kvm_fail(err, KVM_RANGE, "%s is %g, must lie in %g..%g", key, v, least,
-                        most);
+        return kvm_json_fail(err, KVM_RANGE, at, "is %g, must lie in %g..%g", v, least,
+                             most);
     *out = v;
     return KVM_OK;
 }

@@ -21,7 +21,7 @@ KVM_MUST kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path,
 /* an input that must be there */
 KVM_MUST kvm_status kvm_job_need_input(kvm_job *j, const char *name,
                                        const kvm_job_input **in, kvm_err *err);
-/* numbers of the parameters, in [least, most] */
+/* numbers of the parameters, in [least, most]; KVM_RANGE names the place */
 KVM_MUST kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback,
                                 int64_t least, int64_t most, ptrdiff_t *out,
                                 kvm_err *err);

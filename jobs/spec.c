@@ -82,15 +82,13 @@ static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at
 {
     kvm_str given;
     TRY(kvm_json_str(at, &given, err));
-    if (given.len == 0)
-        return kvm_fail(err, KVM_FORMAT, "%s:%d: %s is empty", at.file, at.line,
-                        at.path);
+    if (given.len == 0) return kvm_json_fail(err, KVM_FORMAT, at, "is empty");
     *out = given.at[0] == '/' ? kvm_str_copy(keep, given)
                               : kvm_path_join(keep, dir, given);
     if (!out->at) return kvm_nomem(err, keep);
     if (!kvm_path_exists(*out))
-        return kvm_fail(err, KVM_NOTFOUND, "%s:%d: %s: there is no %.*s", at.file,
-                        at.line, at.path, KVM_STR_ARG(*out));
+        return kvm_json_fail(err, KVM_NOTFOUND, at, "there is no %.*s",
+                             KVM_STR_ARG(*out));
     return KVM_OK;
 }
 
@@ -103,10 +101,10 @@ static kvm_status check_name(kvm_str name, kvm_jat at, kvm_err *err)
                 (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
     }
     return good ? KVM_OK
-                : kvm_fail(err, KVM_FORMAT,
-                           "%s:%d: %s \"%.*s\" must be 1..100 letters, digits, '-', "
-                           "'_' or '.', and not begin with '.'",
-                           at.file, at.line, at.path, KVM_STR_ARG(name));
+                : kvm_json_fail(err, KVM_FORMAT, at,
+                                "\"%.*s\" must be 1..100 letters, digits, '-', '_' or "
+                                "'.', and not begin with '.'",
+                                KVM_STR_ARG(name));
 }
 
 /* Reports are files of these names: the other direction must not overwrite this one. */
@@ -117,10 +115,9 @@ static kvm_status check_reverse(const kvm_spec *s, kvm_jat at, kvm_err *err)
     TRY(kvm_json_str(at, &reverse, err));
     TRY(check_name(reverse, at, err));
     return kvm_str_eq(reverse, s->name)
-               ? kvm_fail(err, KVM_FORMAT,
-                          "%s:%d: reverse_name is the name of the pair itself: both "
-                          "directions need one of their own",
-                          at.file, at.line)
+               ? kvm_json_fail(err, KVM_FORMAT, at,
+                               "is the name of the pair itself: both directions need "
+                               "one of their own")
                : KVM_OK;
 }
 
@@ -140,15 +137,17 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
                 err));
     TRY(kvm_json_bool_or(kvm_json_get(s->root, keep, "both_directions"), false,
                          &s->both_directions, err));
-    TRY(kvm_json_i64_or(kvm_json_get(s->root, keep, "seed"), 1, &s->seed, err));
+    const kvm_jat seed = kvm_json_get(s->root, keep, "seed");
+    TRY(kvm_json_i64_or(seed, 1, &s->seed, err));
     if (s->seed < 0)
-        return kvm_fail(err, KVM_RANGE, "%.*s: seed must be 0 or more",
-                        KVM_STR_ARG(path));
+        return kvm_json_fail(err, KVM_RANGE, seed, "is %lld, must be 0 or more",
+                             (long long)s->seed);
     kvm_str text;
     const kvm_jat calibration = kvm_json_get(s->root, keep, "calibration");
     const kvm_jat at = kvm_json_get(calibration, keep, "text");
     TRY(kvm_json_str(at, &text, err));
     if (kvm_str_find(text, KVM_STR(".")) < 0 && kvm_str_find(text, KVM_STR("/")) < 0)
-        return kvm_suite_find(&s->text_path, keep, s->dir, text, err);
+        return kvm_json_prefix(
+            err, kvm_suite_find(&s->text_path, keep, s->dir, text, err), at);
     return resolve(&s->text_path, keep, s->dir, at, err);
 }

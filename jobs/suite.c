@@ -290,23 +290,43 @@ kvm_status kvm_suites_dir(kvm_str *dir, kvm_arena *keep, kvm_err *err)
     return KVM_OK;
 }
 
-/* "needle, prose, …": the cards of a folder, for the message of a suite that is not
- * there */
-static kvm_str list_cards(kvm_arena *keep, kvm_str dir)
+/* The names of a folder's cards. */
+static ptrdiff_t list_cards(kvm_str *names, ptrdiff_t most, kvm_arena *keep,
+                            kvm_str dir)
 {
-    kvm_text names = {0};
+    ptrdiff_t n = 0;
     DIR *d = opendir(dir.at);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        kvm_str name = kvm_str_of(e->d_name);
+    for (struct dirent *e; d && n < most && (e = readdir(d));) {
+        const kvm_str name = kvm_str_of(e->d_name);
         if (!kvm_str_ends(name, KVM_STR(".yaml"))) continue;
-        kvm_text_addf(&names, "%s%.*s", names.len ? ", " : "", (int)name.len - 5,
-                      name.at);
+        names[n] = kvm_str_copy(keep, kvm_str_slice(name, 0, name.len - 5));
+        n += names[n].at != NULL;
     }
     if (d) closedir(d);
-    kvm_str list =
-        kvm_str_copy(keep, names.len ? kvm_text_str(&names) : KVM_STR("none"));
-    kvm_text_free(&names);
-    return list;
+    return n;
+}
+
+static kvm_status unknown_suite(kvm_str name, kvm_str dir, kvm_arena *keep,
+                                kvm_err *err)
+{
+    enum { MOST = 200 };
+    kvm_str names[MOST], list = KVM_STR("none");
+    const ptrdiff_t n = list_cards(names, MOST, keep, dir);
+    const ptrdiff_t near = kvm_str_nearest(name, names, n);
+    if (near >= 0)
+        return kvm_fail(err, KVM_NOTFOUND,
+                        "unknown suite \"%.*s\"; did you mean \"%.*s\"? (a file is "
+                        "named by a path to its .yaml)",
+                        KVM_STR_ARG(name), KVM_STR_ARG(names[near]));
+    for (ptrdiff_t i = 0; i < n && list.at; i++)
+        list = i ? kvm_str_fmt(keep, "%.*s, %.*s", KVM_STR_ARG(list),
+                               KVM_STR_ARG(names[i]))
+                 : names[i];
+    if (!list.at) return kvm_nomem(err, keep);
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
+        KVM_STR_ARG(name), KVM_STR_ARG(dir), KVM_STR_ARG(list));
 }
 
 kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str name,
@@ -322,13 +342,7 @@ kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str n
     kvm_str found =
         kvm_str_fmt(keep, "%.*s/%.*s.yaml", KVM_STR_ARG(bundled), KVM_STR_ARG(name));
     if (!found.at) return kvm_nomem(err, keep);
-    if (!kvm_path_exists(found)) {
-        kvm_str known = list_cards(keep, bundled);
-        return kvm_fail(
-            err, KVM_NOTFOUND,
-            "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
-            KVM_STR_ARG(name), KVM_STR_ARG(bundled), KVM_STR_ARG(known));
-    }
+    if (!kvm_path_exists(found)) return unknown_suite(name, bundled, keep, err);
     *path = found;
     return KVM_OK;
 }

@@ -54,7 +54,7 @@ KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
  * ./jobs/suites. */
 KVM_MUST kvm_status kvm_suites_dir(kvm_str *dir, kvm_arena *keep, kvm_err *err);
 /* kvm_suite_find - a name becomes the path of a bundled card; a path with a slash or .yaml
- * stays, relative to `dir`. KVM_NOTFOUND lists the names there are. */
+ * stays, relative to `dir`. KVM_NOTFOUND names the nearest, or all there are. */
 KVM_MUST kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir,
                                    kvm_str name, kvm_err *err);
 

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "models/unicode.h"
 
 enum { INPUT_MAX_BYTES = 1 << 30 };
 
@@ -73,11 +74,7 @@ kvm_status kvm_import_read(kvm_import *im, kvm_str path, kvm_str *text, kvm_err 
             "%.*s is packed; unpack it first (bunzip2 -k, gunzip -k, unzip)",
             KVM_STR_ARG(path));
     TRY(kvm_file_read(text, im->keep, path, INPUT_MAX_BYTES, err));
-    json_t *probe = json_stringn(text->at, (size_t)text->len);
-    if (!probe)
-        return kvm_fail(err, KVM_FORMAT, "%.*s is not UTF-8 text", KVM_STR_ARG(path));
-    json_decref(probe);
-    return KVM_OK;
+    return kvm_utf8_require(*text, path, err);
 }
 
 kvm_status kvm_import_jsonl(kvm_import *im,

@@ -76,12 +76,15 @@ static kvm_status read_lengths(timing *t, kvm_err *err)
     }
     TRY(kvm_json_array(list, &t->length_count, err));
     if (t->length_count < 1 || t->length_count > MAX_LENGTHS)
-        return kvm_fail(err, KVM_RANGE, "lengths must name 1..%d prefix lengths",
-                        MAX_LENGTHS);
+        return kvm_json_fail(err, KVM_RANGE, list, "must name 1..%d prefix lengths",
+                             MAX_LENGTHS);
     for (ptrdiff_t i = 0; i < t->length_count; i++) {
-        TRY(kvm_json_i64(kvm_json_item(list, j->keep, i), &t->lengths[i], err));
+        const kvm_jat at = kvm_json_item(list, j->keep, i);
+        TRY(kvm_json_i64(at, &t->lengths[i], err));
         if (t->lengths[i] < 1 || (i && t->lengths[i] <= t->lengths[i - 1]))
-            return kvm_fail(err, KVM_RANGE, "lengths must be positive and ascend");
+            return kvm_json_fail(err, KVM_RANGE, at,
+                                 "is %lld: lengths must be positive and ascend",
+                                 (long long)t->lengths[i]);
     }
     return KVM_OK;
 }

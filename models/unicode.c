@@ -230,6 +230,18 @@ ptrdiff_t kvm_utf8_valid(kvm_str s)
     return i;
 }
 
+kvm_status kvm_utf8_require(kvm_str text, kvm_str file, kvm_err *err)
+{
+    const ptrdiff_t good = kvm_utf8_valid(text);
+    if (good == text.len) return KVM_OK;
+    ptrdiff_t line = 1;
+    for (ptrdiff_t i = 0; i < good; i++) line += text.at[i] == '\n';
+    return kvm_fail(err, KVM_FORMAT,
+                    "%.*s:%td: byte %td (0x%02x) is not UTF-8: convert the text, with "
+                    "iconv say, or cut the damage out",
+                    KVM_STR_ARG(file), line, good, (unsigned char)text.at[good]);
+}
+
 ptrdiff_t kvm_utf8_lossy(char *out, kvm_str s)
 {
     const unsigned char *p = (const unsigned char *)s.at;

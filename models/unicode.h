@@ -65,6 +65,11 @@ int kvm_utf8_put(char out[4], uint32_t c);
 /* kvm_utf8_valid - bytes from the front that are valid UTF-8; s.len when all are. */
 ptrdiff_t kvm_utf8_valid(kvm_str s);
 
+/* kvm_utf8_require - KVM_FORMAT with line and byte of the first that is not UTF-8: text
+ * that people chose, of another encoding or another file than was meant, must not be read
+ * as replacement characters. */
+KVM_MUST kvm_status kvm_utf8_require(kvm_str text, kvm_str file, kvm_err *err);
+
 /* kvm_utf8_lossy - s with each maximal ill-formed part as U+FFFD (the WHATWG and Unicode
  * practice that Rust and Python follow). out holds 3 * s.len bytes; returns the length. */
 ptrdiff_t kvm_utf8_lossy(char *out, kvm_str s);

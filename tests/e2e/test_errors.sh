@@ -50,4 +50,30 @@ refuses 2 '--threads: "many"' "a bad number of an option names the option" \
 refuses 4 'KVMILL_BACKEND: backend "gpu"' "so does an unknown backend" \
     env KVMILL_BACKEND=gpu "$kvmill" plan tests/zoo/pair.yaml
 
+# --- a spec is refused by its line, when it is planned and when it is run
+spec() { # spec FILE LINE... - the example pair, and these lines from the fourth on
+    local file=$work/$1
+    shift
+    printf '%s\n' "name: a-b" "source: $PWD/tests/zoo/small" \
+        "target: $PWD/tests/zoo/large" "$@" >"$file"
+}
+spec suite.yaml 'calibration: {text: calibration}' 'evaluate: {suites: [calibration]}'
+printf 'a text\nof two lines, caf\351\n' >"$work/latin.txt"
+spec latin.yaml 'calibration: {text: latin.txt}'
+spec stride.yaml 'calibration: {text: calibration, tokens: 8, stride: 8}'
+for command in plan run submit; do
+    set -- "$kvmill" $command
+    [ $command = plan ] || set -- "$@" --store "$work/none"
+    refuses 2 'suite.yaml:5: evaluate.suites[0]: ' "$command: a calibration suite to score on" \
+        "$@" "$work/suite.yaml"
+    refuses 2 'latin.yaml:4: calibration.text: |latin.txt:2: byte 24 (0xe9)' \
+        "$command: a text that is no UTF-8" "$@" "$work/latin.yaml"
+    refuses 2 'stride.yaml:4: calibration.stride: is 8' "$command: a stride without end" \
+        "$@" "$work/stride.yaml"
+done
+printf 'text_path: %s\nmodel_path: %s\nsequences: 2\ntokens: 8\nstride: 9\n' \
+    "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
+refuses 2 'capture.yaml:5: stride: is 9' "a step by itself names the line too" \
+    "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
+
 echo "1..$n"

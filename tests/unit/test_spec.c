@@ -36,7 +36,8 @@ static kvm_status read(const char *yaml, kvm_spec *s, kvm_err *err)
     return kvm_spec_read(s, &arena, KVM_STR(DIR "/pair.yaml"), err);
 }
 
-static void refused(const char *yaml, kvm_status status, const char *place, const char *remedy)
+static void refused(const char *yaml, kvm_status status, const char *place,
+                    const char *remedy)
 {
     kvm_spec s;
     kvm_err err;
@@ -51,9 +52,12 @@ static void mistakes_are_named_with_their_line(void **state)
     refused(HEAD "calibratoin: {text: calibration}\n", KVM_FORMAT, ":4", "calibration");
     refused(HEAD CALIBRATION "fit: {lamda: 3}\n", KVM_FORMAT, ":5", "lambda");
     refused(HEAD CALIBRATION "seed: soon\n", KVM_FORMAT, ":5", "integer");
-    refused("name: a b\nsource: x\ntarget: y\n" CALIBRATION, KVM_FORMAT, ":1", "letters");
-    refused("name: a\nsource: nowhere\ntarget: y\n" CALIBRATION, KVM_NOTFOUND, ":2", "nowhere");
-    refused(HEAD "calibration: {text: no-such}\n", KVM_NOTFOUND, "no-such", "calibration");
+    refused("name: a b\nsource: x\ntarget: y\n" CALIBRATION, KVM_FORMAT, ":1",
+            "letters");
+    refused("name: a\nsource: nowhere\ntarget: y\n" CALIBRATION, KVM_NOTFOUND, ":2",
+            "nowhere");
+    refused(HEAD "calibration: {text: no-such}\n", KVM_NOTFOUND, "no-such",
+            "calibration");
     refused(HEAD, KVM_FORMAT, "calibration", "");
     /* a name becomes a file's: it stays in its folder and is not the other direction's */
     refused(HEAD "reverse_name: ../x\n" CALIBRATION, KVM_FORMAT, ":4", "letters");
@@ -66,7 +70,8 @@ static kvm_status build(const char *yaml, kvm_graph g[2], kvm_err *err)
     kvm_compute *c;
     ptrdiff_t n;
     check_ok(read(yaml, &s, err), err);
-    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, err), err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, err),
+             err);
     return kvm_spec_graphs(&s, &arena, c, g, &n, err);
 }
 
@@ -89,9 +94,9 @@ static void calibration_fits_the_context(void **state)
     (void)state;
     kvm_graph g[2];
     kvm_err err;
-    check_status(KVM_RANGE,
-                 build(HEAD "calibration: {text: calibration, tokens: 50000}\n", g, &err),
-                 &err);
+    check_status(
+        KVM_RANGE,
+        build(HEAD "calibration: {text: calibration, tokens: 50000}\n", g, &err), &err);
     check_contains(err.msg, ":4: calibration.tokens");
 }
 
@@ -100,8 +105,56 @@ static void a_text_that_never_ends_is_refused(void **state)
     (void)state;
     kvm_graph g[2];
     kvm_err err;
-    check_status(KVM_USAGE, build(HEAD "calibration: {text: /dev/zero}\n", g, &err), &err);
+    check_status(KVM_USAGE, build(HEAD "calibration: {text: /dev/zero}\n", g, &err),
+                 &err);
     check_contains(err.msg, "/dev/zero");
+}
+
+/* what the capture would only find when it has begun */
+static void calibration_is_checked_before_anything_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *section, *part;
+        kvm_status status;
+    } bad[] = {
+        {"{text: calibration, tokens: 16, stride: 16}", ":5: calibration.stride: is 16",
+         KVM_RANGE},
+        {"{text: calibration, sequences: 5000}",
+         ":5: calibration.sequences: is 5000, and the text gives 360", KVM_RANGE},
+        {"{text: few.txt, sequences: 9, tokens: 8}",
+         ":5: calibration.sequences: is 9, and the text gives 4", KVM_RANGE},
+        {"{text: few.txt}", ":5: calibration.text: gives one sequence", KVM_RANGE},
+        {"{text: prose}", ":5: calibration.text: ", KVM_USAGE},
+        {"{text: calibratio}", ":5: calibration.text: unknown suite", KVM_NOTFOUND},
+        {"{text: latin.txt}", "latin.txt:2: byte 9 (0xe9) is not UTF-8", KVM_FORMAT},
+        {"{text: calibration, sequences: 1}", ":5: calibration.sequences", KVM_RANGE},
+        {"{text: calibration, dtype: f8}", ":5: calibration.dtype", KVM_USAGE},
+        {"{text: calibration, held_out: 2}", ":5: calibration.held_out", KVM_RANGE},
+    };
+    check_write(DIR "/few.txt",
+                KVM_STR("one two three four five six seven eight nine ten "
+                        "eleven twelve thirteen fourteen"));
+    check_write(DIR "/latin.txt", KVM_STR("one two\nr\xe9sum\xe9\n"));
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        kvm_spec s;
+        kvm_err err;
+        kvm_compute *c;
+        kvm_graph g[2];
+        ptrdiff_t n;
+        const kvm_str yaml =
+            kvm_str_fmt(&arena, "%s\ncalibration: %s\n", HEAD, bad[i].section);
+        kvm_status st = read(yaml.at, &s, &err);
+        if (!st) {
+            check_ok(
+                kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+                &err);
+            st = kvm_spec_graphs(&s, &arena, c, g, &n, &err);
+        }
+        check_status(bad[i].status, st, &err);
+        check_contains(err.msg, bad[i].part);
+        check_contains(err.msg, "pair.yaml");
+    }
 }
 
 static ptrdiff_t count(const kvm_graph *g, kvm_kind_id kind)
@@ -118,7 +171,8 @@ static ptrdiff_t graphs(const char *yaml, kvm_graph g[2])
     kvm_compute *c;
     ptrdiff_t n;
     check_ok(read(yaml, &s, &err), &err);
-    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err), &err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+             &err);
     check_ok(kvm_spec_graphs(&s, &arena, c, g, &n, &err), &err);
     return n;
 }
@@ -127,9 +181,10 @@ static void every_input_points_backwards(void **state)
 {
     (void)state;
     kvm_graph g[2];
-    assert_int_equal(graphs(HEAD "both_directions: true\n" CALIBRATION
-                                 "mlp: {hidden: 8}\nevaluate: {suites: [prose, needle], "
-                                 "ablations: [k1]}\ntiming: {rounds: 3}\n",
+    assert_int_equal(graphs(HEAD
+                            "both_directions: true\n" CALIBRATION
+                            "mlp: {hidden: 8}\nevaluate: {suites: [prose, needle], "
+                            "ablations: [k1]}\ntiming: {rounds: 3}\n",
                             g),
                      2);
     check_str(g[1].pair, "large-small");
@@ -190,9 +245,11 @@ static void an_unknown_ablation_lists_those_there_are(void **state)
     kvm_compute *c;
     kvm_graph g[2];
     ptrdiff_t n;
-    check_ok(read(HEAD CALIBRATION "evaluate: {suites: [prose], ablations: [kone]}\n", &s, &err),
+    check_ok(read(HEAD CALIBRATION "evaluate: {suites: [prose], ablations: [kone]}\n",
+                  &s, &err),
              &err);
-    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err), &err);
+    check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+             &err);
     check_status(KVM_USAGE, kvm_spec_graphs(&s, &arena, c, g, &n, &err), &err);
     check_contains(err.msg, "rotated");
 }
@@ -204,19 +261,36 @@ static void ranges_are_checked_before_anything_runs(void **state)
     static const struct {
         const char *section, *part;
     } bad[] = {
-        {"fit: {lambda: -1}\n", "lambda"},
-        {"fit: {k: 0}\n", "k is 0"},
-        {"fit: {keys: x}\n", "keys"},
-        {"fit: {gates: {r2: 1}}\n", "no gate"},
-        {"mlp: {hidden: 0}\n", "hidden"},
-        {"timing: {lengths: [64, 64]}\n", "ascend"},
-        {"timing: {rounds: 0}\n", "rounds"},
+        {"fit: {lambda: -1}\n", ":5: fit.lambda: is -1"},
+        {"fit:\n  lambda: 1\n  lambda_absolute: 1\n", ":7: fit.lambda_absolute"},
+        {"fit:\n  select: r2\n  k: 0\n", ":7: fit.k: is 0"},
+        {"fit: {k: 5}\n", ":5: fit.k: is 5, and small has 4 layers"},
+        {"fit: {k: some}\n", ":5: fit.k"},
+        {"fit: {keys: x}\n", ":5: fit.keys"},
+        {"fit: {heads: x}\n", ":5: fit.heads"},
+        {"fit:\n  gates:\n    r2: 1\n", ":7: fit.gates.r2: there is no gate"},
+        {"mlp: {hidden: 0}\n", ":5: mlp.hidden"},
+        {"mlp:\n\n  rate: 2\n", ":7: mlp.rate"},
+        {"timing: {lengths: [64, 64]}\n", ":5: timing.lengths[1]: is 64"},
+        {"timing: {rounds: 0}\n", ":5: timing.rounds"},
         {"timing: {lengths: [64, 50000]}\n", "40960"},
+        {"seed: -1\n", ":5: seed"},
+        {"evaluate: {suites: [calibration]}\n", ":5: evaluate.suites[0]: suite"},
+        {"evaluate: {suites: [prose, pros]}\n",
+         "suites[1]: unknown suite \"pros\"; did "
+         "you mean \"prose\""},
+        {"evaluate:\n  suites: [prose]\n  ablations: [k1]\n  ablation_suite: x.yaml\n",
+         ":8: evaluate.ablation_suite: "},
+        {"evaluate: {suites: [prose], items: 4, attention_items: 5}\n",
+         ":5: evaluate.attention_items: is 5, and 4 items"},
+        {"evaluate: {suites: [prose], attention_items: 4000}\n",
+         ":5: evaluate.attention_items: is 4000, and "},
         {"evaluate: {suites: []}\n", ":5: evaluate.suites"},
         {"evaluate: {suites: [prose, prose]}\n", ":5: evaluate.suites[1]"},
         {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
         {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
-        {"evaluate: {suites: [prose], ablations: [k1, k1]}\n", ":5: evaluate.ablations"},
+        {"evaluate: {suites: [prose], ablations: [k1, k1]}\n",
+         ":5: evaluate.ablations"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         kvm_spec s;
@@ -224,11 +298,13 @@ static void ranges_are_checked_before_anything_runs(void **state)
         kvm_compute *c;
         kvm_graph g[2];
         ptrdiff_t n;
-        const kvm_str yaml = kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, bad[i].section);
+        const kvm_str yaml =
+            kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, bad[i].section);
         kvm_status st = read(yaml.at, &s, &err);
         if (!st) {
-            check_ok(kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
-                     &err);
+            check_ok(
+                kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+                &err);
             st = kvm_spec_graphs(&s, &arena, c, g, &n, &err);
         }
         assert_int_not_equal(st, KVM_OK);
@@ -237,22 +313,53 @@ static void ranges_are_checked_before_anything_runs(void **state)
     }
 }
 
+/* the required gate that nothing will measure is named before anything runs */
+static void a_gate_that_will_not_be_measured_is_warned_of(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *section;
+        bool warned;
+    } specs[] = {{"", true},
+                 {"evaluate: {suites: [facts-mc]}\n", true},
+                 {"evaluate: {suites: [prose], attention_items: 0}\n", true},
+                 {"evaluate: {suites: [facts-mc, prose]}\n", false}};
+    for (size_t i = 0; i < COUNT(specs); i++) {
+        kvm_err err;
+        kvm_graph g[2];
+        const kvm_str yaml =
+            kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, specs[i].section);
+        check_ok(build(yaml.at, g, &err), &err);
+        if (specs[i].warned)
+            check_contains(g[0].warning.at, "attention_cosine");
+        else
+            assert_int_equal(g[0].warning.len, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_gate_that_will_not_be_measured_is_warned_of,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(every_input_points_backwards, setup, teardown),
         cmocka_unit_test_setup_teardown(both_directions_have_names_of_their_own, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(calibration_is_checked_before_anything_runs,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(calibration_fits_the_context, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_text_that_never_ends_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(both_directions_share_captures, setup, teardown),
-        cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture, setup,
+        cmocka_unit_test_setup_teardown(a_text_that_never_ends_is_refused, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(both_directions_share_captures, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(ranges_are_checked_before_anything_runs, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are,
+                                        setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,7 +281,7 @@ static void text_is_cut_between_words(void **state)
     o.limit = 3;
     assert_int_equal(imported(&o, NULL)->count, 3);
     refused("text", "short", KVM_FORMAT, "no item");
-    refused("text", "\xff\xfe", KVM_FORMAT, "UTF-8");
+    refused("text", "ab\n\xff\xfe", KVM_FORMAT, ":2: byte 3 (0xff) is not UTF-8");
 }
 
 static void a_needle_lies_at_every_depth_once(void **state)

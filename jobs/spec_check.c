@@ -1,0 +1,94 @@
+/* spec_check.c - what only the models and the jobs know is wrong with a spec, found when
+ * it is planned and named by its line. */
+#include "jobs/calibration.h"
+#include "jobs/spec_internal.h"
+
+/* the section of the spec that a kind's parameters come from */
+static const char *section_of(kvm_kind_id kind)
+{
+    switch (kind) {
+    case KVM_JOB_CAPTURE:
+    case KVM_JOB_STATS:
+        return "calibration";
+    case KVM_JOB_FIT:
+        return "fit";
+    case KVM_JOB_MLP:
+        return "mlp";
+    case KVM_JOB_EVALUATE:
+        return "evaluate";
+    case KVM_JOB_TIMING:
+        return "timing";
+    case KVM_JOB_REPORT:
+        break;
+    }
+    return NULL;
+}
+
+static kvm_status check_node(const kvm_spec *s, const kvm_node *n, kvm_arena *keep,
+                             kvm_err *err)
+{
+    const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
+    const char *section = section_of(n->kind);
+    kvm_job j = {.keep = keep, .params = {.v = n->params}};
+    const kvm_jat from = section ? kvm_json_get(s->root, keep, section) : s->root;
+    TRY(kvm_json_place_as(&j.params, keep, from, err));
+    TRY(kvm_schema_check(j.params, kind->params, *keep, err));
+    return kind->check ? kind->check(&j, err) : KVM_OK;
+}
+
+/* k is a number of layers that the source has */
+static kvm_status check_k(const kvm_spec *s, const kvm_model_info *source,
+                          kvm_arena *keep, kvm_err *err)
+{
+    double k = 0;
+    const kvm_jat at = kvm_json_get(kvm_json_get(s->root, keep, "fit"), keep, "k");
+    if (kvm_json_has(at) && !json_is_string(at.v)) TRY(kvm_json_f64(at, &k, err));
+    if (k <= (double)source->layers) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, at, "is %g, and %.*s has %td layers", k,
+                         KVM_STR_ARG(source->name), source->layers);
+}
+
+kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
+                                 const kvm_model_info *source, kvm_arena *keep,
+                                 kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < g->count; i++)
+        TRY(check_node(s, &g->nodes[i], keep, err));
+    return check_k(s, source, keep, err);
+}
+
+/* 2..INT32_MAX, as the capture will want it */
+static kvm_status size_of(kvm_jat at, int64_t fallback, ptrdiff_t *out, kvm_err *err)
+{
+    int64_t v;
+    TRY(kvm_json_i64_or(at, fallback, &v, err));
+    if (v < 2 || v > INT32_MAX)
+        return kvm_json_fail(err, KVM_RANGE, at, "is %lld, must lie in 2..%d",
+                             (long long)v, INT32_MAX);
+    *out = (ptrdiff_t)v;
+    return KVM_OK;
+}
+
+kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], const kvm_tokenizer *t,
+                                kvm_arena *keep, kvm_err *err)
+{
+    const kvm_jat c = kvm_json_get(s->root, keep, "calibration");
+    const kvm_jat text = kvm_json_get(c, keep, "text");
+    const kvm_jat sequences = kvm_json_get(c, keep, "sequences");
+    ptrdiff_t wanted, tokens, found;
+    TRY(size_of(sequences, KVM_SEQUENCES, &wanted, err));
+    TRY(size_of(kvm_json_get(c, keep, "tokens"), KVM_TOKENS, &tokens, err));
+    kvm_status st = kvm_calibration_count(&found, s->text_path, t, wanted, tokens, err);
+    if (!st) st = kvm_calibration_hash(sha, s->text_path, *keep, err);
+    if (st) return kvm_json_prefix(err, st, text);
+    if (found < 2)
+        return kvm_json_fail(err, KVM_RANGE, text,
+                             "gives one sequence of up to %td tokens, and a fit needs "
+                             "two: give more text, or fewer tokens",
+                             tokens);
+    if (found >= wanted || !kvm_json_has(sequences)) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, sequences,
+                         "is %td, and the text gives %td: ask for no more, or give "
+                         "more text",
+                         wanted, found);
+}
