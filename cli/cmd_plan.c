@@ -82,10 +82,12 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"cold_s", "cold", KVM_FORMAT_SECONDS, false},
          {"switch_s", "switch", KVM_FORMAT_SECONDS, false},
          {"speedup", "sooner by", KVM_FORMAT_RATIO, false});
+    const char *warning = json_string_value(json_object_get(plan, "warning"));
     const json_t *m = json_object_get(plan, "moments");
     printf("\nmoments on disk: %.1f MiB + %.1f MiB (Gram), %.1f MiB (cross)\n",
            get(m, "gram_source_bytes") / (1 << 20),
            get(m, "gram_target_bytes") / (1 << 20), get(m, "cross_bytes") / (1 << 20));
+    if (warning) printf("\nwarning: %s\n", warning);
     return KVM_OK;
 }
 
@@ -119,6 +121,10 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
     TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));
     TRY(kvm_plan_json(&plan, &spec, c, &r, cli->keep, err));
+    const kvm_str warning = graphs[0].warning;
+    if (warning.len)
+        json_object_set_new(plan, "warning",
+                            json_stringn(warning.at, (size_t)warning.len));
     if (kvm_cli_has(cli, KVM_OPT_JSON)) return kvm_cli_print_json(cli, plan, err);
     kvm_json_own(cli->keep, plan);
     return print_plan(cli, plan, err);

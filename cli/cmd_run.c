@@ -34,6 +34,9 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
     const kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
                                   .machine =
                                       kvm_machine_class(plan, kvm_cli_backend(cli))};
+    if (graphs[0].warning.len) /* of the spec: both directions have the same */
+        fprintf(stderr, "%.*s: warning: %.*s\n", KVM_STR_ARG(path),
+                KVM_STR_ARG(graphs[0].warning));
     for (ptrdiff_t i = 0; i < *n; i++) {
         out[i].pair = kvm_str_copy(cli->keep, graphs[i].pair);
         if (!out[i].pair.at) return kvm_nomem(err, cli->keep);

@@ -109,6 +109,10 @@ sed 's/lengths: \[64, 256\]/lengths: [64, 50000]/; s/, ablations.*/}/' "$work/pa
 "$kvmill" run "$work/long.yaml" --store "$work/a" >"$work/log" 2>&1
 [ $? != 0 ] && grep -q '40960' "$work/log"
 ok $? "a prefix longer than the model's context is refused"
+sed 's/^evaluate: .*/evaluate: {suites: [facts-mc]}/' "$work/pair.yaml" >"$work/blind.yaml"
+"$kvmill" plan "$work/blind.yaml" >"$work/log" 2>&1
+[ $? = 0 ] && grep -q '^warning: .*attention_cosine' "$work/log"
+ok $? "the plan warns of a gate that will not be measured"
 "$kvmill" plan "$work/long.yaml" --store "$work/a" >"$work/log" 2>&1
 [ $? = 2 ] && grep -q 'long.yaml:9: timing.lengths' "$work/log"
 ok $? "the plan refuses what the run would"
