@@ -14,16 +14,15 @@
 #include "jobs/attention_quality.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
+#include "jobs/params.h"
 #include "jobs/score_item.h"
 
 static const kvm_field params[] = {
-    {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
-    {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
-    {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
-    {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
+    KVM_EVALUATE_PARAMS,
+    /* filled in by the graph */
+    KVM_PAIR_PARAMS,
     {"suite", KVM_FIELD_STR, true, "hash of card and items", NULL, 0},
     {"suite_path", KVM_FIELD_STR, true, "the card", NULL, 0},
-    {"items", KVM_FIELD_INT, false, "how many items, spread evenly; 0: all", NULL, 0},
     {"text", KVM_FIELD_STR, true, "hash of the calibration text, to refuse overlap",
      NULL, 0},
     {"text_path", KVM_FIELD_STR, true, "the calibration text", NULL, 0},
@@ -33,8 +32,6 @@ static const kvm_field params[] = {
      KVM_FIELD_STR},
     {"as", KVM_FIELD_STR, false, "the suite's name in samples, when not its own", NULL,
      0},
-    {"attention_items", KVM_FIELD_INT, false,
-     "items whose attention outputs are compared", NULL, 0},
     {0},
 };
 
@@ -198,8 +195,8 @@ static kvm_status read_arms(evaluation *e, kvm_err *err)
         const kvm_jat at = kvm_json_item(list, e->job->keep, i);
         TRY(kvm_json_str(at, &key, err));
         if (!kvm_arm_find(key, &arm))
-            return kvm_json_fail(err, KVM_USAGE, at, "\"%.*s\" is no arm",
-                                 KVM_STR_ARG(key));
+            return kvm_json_fail(err, KVM_USAGE, at, "\"%s\" is no arm",
+                                 kvm_quote(key).at);
         e->wanted[arm] = true;
     }
     return KVM_OK;

@@ -8,20 +8,16 @@
 
 #include "base/clock.h"
 #include "jobs/open.h"
+#include "jobs/params.h"
 #include "translators/mlp.h"
 
 static const kvm_field params[] = {
-    {"hidden", KVM_FIELD_INT, false, "width of both hidden layers (1024)", NULL, 0},
-    {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},
-    {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},
-    {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},
-    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper",
-     NULL, 0},
+    KVM_MLP_PARAMS,
+    /* filled in by the graph */
     {"seed", KVM_FIELD_INT, false, "of weights and batches", NULL, 0},
     {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
     {"held_out", KVM_FIELD_NUM, true,
      "fraction of the sequences that is kept from the fit", NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
     {0},
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "jobs/calibration.h"
+#include "jobs/params.h"
 #include "jobs/suite.h"
 
 enum { SPEC_MAX_BYTES = 1 << 20 };
@@ -21,37 +22,18 @@ static const kvm_field calibration_fields[] = {
     {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16", NULL, 0},
     {0},
 };
-static const kvm_field mlp_fields[] = {
-    {"hidden", KVM_FIELD_INT, false, "width of both hidden layers (1024)", NULL, 0},
-    {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},
-    {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},
-    {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},
-    {"per_head", KVM_FIELD_BOOL, false, "one network per target head, as the paper",
-     NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
-    {0},
-};
+static const kvm_field mlp_fields[] = {KVM_MLP_PARAMS, {0}};
 static const kvm_field evaluate_fields[] = {
     {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
      KVM_FIELD_STR},
-    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly; 0: all", NULL, 0},
-    {"attention_items", KVM_FIELD_INT, false,
-     "items whose attention outputs are compared (8)", NULL, 0},
+    KVM_EVALUATE_PARAMS,
     {"ablations", KVM_FIELD_LIST, false,
      "rotated, norerotate, k1, absolute, depth, matched", NULL, KVM_FIELD_STR},
     {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)",
      NULL, 0},
     {0},
 };
-static const kvm_field timing_fields[] = {
-    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)", NULL,
-     KVM_FIELD_INT},
-    {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},
-    {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},
-    {"seconds", KVM_FIELD_NUM, false,
-     "stop a length's rounds after so long, not before 3", NULL, 0},
-    {0},
-};
+static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};
 const kvm_field kvm_spec_fields[] = {
     {"name", KVM_FIELD_STR, true, "of the pair, SOURCE-TARGET say", NULL, 0},
     {"reverse_name", KVM_FIELD_STR, false, "of the other direction", NULL, 0},
@@ -102,9 +84,9 @@ static kvm_status check_name(kvm_str name, kvm_jat at, kvm_err *err)
     }
     return good ? KVM_OK
                 : kvm_json_fail(err, KVM_FORMAT, at,
-                                "\"%.*s\" must be 1..100 letters, digits, '-', '_' or "
+                                "\"%s\" must be 1..100 letters, digits, '-', '_' or "
                                 "'.', and not begin with '.'",
-                                KVM_STR_ARG(name));
+                                kvm_quote(name).at);
 }
 
 /* Reports are files of these names: the other direction must not overwrite this one. */

@@ -12,18 +12,13 @@
 
 #include "base/clock.h"
 #include "jobs/open.h"
+#include "jobs/params.h"
 #include "translators/apply.h"
 
 static const kvm_field params[] = {
-    {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
-    {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
-    {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
-    {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},
-    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens", NULL, KVM_FIELD_INT},
-    {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},
-    {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},
-    {"seconds", KVM_FIELD_NUM, false,
-     "stop a length's rounds after so long, but not before 3; 0: never", NULL, 0},
+    KVM_TIMING_PARAMS,
+    /* filled in by the graph */
+    KVM_PAIR_PARAMS,
     {"seed", KVM_FIELD_INT, false, "of the token ids", NULL, 0},
     {0},
 };

@@ -16,7 +16,9 @@ typedef struct kvm_mlp_options { /* 0 = the value in brackets */
     ptrdiff_t batch;             /* (4096) */
     double rate;                 /* (1e-3) */
     bool per_head;               /* one network per target head, as the paper; else one
-                                        for the whole layer */
+                                        for the whole layer: 1/heads of the products and
+                                        of the file at one width, and the first layer's
+                                        work on the shared inputs done once */
     uint64_t seed;               /* of weights and batches */
     uint64_t split_seed;         /* of the split by sequence */
     double fraction;             /* held out (0.2) */
