@@ -252,10 +252,10 @@ kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const cha
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     if (at.line > 0) snprintf(number, sizeof number, ":%d", at.line);
-    const char *path = at.path ? at.path : "";
+    const kvm_quoted path = kvm_quote(kvm_str_of(at.path)); /* keys are input too */
     return kvm_fail_at(err, code, file, line, "%s%s: %s%s%s",
-                       at.file ? at.file : "JSON", number, path, *path ? ": " : "",
-                       message);
+                       at.file ? at.file : "JSON", number, path.at,
+                       *path.at ? ": " : "", message);
 }
 
 kvm_status kvm_json_prefix(kvm_err *err, kvm_status code, kvm_jat at)
@@ -263,7 +263,7 @@ kvm_status kvm_json_prefix(kvm_err *err, kvm_status code, kvm_jat at)
     char number[16] = "";
     if (at.line > 0) snprintf(number, sizeof number, ":%d", at.line);
     return kvm_err_prefix(err, code, "%s%s: %s", at.file ? at.file : "JSON", number,
-                          at.path ? at.path : "");
+                          kvm_quote(kvm_str_of(at.path)).at);
 }
 
 static const char *kind(const json_t *v)

@@ -185,6 +185,18 @@ ptrdiff_t kvm_str_nearest(kvm_str s, const kvm_str *candidates, ptrdiff_t n)
     return best;
 }
 
+kvm_quoted kvm_quote(kvm_str s)
+{
+    kvm_quoted q = {{0}};
+    ptrdiff_t n = s.len < KVM_QUOTE_BYTES ? s.len : KVM_QUOTE_BYTES;
+    while (n > 0 && n < s.len && ((unsigned char)s.at[n] & 0xC0) == 0x80) n--;
+    if (n > 0) memcpy(q.at, s.at, (size_t)n);
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!q.at[i]) q.at[i] = '?';
+    if (n < s.len) memcpy(q.at + n, "...", 4);
+    return q;
+}
+
 kvm_str kvm_str_copy(kvm_arena *a, kvm_str s)
 {
     if (s.len < 0 || s.len == PTRDIFF_MAX) return (kvm_str){0};

@@ -38,6 +38,16 @@ bool kvm_str_to_f64(kvm_str s, double *out); /* a whole number text, finite */
  * none is closer than half its length: for "did you mean". */
 ptrdiff_t kvm_str_nearest(kvm_str s, const kvm_str *candidates, ptrdiff_t n);
 
+/* kvm_quote - text out of a file or from a command line as a message quotes it: so much
+ * that it can be found, in whole characters, with "..." where there was more, so that a
+ * long one does not push the remedy out. To be used at once:
+ *   kvm_fail(err, KVM_FORMAT, "no token \"%s\"", kvm_quote(text).at) */
+enum { KVM_QUOTE_BYTES = 80 };
+typedef struct kvm_quoted {
+    char at[KVM_QUOTE_BYTES + 4];
+} kvm_quoted;
+kvm_quoted kvm_quote(kvm_str s);
+
 /* all of these: at == NULL when the arena is spent */
 kvm_str kvm_str_copy(kvm_arena *a, kvm_str s);
 kvm_str kvm_str_fmt(kvm_arena *a, const char *fmt, ...) KVM_PRINTF(2, 3);

@@ -176,8 +176,8 @@ static kvm_status read_runs(comparing *w, kvm_err *err)
                         i ? "the second run's number" : "the first run's number", &text,
                         err));
         if (!kvm_str_to_i64(text, &w->run[i]) || w->run[i] < 1)
-            return kvm_fail(err, KVM_USAGE, "\"%.*s\" is not a run's number",
-                            KVM_STR_ARG(text));
+            return kvm_fail(err, KVM_USAGE, "\"%s\" is not a run's number",
+                            kvm_quote(text).at);
     }
     return KVM_OK;
 }

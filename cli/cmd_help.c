@@ -103,8 +103,8 @@ static kvm_status print_command(kvm_str name, kvm_err *err)
 {
     const kvm_command *cmd = kvm_command_find(name);
     if (!cmd)
-        return kvm_fail(err, KVM_USAGE, "no command \"%.*s\"; `kvmill help` lists them",
-                        KVM_STR_ARG(name));
+        return kvm_fail(err, KVM_USAGE, "no command \"%s\"; `kvmill help` lists them",
+                        kvm_quote(name).at);
     kvm_kind_id id;
     if (cmd == &kvm_command_step && !kvm_job_kind_find(name, &id)) print_kind(id);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

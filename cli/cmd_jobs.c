@@ -64,8 +64,8 @@ static kvm_status job_id(kvm_cli *cli, int64_t *id, kvm_err *err)
     kvm_str text;
     TRY(kvm_cli_arg(cli, 1, "the job's number", &text, err));
     if (!kvm_str_to_i64(text, id) || *id < 1)
-        return kvm_fail(err, KVM_USAGE, "\"%.*s\" is not a job's number",
-                        KVM_STR_ARG(text));
+        return kvm_fail(err, KVM_USAGE, "\"%s\" is not a job's number",
+                        kvm_quote(text).at);
     return KVM_OK;
 }
 
@@ -200,8 +200,8 @@ static kvm_status dispatch(kvm_cli *cli, const verb *verbs, ptrdiff_t n, kvm_err
         if (kvm_str_eq(cli->args[0], kvm_str_of(verbs[i].name)))
             return verbs[i].run(cli, err);
     return kvm_fail(err, KVM_USAGE,
-                    "\"%.*s\" is none of the verbs that `kvmill help` lists",
-                    KVM_STR_ARG(cli->args[0]));
+                    "\"%s\" is none of the verbs that `kvmill help` lists",
+                    kvm_quote(cli->args[0]).at);
 }
 
 static kvm_status jobs(kvm_cli *cli, kvm_err *err)

@@ -155,9 +155,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_arg(cli, 0, "inspect or list", &verb, err));
     if (kvm_str_eq(verb, KVM_STR("inspect"))) return inspect(cli, err);
     if (kvm_str_eq(verb, KVM_STR("list"))) return list(cli, err);
-    return kvm_fail(err, KVM_USAGE,
-                    "models inspect PATH... or models list, not \"%.*s\"",
-                    KVM_STR_ARG(verb));
+    return kvm_fail(err, KVM_USAGE, "models inspect PATH... or models list, not \"%s\"",
+                    kvm_quote(verb).at);
 }
 
 const kvm_command kvm_command_models = {"models", NULL, run, KVM_ANY_ARGS};

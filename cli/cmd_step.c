@@ -80,8 +80,8 @@ static kvm_status read_inputs(kvm_cli *cli, kvm_job_input *inputs, ptrdiff_t *n,
         char *sha = kvm_new(cli->keep, char, 65);
         if (!sha) return kvm_nomem(err, cli->keep);
         if (!kvm_str_cut(cli->args[i], '=', &name, &path) || *n == MAX_INPUTS)
-            return kvm_fail(err, KVM_USAGE, "\"%.*s\": an input is given as NAME=FILE",
-                            KVM_STR_ARG(cli->args[i]));
+            return kvm_fail(err, KVM_USAGE, "\"%s\": an input is given as NAME=FILE",
+                            kvm_quote(cli->args[i]).at);
         name = kvm_str_copy(cli->keep, name);
         path = kvm_str_copy(cli->keep, path);
         if (!name.at || !path.at) return kvm_nomem(err, cli->keep);

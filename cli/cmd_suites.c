@@ -148,8 +148,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     if (kvm_str_eq(verb, KVM_STR("import"))) return import(cli, err);
     return kvm_fail(err, KVM_USAGE,
                     "suites list, suites formats or suites import FORMAT INPUT, not "
-                    "\"%.*s\"",
-                    KVM_STR_ARG(verb));
+                    "\"%s\"",
+                    kvm_quote(verb).at);
 }
 
 static const kvm_option options[] = {

@@ -215,10 +215,10 @@ static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
     const ptrdiff_t nearest =
         kvm_str_nearest(name, names, (ptrdiff_t)(sizeof names / sizeof *names));
     if (nearest >= 0)
-        return kvm_fail(err, KVM_USAGE, "no command \"%.*s\": did you mean %.*s?",
-                        KVM_STR_ARG(name), KVM_STR_ARG(names[nearest]));
-    return kvm_fail(err, KVM_USAGE, "no command \"%.*s\"; `kvmill help` lists them",
-                    KVM_STR_ARG(name));
+        return kvm_fail(err, KVM_USAGE, "no command \"%s\": did you mean %.*s?",
+                        kvm_quote(name).at, KVM_STR_ARG(names[nearest]));
+    return kvm_fail(err, KVM_USAGE, "no command \"%s\"; `kvmill help` lists them",
+                    kvm_quote(name).at);
 }
 
 int main(int argc, char **argv)

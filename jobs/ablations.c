@@ -19,8 +19,8 @@ kvm_status kvm_ablation_find(const kvm_ablation **a, kvm_str name, kvm_jat at,
             *a = &rows[i];
             return KVM_OK;
         }
-    return kvm_json_fail(err, KVM_USAGE, at, "no ablation \"%.*s\"; there are%s",
-                         KVM_STR_ARG(name), names);
+    return kvm_json_fail(err, KVM_USAGE, at, "no ablation \"%s\"; there are%s",
+                         kvm_quote(name).at, names);
 }
 
 kvm_status kvm_ablation_apply(const kvm_ablation *a, json_t *fit_params, kvm_err *err)

@@ -58,8 +58,8 @@ static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
     *d = kvm_str_eq(name, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32;
     if (*d == KVM_F32 && !kvm_str_eq(name, KVM_STR("f32")))
         return kvm_json_fail(err, KVM_USAGE, at,
-                             "rows are stored as f32 or bf16, not \"%.*s\"",
-                             KVM_STR_ARG(name));
+                             "rows are stored as f32 or bf16, not \"%s\"",
+                             kvm_quote(name).at);
     return KVM_OK;
 }
 

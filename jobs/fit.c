@@ -73,8 +73,8 @@ static kvm_status number_or_auto(kvm_job *j, const char *key, double *out, bool 
     kvm_str word;
     TRY(kvm_json_str_or(at, KVM_STR("auto"), &word, err));
     if (!kvm_str_eq(word, KVM_STR("auto")))
-        return kvm_json_fail(err, KVM_USAGE, at, "is a number or auto, not \"%.*s\"",
-                             KVM_STR_ARG(word));
+        return kvm_json_fail(err, KVM_USAGE, at, "is a number or auto, not \"%s\"",
+                             kvm_quote(word).at);
     return KVM_OK;
 }
 
@@ -118,8 +118,8 @@ static kvm_status one_of(kvm_job *j, const char *key, const char *first,
     TRY(kvm_json_str_or(at, kvm_str_of(first), &word, err));
     *is_second = kvm_str_eq(word, kvm_str_of(second));
     if (!*is_second && !kvm_str_eq(word, kvm_str_of(first)))
-        return kvm_json_fail(err, KVM_USAGE, at, "is %s or %s, not \"%.*s\"", first,
-                             second, KVM_STR_ARG(word));
+        return kvm_json_fail(err, KVM_USAGE, at, "is %s or %s, not \"%s\"", first,
+                             second, kvm_quote(word).at);
     return KVM_OK;
 }
 
@@ -155,8 +155,8 @@ static kvm_status read_params(fit *f, kvm_err *err)
     TRY(kvm_json_str_or(at, KVM_STR("content"), &keys, err));
     if (kvm_key_space_of_name(keys, &f->keys))
         return kvm_json_fail(err, KVM_USAGE, at,
-                             "is content, rotated or content-norerotate, not \"%.*s\"",
-                             KVM_STR_ARG(keys));
+                             "is content, rotated or content-norerotate, not \"%s\"",
+                             kvm_quote(keys).at);
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "allow_wide"), false,
                          &f->allow_wide, err));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "sweep"), true, &f->sweep,

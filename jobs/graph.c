@@ -235,8 +235,8 @@ static kvm_status suite_of(builder *b, kvm_jat at, kvm_str *path, kvm_suite **ou
     if (s) return kvm_json_prefix(b->err, s, at);
     if ((*out)->kind != KVM_SUITE_CALIBRATION) return KVM_OK;
     return kvm_json_fail(b->err, KVM_USAGE, at,
-                         "suite \"%.*s\" is for calibration, not for scoring",
-                         KVM_STR_ARG(name));
+                         "suite \"%s\" is for calibration, not for scoring",
+                         kvm_quote(name).at);
 }
 
 /* A spec that asks for more items than are scored would be answered with fewer. */

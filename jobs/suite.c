@@ -44,9 +44,9 @@ static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
             return KVM_OK;
         }
     return kvm_fail(err, KVM_FORMAT,
-                    "%s:%d: suite kind \"%.*s\" is none of calibration, perplexity, "
+                    "%s:%d: suite kind \"%s\" is none of calibration, perplexity, "
                     "multiple_choice, generation, needle",
-                    at.file, at.line, KVM_STR_ARG(name));
+                    at.file, at.line, kvm_quote(name).at);
 }
 
 /* the strings of a JSON array into the arena */
@@ -217,9 +217,9 @@ static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep,
         if (!known.at) return kvm_nomem(err, keep);
     }
     if (s->kind == KVM_SUITE_CALIBRATION && given.len == 0) return KVM_OK;
-    return kvm_fail(err, KVM_FORMAT,
-                    "%s: metric \"%.*s\" is none of a %.*s suite's:%.*s", card.file,
-                    KVM_STR_ARG(given), KVM_STR_ARG(kind), KVM_STR_ARG(known));
+    return kvm_fail(err, KVM_FORMAT, "%s: metric \"%s\" is none of a %.*s suite's:%.*s",
+                    card.file, kvm_quote(given).at, KVM_STR_ARG(kind),
+                    KVM_STR_ARG(known));
 }
 
 static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
@@ -315,18 +315,17 @@ static kvm_status unknown_suite(kvm_str name, kvm_str dir, kvm_arena *keep,
     const ptrdiff_t near = kvm_str_nearest(name, names, n);
     if (near >= 0)
         return kvm_fail(err, KVM_NOTFOUND,
-                        "unknown suite \"%.*s\"; did you mean \"%.*s\"? (a file is "
+                        "unknown suite \"%s\"; did you mean \"%s\"? (a file is "
                         "named by a path to its .yaml)",
-                        KVM_STR_ARG(name), KVM_STR_ARG(names[near]));
+                        kvm_quote(name).at, kvm_quote(names[near]).at);
     for (ptrdiff_t i = 0; i < n && list.at; i++)
         list = i ? kvm_str_fmt(keep, "%.*s, %.*s", KVM_STR_ARG(list),
                                KVM_STR_ARG(names[i]))
                  : names[i];
     if (!list.at) return kvm_nomem(err, keep);
-    return kvm_fail(
-        err, KVM_NOTFOUND,
-        "unknown suite \"%.*s\"; %.*s has: %.*s (or give a path to a .yaml)",
-        KVM_STR_ARG(name), KVM_STR_ARG(dir), KVM_STR_ARG(list));
+    return kvm_fail(err, KVM_NOTFOUND,
+                    "unknown suite \"%s\"; %.*s has: %.*s (or give a path to a .yaml)",
+                    kvm_quote(name).at, KVM_STR_ARG(dir), KVM_STR_ARG(list));
 }
 
 kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir, kvm_str name,

@@ -111,8 +111,8 @@ static kvm_status piqa_labels(kvm_import *im, kvm_str path, kvm_err *err)
         if (kvm_str_trim(line).len == 0) continue;
         json_t *item = json_array_get(im->items, i++);
         if (!kvm_str_to_i64(kvm_str_trim(line), &label) || label < 0 || label > 1)
-            return kvm_fail(err, KVM_FORMAT, "%.*s:%zu: \"%.*s\" is no label",
-                            KVM_STR_ARG(path), i, KVM_STR_ARG(line));
+            return kvm_fail(err, KVM_FORMAT, "%.*s:%zu: \"%s\" is no label",
+                            KVM_STR_ARG(path), i, kvm_quote(line).at);
         if (item) json_object_set_new(item, "answer", json_integer(label));
     }
     if (i != json_array_size(im->items) || im->left_out)
@@ -199,8 +199,8 @@ kvm_status kvm_import_hellaswag(kvm_import *im, kvm_err *err)
             kvm_str_cut(text, '\n', &lines[i], &text);
         }
         if (!kvm_str_to_i64(kvm_str_trim(lines[1]), &gold))
-            return kvm_fail(err, KVM_FORMAT, "%.*s: \"%.*s\" is no number 0..3",
-                            KVM_STR_ARG(place), KVM_STR_ARG(lines[1]));
+            return kvm_fail(err, KVM_FORMAT, "%.*s: \"%s\" is no number 0..3",
+                            KVM_STR_ARG(place), kvm_quote(lines[1]).at);
         TRY(add_choices(im, kvm_str_trim(lines[0]), KVM_STR(""), lines + 2, 4, gold,
                         (kvm_jat){.file = place.at, .path = "gold"}, err));
     }
@@ -291,9 +291,9 @@ static kvm_status mmlu_answer(const csv *c, kvm_str field, int64_t *answer,
 {
     if (kvm_str_to_i64(field, answer) && *answer >= 0 && *answer <= 3) return KVM_OK;
     return kvm_fail(err, KVM_RANGE,
-                    "%.*s: the record before line %td: answer \"%.*s\" is "
+                    "%.*s: the record before line %td: answer \"%s\" is "
                     "not 0..3",
-                    KVM_STR_ARG(c->file), c->line, KVM_STR_ARG(field));
+                    KVM_STR_ARG(c->file), c->line, kvm_quote(field).at);
 }
 
 static void mmlu_question(kvm_text *t, const kvm_str f[FIELDS])

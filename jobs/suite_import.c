@@ -38,9 +38,8 @@ static kvm_status find_format(const format **out, kvm_str name, kvm_err *err)
         kvm_text_addf(&known, "%s%s", i ? ", " : "", formats[i].about.name);
     }
     const kvm_str list = kvm_text_str(&known);
-    const kvm_status s =
-        kvm_fail(err, KVM_NOTFOUND, "no format \"%.*s\"; there are %.*s",
-                 KVM_STR_ARG(name), KVM_STR_ARG(list));
+    const kvm_status s = kvm_fail(err, KVM_NOTFOUND, "no format \"%s\"; there are %.*s",
+                                  kvm_quote(name).at, KVM_STR_ARG(list));
     kvm_text_free(&known);
     return s;
 }
@@ -182,8 +181,8 @@ static kvm_status write_card(const kvm_import *im, const kvm_import_format *f,
 static kvm_status check_options(const kvm_import_options *o, kvm_err *err)
 {
     if (!kvm_str_ends(o->card, KVM_STR(".yaml")) || stem_of(o->card).len == 0)
-        return kvm_fail(err, KVM_USAGE, "the card \"%.*s\" must be called NAME.yaml",
-                        KVM_STR_ARG(o->card));
+        return kvm_fail(err, KVM_USAGE, "the card \"%s\" must be called NAME.yaml",
+                        kvm_quote(o->card).at);
     if (!kvm_path_exists(o->input))
         return kvm_fail(err, KVM_NOTFOUND, "there is no %.*s", KVM_STR_ARG(o->input));
     return KVM_OK;

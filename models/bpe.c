@@ -95,13 +95,12 @@ kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
                        kvm_err *err)
 {
     if (id < 0 || id >= b->limit)
-        return kvm_fail(
-            err, KVM_FORMAT, "token \"%.*s\" has id %lld, which is not in 0 .. %td",
-            KVM_STR_ARG(kvm_str_slice(text, 0, 60)), (long long)id, b->limit - 1);
+        return kvm_fail(err, KVM_FORMAT,
+                        "token \"%s\" has id %lld, which is not in 0 .. %td",
+                        kvm_quote(text).at, (long long)id, b->limit - 1);
     if (b->piece[id].at)
-        return kvm_fail(err, KVM_FORMAT, "tokens \"%.*s\" and \"%.*s\" share id %lld",
-                        KVM_STR_ARG(kvm_str_slice(b->piece[id], 0, 60)),
-                        KVM_STR_ARG(kvm_str_slice(text, 0, 60)), (long long)id);
+        return kvm_fail(err, KVM_FORMAT, "tokens \"%s\" and \"%s\" share id %lld",
+                        kvm_quote(b->piece[id]).at, kvm_quote(text).at, (long long)id);
     char *raw = kvm_new(keep, char, text.len + 1);
     if (!raw) return kvm_nomem(err, keep);
     ptrdiff_t len = text.len;
@@ -110,9 +109,8 @@ kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
     const kvm_str piece = {raw, len};
     const uint64_t slot = text_slot(b, piece, verbatim);
     if (b->by_text[slot] >= 0)
-        return kvm_fail(err, KVM_FORMAT, "token \"%.*s\" has the ids %d and %lld",
-                        KVM_STR_ARG(kvm_str_slice(text, 0, 60)), (int)b->by_text[slot],
-                        (long long)id);
+        return kvm_fail(err, KVM_FORMAT, "token \"%s\" has the ids %d and %lld",
+                        kvm_quote(text).at, (int)b->by_text[slot], (long long)id);
     b->piece[id] = piece;
     b->verbatim[id] = verbatim;
     b->by_text[slot] = (int32_t)id;
@@ -144,10 +142,9 @@ kvm_status kvm_bpe_begin_merges(kvm_bpe *b, kvm_arena *keep, ptrdiff_t merges,
 
 static kvm_status no_token(const kvm_bpe *b, kvm_str text, kvm_err *err)
 {
-    return kvm_fail(
-        err, KVM_FORMAT,
-        "merge %td needs the token \"%.*s\", which is not in the vocabulary",
-        b->n_merges + 1, KVM_STR_ARG(kvm_str_slice(text, 0, 60)));
+    return kvm_fail(err, KVM_FORMAT,
+                    "merge %td needs the token \"%s\", which is not in the vocabulary",
+                    b->n_merges + 1, kvm_quote(text).at);
 }
 
 kvm_status kvm_bpe_add_merge(kvm_bpe *b, kvm_str left, kvm_str right, kvm_arena scratch,

@@ -319,8 +319,8 @@ static kvm_status check(const kvm_chat_turn *turns, ptrdiff_t n, kvm_err *err)
         if (!is(&turns[i], USER) && !is(&turns[i], ASSISTANT) && !is(&turns[i], SYSTEM))
             return kvm_fail(
                 err, KVM_USAGE,
-                "turn %td is of role \"%.*s\"; known: system, user, assistant", i + 1,
-                KVM_STR_ARG(kvm_str_slice(turns[i].role, 0, 40)));
+                "turn %td is of role \"%s\"; known: system, user, assistant", i + 1,
+                kvm_quote(turns[i].role).at);
     return KVM_OK;
 }
 

@@ -95,8 +95,8 @@ static kvm_status read_rope(const source *s, kvm_config *c)
         r->kind = KVM_ROPE_YARN;
     else if (!kvm_str_eq(type, KVM_STR("none")))
         return kvm_fail(s->err, KVM_UNSUPPORTED,
-                        "%s: %s is \"%.*s\"; none, linear and yarn are run",
-                        kvm_gguf_name(s->g).at, k.at, KVM_STR_ARG(type));
+                        "%s: %s is \"%s\"; none, linear and yarn are run",
+                        kvm_gguf_name(s->g).at, k.at, kvm_quote(type).at);
     if (r->kind != KVM_ROPE_DEFAULT)
         TRY(number(s, "rope.scaling.factor", 0, &r->factor));
     if (r->kind == KVM_ROPE_YARN) {
@@ -125,8 +125,8 @@ static kvm_status find_family(source *s, kvm_config *c)
     if (c->family) return KVM_OK;
     const kvm_str known = kvm_config__family_list(s->keep, true);
     return kvm_fail(s->err, KVM_UNSUPPORTED,
-                    "%s: general.architecture is \"%.*s\"; these run here: %s", file,
-                    KVM_STR_ARG(s->arch), known.at ? known.at : "");
+                    "%s: general.architecture is \"%s\"; these run here: %s", file,
+                    kvm_quote(s->arch).at, known.at ? known.at : "");
 }
 
 kvm_status kvm_config_of_gguf(kvm_config *out, kvm_arena *keep, const kvm_gguf *g,

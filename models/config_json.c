@@ -38,8 +38,8 @@ static kvm_status find_family(const source *s, const kvm_family **family)
     if (*family) return KVM_OK;
     const kvm_str known = kvm_config__family_list(s->keep, false);
     return kvm_fail(s->err, KVM_UNSUPPORTED,
-                    "%s: %s is \"%.*s\"; these families run here: %s", at.file, at.path,
-                    KVM_STR_ARG(name), known.at ? known.at : "");
+                    "%s: %s is \"%s\"; these families run here: %s", at.file, at.path,
+                    kvm_quote(name).at, known.at ? known.at : "");
 }
 
 static kvm_status read_sizes(const source *s, kvm_config *c)
@@ -64,8 +64,8 @@ static kvm_status read_flags(const source *s, kvm_config *c)
     const kvm_jat at = kvm_json_get(s->text, s->keep, "hidden_act");
     TRY(kvm_json_str_or(at, KVM_STR("silu"), &act, s->err));
     if (!kvm_str_eq(act, KVM_STR("silu")))
-        return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %s is \"%.*s\"; silu is run",
-                        at.file, at.path, KVM_STR_ARG(act));
+        return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %s is \"%s\"; silu is run",
+                        at.file, at.path, kvm_quote(act).at);
     if (kvm_json_has(kvm_json_get(s->root, s->keep, "quantization_config")) ||
         kvm_json_has(kvm_json_get(s->text, s->keep, "quantization_config")))
         return kvm_fail(
@@ -104,8 +104,8 @@ static kvm_status read_rope_kind(const source *s, kvm_jat rope, kvm_rope_kind *k
         return KVM_OK;
     }
     return kvm_fail(s->err, KVM_UNSUPPORTED,
-                    "%s: %s is \"%.*s\"; default, linear, llama3 and yarn are run",
-                    at.file, at.path, KVM_STR_ARG(name));
+                    "%s: %s is \"%s\"; default, linear, llama3 and yarn are run",
+                    at.file, at.path, kvm_quote(name).at);
 }
 
 static kvm_status number(const source *s, kvm_jat obj, const char *key, double fallback,
@@ -210,9 +210,9 @@ static kvm_status read_layer_types(const source *s, kvm_jat types, kvm_config *c
                             at.path, window);
         if (!sliding && !is_full(type))
             return kvm_fail(s->err, KVM_UNSUPPORTED,
-                            "%s: %s is \"%.*s\"; %s models have full_attention and "
+                            "%s: %s is \"%s\"; %s models have full_attention and "
                             "sliding_attention layers here",
-                            at.file, at.path, KVM_STR_ARG(type), c->family->name);
+                            at.file, at.path, kvm_quote(type).at, c->family->name);
         c->window[l] = sliding ? window : 0;
     }
     return KVM_OK;

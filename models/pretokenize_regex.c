@@ -28,8 +28,8 @@ typedef struct translator {
 static kvm_status unsupported(translator *t, const char *what)
 {
     return kvm_fail(t->err, KVM_UNSUPPORTED,
-                    "pattern \"%.*s\": %s at character %td is not supported",
-                    KVM_STR_ARG(kvm_str_slice(t->in, 0, 200)), what, t->at + 1);
+                    "pattern \"%s\": %s at character %td is not supported",
+                    kvm_quote(t->in).at, what, t->at + 1);
 }
 
 static int char_at(const translator *t, ptrdiff_t i) /* -1 behind the end */
@@ -141,9 +141,8 @@ static kvm_status put_set(translator *t, kvm_str name, bool complement)
     const ptrdiff_t n = kvm_unicode_set(name, r);
     if (n < 0)
         return kvm_fail(t->err, KVM_UNSUPPORTED,
-                        "pattern \"%.*s\": the property \"%.*s\" is not known here",
-                        KVM_STR_ARG(kvm_str_slice(t->in, 0, 200)),
-                        KVM_STR_ARG(kvm_str_slice(name, 0, 40)));
+                        "pattern \"%s\": the property \"%s\" is not known here",
+                        kvm_quote(t->in).at, kvm_quote(name).at);
     const bool property = name.len > 1 || (name.at[0] >= 'A' && name.at[0] <= 'Z');
     if (property && !complement) {
         TRY(every_code_point(t));
@@ -398,8 +397,8 @@ static kvm_status compile(kvm_regex *re, kvm_str pattern, uint32_t options,
     }
     PCRE2_UCHAR why[128] = "";
     (void)pcre2_get_error_message(code, why, sizeof why);
-    return kvm_fail(err, KVM_FORMAT, "pattern \"%.*s\" is not a regular expression: %s",
-                    KVM_STR_ARG(kvm_str_slice(pattern, 0, 200)), (const char *)why);
+    return kvm_fail(err, KVM_FORMAT, "pattern \"%s\" is not a regular expression: %s",
+                    kvm_quote(pattern).at, (const char *)why);
 }
 
 kvm_status kvm_regex_new(kvm_regex **out, kvm_arena *keep, kvm_str pattern,

@@ -24,33 +24,35 @@ kvm_status kvm_tokenizer__begin_added(kvm_tokenizer *t, kvm_arena *keep, ptrdiff
 }
 
 kvm_status kvm_tokenizer__add(kvm_tokenizer *t, kvm_arena *keep, const kvm_added *a,
-                              kvm_arena scratch, kvm_err *err)
+                              int64_t id, kvm_arena scratch, kvm_err *err)
 {
-    const kvm_str shown = kvm_str_slice(a->content, 0, 60);
+    const long long shown = id;
+    const kvm_quoted text = kvm_quote(a->content);
     if (a->content.len == 0)
-        return kvm_fail(err, KVM_FORMAT, "added token %d has no text", (int)a->id);
-    if (a->id < 0 || a->id >= t->bpe.limit)
+        return kvm_fail(err, KVM_FORMAT, "added token %lld has no text", shown);
+    if (id < 0 || id >= t->bpe.limit)
         return kvm_fail(err, KVM_FORMAT,
-                        "added token \"%.*s\" has id %d, which is not in 0 .. %td",
-                        KVM_STR_ARG(shown), (int)a->id, t->bpe.limit - 1);
-    if (t->added_at[a->id] >= 0)
-        return kvm_fail(err, KVM_FORMAT, "two added tokens have id %d", (int)a->id);
+                        "added token \"%s\" has id %lld, which is not in 0 .. %td",
+                        text.at, shown, t->bpe.limit - 1);
+    if (t->added_at[id] >= 0)
+        return kvm_fail(err, KVM_FORMAT, "two added tokens have id %lld", shown);
     const int32_t known = kvm_bpe_find(&t->bpe, a->content, scratch);
-    if (known >= 0 && known != a->id)
+    if (known >= 0 && known != id)
         return kvm_fail(err, KVM_FORMAT,
-                        "added token \"%.*s\" has id %d, but %d in the vocabulary",
-                        KVM_STR_ARG(shown), (int)a->id, (int)known);
-    if (known < 0 && t->bpe.piece[a->id].at)
+                        "added token \"%s\" has id %lld, but %d in the vocabulary",
+                        text.at, shown, (int)known);
+    if (known < 0 && t->bpe.piece[id].at)
         return kvm_fail(err, KVM_FORMAT,
-                        "added token \"%.*s\" has id %d, which the vocabulary gives to "
+                        "added token \"%s\" has id %lld, which the vocabulary gives to "
                         "another text",
-                        KVM_STR_ARG(shown), (int)a->id);
+                        text.at, shown);
     kvm_added *to = &t->added[t->n_added];
     *to = *a;
+    to->id = (int32_t)id;
     to->content = kvm_str_copy(keep, a->content);
     if (!to->content.at) return kvm_nomem(err, keep);
-    t->added_at[a->id] = (int32_t)t->n_added++;
-    if (a->id >= t->size) t->size = (ptrdiff_t)a->id + 1;
+    t->added_at[id] = (int32_t)t->n_added++;
+    if (id >= t->size) t->size = (ptrdiff_t)id + 1;
     return KVM_OK;
 }
 
@@ -365,10 +367,9 @@ static kvm_status differ_by(const kvm_tokenizer *a, const kvm_tokenizer *b,
                             kvm_str y)
 {
     return kvm_fail(err, KVM_MISMATCH,
-                    "the tokenizers differ: %s %td is \"%.*s\" in %.*s and \"%.*s\" in "
+                    "the tokenizers differ: %s %td is \"%s\" in %.*s and \"%s\" in "
                     "%.*s",
-                    what, at, KVM_STR_ARG(kvm_str_slice(x, 0, 60)),
-                    KVM_STR_ARG(a->file), KVM_STR_ARG(kvm_str_slice(y, 0, 60)),
+                    what, at, kvm_quote(x).at, KVM_STR_ARG(a->file), kvm_quote(y).at,
                     KVM_STR_ARG(b->file));
 }
 
@@ -392,10 +393,10 @@ static kvm_status differ_ids(const kvm_tokenizer *a, const kvm_tokenizer *b,
                              y.at ? y : KVM_STR("(none)"));
         if (!p != !q || (p && flags_of(p) != flags_of(q)))
             return kvm_fail(err, KVM_MISMATCH,
-                            "the tokenizers differ: token %d \"%.*s\" is added with "
+                            "the tokenizers differ: token %d \"%s\" is added with "
                             "other flags in %.*s than in %.*s",
-                            (int)id, KVM_STR_ARG(kvm_str_slice(x, 0, 60)),
-                            KVM_STR_ARG(a->file), KVM_STR_ARG(b->file));
+                            (int)id, kvm_quote(x).at, KVM_STR_ARG(a->file),
+                            KVM_STR_ARG(b->file));
     }
     return differ_count(a, b, err, "the number of ids", a->size, b->size);
 }

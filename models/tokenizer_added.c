@@ -20,11 +20,10 @@ static kvm_status index_some(kvm_added_index *x, const kvm_tokenizer *t,
     if (x->n > 0) qsort(x->by_wanted, (size_t)x->n, sizeof *x->by_wanted, by_wanted);
     for (ptrdiff_t i = 1; i < x->n; i++)
         if (kvm_str_eq(x->by_wanted[i - 1]->wanted, x->by_wanted[i]->wanted))
-            return kvm_fail(err, KVM_FORMAT,
-                            "%.*s: the added tokens %d and %d are both \"%.*s\"",
-                            KVM_STR_ARG(t->file), (int)x->by_wanted[i - 1]->id,
-                            (int)x->by_wanted[i]->id,
-                            KVM_STR_ARG(kvm_str_slice(x->by_wanted[i]->wanted, 0, 60)));
+            return kvm_fail(
+                err, KVM_FORMAT, "%.*s: the added tokens %d and %d are both \"%s\"",
+                KVM_STR_ARG(t->file), (int)x->by_wanted[i - 1]->id,
+                (int)x->by_wanted[i]->id, kvm_quote(x->by_wanted[i]->wanted).at);
     for (ptrdiff_t i = 0, c = 0; c <= 256; c++) {
         while (i < x->n && (unsigned char)x->by_wanted[i]->wanted.at[0] < c) i++;
         x->first[c] = (int32_t)i;

@@ -60,8 +60,8 @@ static kvm_status named_token(const kvm_tokenizer *t, kvm_jat at, kvm_arena *tmp
                      &text, err));
     *id = kvm_tokenizer__id(t, text, *tmp);
     if (*id >= 0) return KVM_OK;
-    return kvm_fail(err, KVM_FORMAT, "%s: %s \"%.*s\" is not a token of the tokenizer",
-                    at.file, at.path, KVM_STR_ARG(kvm_str_slice(text, 0, 60)));
+    return kvm_fail(err, KVM_FORMAT, "%s: %s \"%s\" is not a token of the tokenizer",
+                    at.file, at.path, kvm_quote(text).at);
 }
 
 /* eos_token_id: a number, a list, or null. *first: the first one when it is -1. */

@@ -74,9 +74,9 @@ static kvm_status pattern(kvm_tokenizer *t, kvm_arena *keep, kvm_jat config,
                                    kvm_str_of(p->text), false, *tmp, err);
     }
     return kvm_fail(err, KVM_UNSUPPORTED,
-                    "%s: the pattern of tokenizer_class %.*s is not known; save the "
+                    "%s: the pattern of tokenizer_class %s is not known; save the "
                     "tokenizer as tokenizer.json with a recent transformers",
-                    config.file, KVM_STR_ARG(kvm_str_slice(name, 0, 60)));
+                    config.file, kvm_quote(name).at);
 }
 
 kvm_status kvm_tokenizer__from_files(kvm_tokenizer *t, kvm_arena *keep, kvm_str folder,

@@ -16,8 +16,8 @@ static kvm_status refuse_other_models(const kvm_gguf *g, kvm_err *err)
     const bool sentencepiece = kvm_str_eq(model, KVM_STR("llama"));
     return kvm_fail(
         err, KVM_UNSUPPORTED,
-        "%.*s: its tokenizer is \"%.*s\"%s; byte-level BPE (\"gpt2\") is read",
-        KVM_STR_ARG(kvm_gguf_name(g)), KVM_STR_ARG(kvm_str_slice(model, 0, 60)),
+        "%.*s: its tokenizer is \"%s\"%s; byte-level BPE (\"gpt2\") is read",
+        KVM_STR_ARG(kvm_gguf_name(g)), kvm_quote(model).at,
         sentencepiece ? ", that is SentencePiece" : "");
 }
 
@@ -57,10 +57,8 @@ static kvm_status tokens(kvm_tokenizer *t, kvm_arena *keep, const kvm_gguf *g,
     TRY(kvm_tokenizer__begin_added(t, keep, n, err));
     for (ptrdiff_t i = 0; i < n; i++) {
         if (type[i] == NORMAL || type[i] == UNUSED) continue;
-        const kvm_added a = {.content = text[i],
-                             .id = (int32_t)i, /* < limit, checked there */
-                             .special = type[i] != USER_DEFINED};
-        const kvm_status s = kvm_tokenizer__add(t, keep, &a, *tmp, err);
+        const kvm_added a = {.content = text[i], .special = type[i] != USER_DEFINED};
+        const kvm_status s = kvm_tokenizer__add(t, keep, &a, i, *tmp, err);
         if (s) return kvm_err_prefix(err, s, "%.*s", KVM_STR_ARG(t->file));
     }
     return KVM_OK;
@@ -94,9 +92,9 @@ static kvm_status pattern(kvm_tokenizer *t, kvm_arena *keep, const kvm_gguf *g,
             p = &kvm_patterns[i];
     if (!p)
         return kvm_fail(err, KVM_UNSUPPORTED,
-                        "%.*s: tokenizer.ggml.pre \"%.*s\" is not known; known: those "
+                        "%.*s: tokenizer.ggml.pre \"%s\" is not known; known: those "
                         "of models/pretokenizers.def",
-                        KVM_STR_ARG(t->file), KVM_STR_ARG(kvm_str_slice(pre, 0, 60)));
+                        KVM_STR_ARG(t->file), kvm_quote(pre).at);
     t->nfc = p->nfc;
     t->bpe.ignore_merges = p->ignore_merges;
     if (p->digits_first)

@@ -83,11 +83,11 @@ KVM_MUST kvm_status kvm_tokenizer__merge_text(kvm_tokenizer *t, kvm_str pair,
                                               kvm_arena scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_tokenizer__begin_added(kvm_tokenizer *t, kvm_arena *keep,
                                                ptrdiff_t n, kvm_err *err);
-/* kvm_tokenizer__add - copies a->content. KVM_FORMAT when the id belongs to another text
- * or the text to another id. */
+/* kvm_tokenizer__add - a with this id; copies a->content. KVM_FORMAT when the id is out of
+ * range or belongs to another text, or the text to another id. */
 KVM_MUST kvm_status kvm_tokenizer__add(kvm_tokenizer *t, kvm_arena *keep,
-                                       const kvm_added *a, kvm_arena scratch,
-                                       kvm_err *err);
+                                       const kvm_added *a, int64_t id,
+                                       kvm_arena scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_tokenizer__add_json(kvm_tokenizer *t, kvm_arena *keep,
                                             kvm_jat token, int64_t id, kvm_arena *tmp,
                                             kvm_err *err);

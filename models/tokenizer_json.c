@@ -12,8 +12,8 @@ static kvm_jat get(kvm_jat at, kvm_arena *tmp, const char *key)
 static kvm_status unsupported(kvm_jat at, kvm_str what, const char *remedy,
                               kvm_err *err)
 {
-    return kvm_fail(err, KVM_UNSUPPORTED, "%s: %s: %.*s is not supported; %s", at.file,
-                    at.path, KVM_STR_ARG(kvm_str_slice(what, 0, 60)), remedy);
+    return kvm_json_fail(err, KVM_UNSUPPORTED, at, "%s is not supported; %s",
+                         kvm_quote(what).at, remedy);
 }
 
 static kvm_status type_of(kvm_jat at, kvm_arena *tmp, kvm_str *type, kvm_err *err)
@@ -36,9 +36,8 @@ kvm_status kvm_tokenizer__vocab(kvm_tokenizer *t, kvm_arena *keep, kvm_jat vocab
         const kvm_str text = {json_object_iter_key(i),
                               (ptrdiff_t)json_object_iter_key_len(i)};
         if (!json_is_integer(id))
-            return kvm_fail(err, KVM_FORMAT, "%s: %s: the id of \"%.*s\" is no integer",
-                            vocab.file, vocab.path,
-                            KVM_STR_ARG(kvm_str_slice(text, 0, 60)));
+            return kvm_fail(err, KVM_FORMAT, "%s: %s: the id of \"%s\" is no integer",
+                            vocab.file, vocab.path, kvm_quote(text).at);
         const kvm_status s =
             kvm_bpe_add(&t->bpe, keep, json_integer_value(id), text, err);
         if (s) return kvm_err_prefix(err, s, "%s: %s", vocab.file, vocab.path);
@@ -53,8 +52,8 @@ kvm_status kvm_tokenizer__merge_text(kvm_tokenizer *t, kvm_str pair, kvm_arena s
     if (!kvm_str_cut(pair, ' ', &left, &right) || left.len == 0 || right.len == 0 ||
         memchr(right.at, ' ', (size_t)right.len))
         return kvm_fail(err, KVM_FORMAT,
-                        "merge %td \"%.*s\" is not two tokens with a space between",
-                        t->bpe.n_merges + 1, KVM_STR_ARG(kvm_str_slice(pair, 0, 60)));
+                        "merge %td \"%s\" is not two tokens with a space between",
+                        t->bpe.n_merges + 1, kvm_quote(pair).at);
     return kvm_bpe_add_merge(&t->bpe, left, right, scratch, err);
 }
 
@@ -121,6 +120,10 @@ static kvm_status model(kvm_tokenizer *t, kvm_arena *keep, kvm_jat at, kvm_arena
     kvm_str type, unk;
     bool fuse_unk, ignore_merges;
     TRY(kvm_json_object(at, err));
+    /* old files say no type and are BPE; null is neither */
+    if (json_is_null(json_object_get(at.v, "type")))
+        return unsupported(get(at, tmp, "type"), KVM_STR("null"),
+                           "byte-level BPE is read", err);
     TRY(kvm_json_str_or(get(at, tmp, "type"), KVM_STR("BPE"), &type, err));
     if (!kvm_str_eq(type, KVM_STR("BPE")))
         return unsupported(at, type, "byte-level BPE is read", err);
@@ -135,8 +138,8 @@ static kvm_status model(kvm_tokenizer *t, kvm_arena *keep, kvm_jat at, kvm_arena
         t->bpe.unk = kvm_bpe_find(&t->bpe, unk, *tmp);
         if (t->bpe.unk < 0)
             return kvm_fail(err, KVM_FORMAT,
-                            "%s: %s: unk_token \"%.*s\" is not in the vocabulary",
-                            at.file, at.path, KVM_STR_ARG(kvm_str_slice(unk, 0, 60)));
+                            "%s: %s: unk_token \"%s\" is not in the vocabulary",
+                            at.file, at.path, kvm_quote(unk).at);
     }
     return merges(t, keep, get(at, tmp, "merges"), tmp, err);
 }
@@ -155,8 +158,7 @@ kvm_status kvm_tokenizer__add_json(kvm_tokenizer *t, kvm_arena *keep, kvm_jat to
     TRY(kvm_json_bool_or(get(token, tmp, "single_word"), false, &a.single_word, err));
     TRY(kvm_json_bool_or(get(token, tmp, "normalized"), !a.special, &a.normalized,
                          err));
-    a.id = id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
-    const kvm_status s = kvm_tokenizer__add(t, keep, &a, *tmp, err);
+    const kvm_status s = kvm_tokenizer__add(t, keep, &a, id, *tmp, err);
     return s ? kvm_err_prefix(err, s, "%s: %s", token.file, token.path) : KVM_OK;
 }
 

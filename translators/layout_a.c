@@ -122,8 +122,8 @@ static kvm_status check_format(kvm_jat root, kvm_arena *keep, kvm_err *err)
     TRY(kvm_json_str(at, &format, err));
     TRY(kvm_json_i64(kvm_json_get(root, keep, "schema_version"), &schema, err));
     if (!kvm_str_eq(format, KVM_STR("kvbridge")))
-        return kvm_fail(err, KVM_FORMAT, "%s: format '%.*s', expected 'kvbridge'",
-                        at.file, KVM_STR_ARG(kvm_str_slice(format, 0, 40)));
+        return kvm_fail(err, KVM_FORMAT, "%s: format '%s', expected 'kvbridge'",
+                        at.file, kvm_quote(format).at);
     if (schema != 1)
         return kvm_fail(err, KVM_VERSION, "%s: schema_version %lld, expected 1",
                         at.file, (long long)schema);

@@ -85,13 +85,13 @@ static kvm_status read_head(kvm_translator *t, kvm_jat root, kvm_arena *keep,
     const kvm_jat s = kvm_json_get(root, keep, "key_space");
     TRY(kvm_json_str(f, &format, err));
     if (!kvm_str_eq(format, KVM_STR(FORMAT)))
-        return kvm_fail(err, KVM_VERSION, "%s: format '%.*s', expected '" FORMAT "'",
-                        f.file, KVM_STR_ARG(kvm_str_slice(format, 0, 40)));
+        return kvm_fail(err, KVM_VERSION, "%s: format '%s', expected '" FORMAT "'",
+                        f.file, kvm_quote(format).at);
     TRY(kvm_json_str_or(s, KVM_STR("content"), &keys, err));
     if (kvm_str_eq(keys, KVM_STR("rope"))) keys = KVM_STR("rotated");
     if (kvm_key_space_of_name(keys, &t->keys))
-        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no key space", s.file,
-                        s.path, KVM_STR_ARG(kvm_str_slice(keys, 0, 20)));
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' is no key space", s.file, s.path,
+                        kvm_quote(keys).at);
     TRY(read_side(root, keep, "source", &t->source, err));
     TRY(read_side(root, keep, "target", &t->target, err));
     const kvm_jat meta = kvm_json_get(root, keep, "meta");

@@ -21,12 +21,11 @@ kvm_status kvm_meta_i64(const kvm_st *st, const char *key, int64_t least, int64_
     int64_t v;
     TRY(kvm_meta_str(st, key, &text, err));
     if (!kvm_str_to_i64(text, &v) || v < least || v > most)
-        return kvm_fail(
-            err, KVM_FORMAT,
-            "%s: metadata `%s` is '%.*s', expected a whole number from %lld "
-            "to %lld",
-            kvm_st_path(st).at, key, KVM_STR_ARG(kvm_str_slice(text, 0, 40)),
-            (long long)least, (long long)most);
+        return kvm_fail(err, KVM_FORMAT,
+                        "%s: metadata `%s` is '%s', expected a whole number from %lld "
+                        "to %lld",
+                        kvm_st_path(st).at, key, kvm_quote(text).at, (long long)least,
+                        (long long)most);
     *out = v;
     return KVM_OK;
 }
@@ -37,9 +36,8 @@ kvm_status kvm_meta_f64(const kvm_st *st, const char *key, double *out, kvm_err 
     double v;
     TRY(kvm_meta_str(st, key, &text, err));
     if (!kvm_str_to_f64(text, &v) || !isfinite(v))
-        return kvm_fail(
-            err, KVM_FORMAT, "%s: metadata `%s` is '%.*s', expected a number",
-            kvm_st_path(st).at, key, KVM_STR_ARG(kvm_str_slice(text, 0, 40)));
+        return kvm_fail(err, KVM_FORMAT, "%s: metadata `%s` is '%s', expected a number",
+                        kvm_st_path(st).at, key, kvm_quote(text).at);
     *out = v;
     return KVM_OK;
 }
@@ -51,8 +49,8 @@ kvm_status kvm_meta_format(const kvm_st *st, const char *want, kvm_err *err)
     const ptrdiff_t stem = (strrchr(want, '.') - want) + 1;
     const bool version = got.at && kvm_str_starts(got, kvm_str_slice(w, 0, stem));
     return kvm_fail(err, version ? KVM_VERSION : KVM_FORMAT,
-                    "%s: format is '%.*s', expected '%s'%s", kvm_st_path(st).at,
-                    KVM_STR_ARG(kvm_str_slice(got.at ? got : KVM_STR(""), 0, 60)), want,
+                    "%s: format is '%s', expected '%s'%s", kvm_st_path(st).at,
+                    kvm_quote(got.at ? got : KVM_STR("")).at, want,
                     version ? "; make it again with this version" : "");
 }
 
@@ -67,9 +65,9 @@ static kvm_status read_list(const kvm_st *st, const char *key, kvm_row_shape *sh
         int64_t v = 0;
         const bool more = kvm_str_cut(rest, ',', &item, &rest);
         if (more != (i + 1 < n) || !kvm_str_to_i64(item, &v) || v < 1 || v > MOST)
-            return kvm_fail(
-                err, KVM_FORMAT, "%s: metadata `%s`: entry %td of %td is '%.*s'",
-                kvm_st_path(st).at, key, i, n, KVM_STR_ARG(kvm_str_slice(item, 0, 40)));
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: metadata `%s`: entry %td of %td is '%s'",
+                            kvm_st_path(st).at, key, i, n, kvm_quote(item).at);
         if (heads)
             shape[i].heads = (ptrdiff_t)v;
         else

@@ -21,10 +21,9 @@ static kvm_status same(const merge *m, const char *key, kvm_err *err)
     TRY(kvm_meta_str(m->x, key, &a, err));
     TRY(kvm_meta_str(m->y, key, &b, err));
     if (kvm_str_eq(a, b)) return KVM_OK;
-    return kvm_fail(err, KVM_MISMATCH, "%s and %s differ in %s (%.*s, %.*s)",
-                    kvm_st_path(m->x).at, kvm_st_path(m->y).at, key,
-                    KVM_STR_ARG(kvm_str_slice(a, 0, 20)),
-                    KVM_STR_ARG(kvm_str_slice(b, 0, 20)));
+    return kvm_fail(err, KVM_MISMATCH, "%s and %s differ in %s (%s, %s)",
+                    kvm_st_path(m->x).at, kvm_st_path(m->y).at, key, kvm_quote(a).at,
+                    kvm_quote(b).at);
 }
 
 static kvm_status copy_meta(merge *m, json_t *meta, const char *key, kvm_err *err)

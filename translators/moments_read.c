@@ -114,8 +114,8 @@ static kvm_status open_file(moments_file *f, kvm_arena *keep, kvm_str path, bool
     kvm_str kind;
     TRY(kvm_meta_str(f->st, "kind", &kind, err));
     if (!kvm_str_eq(kind, kvm_str_of(cross ? "cross" : "gram")))
-        return kvm_fail(err, KVM_FORMAT, "%s: holds %.*s moments, expected %s",
-                        kvm_st_path(f->st).at, KVM_STR_ARG(kvm_str_slice(kind, 0, 20)),
+        return kvm_fail(err, KVM_FORMAT, "%s: holds %s moments, expected %s",
+                        kvm_st_path(f->st).at, kvm_quote(kind).at,
                         cross ? "cross" : "gram");
     TRY(whole(f, err));
     TRY(read_sides(f, keep, err));
@@ -142,9 +142,8 @@ static kvm_status same_meta(const moments_file *a, const moments_file *b,
     TRY(kvm_meta_str(a->st, key, &x, err));
     TRY(kvm_meta_str(b->st, key, &y, err));
     if (kvm_str_eq(x, y)) return KVM_OK;
-    return kvm_fail(err, KVM_MISMATCH, "%s has %s %.*s, %s has %.*s",
-                    kvm_st_path(a->st).at, key, KVM_STR_ARG(kvm_str_slice(x, 0, 20)),
-                    kvm_st_path(b->st).at, KVM_STR_ARG(kvm_str_slice(y, 0, 20)));
+    return kvm_fail(err, KVM_MISMATCH, "%s has %s %s, %s has %s", kvm_st_path(a->st).at,
+                    key, kvm_quote(x).at, kvm_st_path(b->st).at, kvm_quote(y).at);
 }
 
 /* SHA-256 over the captures, the split and the row counts: what the sums follow from */

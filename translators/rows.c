@@ -277,10 +277,9 @@ kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err)
     };
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (!kvm_str_eq(text[i].a, text[i].b))
-            return kvm_fail(
-                err, KVM_MISMATCH, "%s and %s differ in %s (%.*s, %.*s); %s", pa, pb,
-                text[i].what, KVM_STR_ARG(kvm_str_slice(text[i].a, 0, 12)),
-                KVM_STR_ARG(kvm_str_slice(text[i].b, 0, 12)), text[i].remedy);
+            return kvm_fail(err, KVM_MISMATCH, "%s and %s differ in %s (%s, %s); %s",
+                            pa, pb, text[i].what, kvm_quote(text[i].a).at,
+                            kvm_quote(text[i].b).at, text[i].remedy);
     if (a->info.stride != b->info.stride)
         return kvm_fail(err, KVM_MISMATCH, "%s has stride %td, %s has %td", pa,
                         a->info.stride, pb, b->info.stride);

@@ -346,18 +346,18 @@ static kvm_status take_kind(kvm_jat at, kvm_arena *keep, kvm_step *s, kvm_err *e
     TRY(kvm_json_str(m, &map, err));
     TRY(kvm_json_str(y, &layout, err));
     if (kvm_object_of_name(object, &s->object))
-        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no cache object", o.file,
-                        o.path, KVM_STR_ARG(kvm_str_slice(object, 0, 20)));
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' is no cache object", o.file,
+                        o.path, kvm_quote(object).at);
     if (kvm_str_eq(map, KVM_STR("ridge")))
         s->map = KVM_MAP_RIDGE;
     else if (kvm_str_eq(map, KVM_STR("mlp")))
         s->map = KVM_MAP_MLP;
     else
-        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no kind of map", m.file,
-                        m.path, KVM_STR_ARG(kvm_str_slice(map, 0, 20)));
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' is no kind of map", m.file,
+                        m.path, kvm_quote(map).at);
     if (!kvm_str_eq(layout, KVM_STR("out,in")))
-        return kvm_fail(err, KVM_FORMAT, "%s: %s: layout '%.*s' is not 'out,in'",
-                        y.file, y.path, KVM_STR_ARG(kvm_str_slice(layout, 0, 20)));
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: layout '%s' is not 'out,in'", y.file,
+                        y.path, kvm_quote(layout).at);
     return KVM_OK;
 }
 
@@ -421,12 +421,12 @@ static kvm_status take_header(kvm_translator *t, kvm_jat root, kvm_arena *keep,
     const kvm_jat at = kvm_json_get(root, keep, "keys");
     TRY(kvm_json_str(kvm_json_get(root, keep, "format"), &format, err));
     if (!kvm_str_eq(format, KVM_STR(FORMAT)))
-        return kvm_fail(err, KVM_VERSION, "%s: format '%.*s', expected " FORMAT,
-                        t->path.at, KVM_STR_ARG(kvm_str_slice(format, 0, 40)));
+        return kvm_fail(err, KVM_VERSION, "%s: format '%s', expected " FORMAT,
+                        t->path.at, kvm_quote(format).at);
     TRY(kvm_json_str(at, &keys, err));
     if (kvm_key_space_of_name(keys, &t->keys))
-        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%.*s' is no key space", at.file,
-                        at.path, KVM_STR_ARG(kvm_str_slice(keys, 0, 20)));
+        return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' is no key space", at.file,
+                        at.path, kvm_quote(keys).at);
     TRY(take_side(root, keep, "source", &t->source, err));
     TRY(take_side(root, keep, "target", &t->target, err));
     TRY(take_str(root, keep, "moments", &t->moments, err));

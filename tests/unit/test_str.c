@@ -172,9 +172,34 @@ static void a_text_grows(void **state)
     assert_null(t.at);
 }
 
+static void a_quote_is_cut_at_a_character(void **state)
+{
+    (void)state;
+    char text[2 * KVM_QUOTE_BYTES];
+    assert_string_equal(kvm_quote(KVM_STR("")).at, "");
+    assert_string_equal(kvm_quote((kvm_str){0}).at, "");
+    assert_string_equal(kvm_quote(KVM_STR("a\0b")).at, "a?b");
+    for (int before = 0; before < 4;
+         before++) { /* where the cut falls in a character */
+        const ptrdiff_t n = KVM_QUOTE_BYTES + 3;
+        for (ptrdiff_t i = 0; i < n; i++)
+            text[i] = i < before ? 'x' : "\xe2\x82\xac"[(i - before) % 3];
+        const kvm_quoted q = kvm_quote((kvm_str){text, n});
+        const ptrdiff_t len = (ptrdiff_t)strlen(q.at) - 3;
+        assert_true(len > KVM_QUOTE_BYTES - 3 && len <= KVM_QUOTE_BYTES);
+        assert_string_equal(q.at + len, "...");
+        assert_int_equal((len - before) % 3, 0);
+        assert_memory_equal(q.at, text, (size_t)len);
+    }
+    memset(text, 'y', sizeof text);
+    assert_int_equal(strlen(kvm_quote((kvm_str){text, KVM_QUOTE_BYTES}).at),
+                     KVM_QUOTE_BYTES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_quote_is_cut_at_a_character),
         cmocka_unit_test(comparisons_know_lengths_and_bytes),
         cmocka_unit_test(find_slice_trim_cut),
         cmocka_unit_test(whole_numbers),

@@ -149,6 +149,8 @@ static const struct {
     parts p;
 } wrong[] = {
     {KVM_UNSUPPORTED, "WordPiece", {.model = "\"type\":\"WordPiece\","}},
+    {KVM_UNSUPPORTED, "model.type: null", {.model = "\"type\":null,"}},
+    {KVM_FORMAT, "model.type: expected a string", {.model = "\"type\":[],"}},
     {KVM_UNSUPPORTED, "dropout", {.model = "\"dropout\":0.1,"}},
     {KVM_UNSUPPORTED, "SentencePiece", {.model = "\"byte_fallback\":true,"}},
     {KVM_UNSUPPORTED, "##", {.model = "\"continuing_subword_prefix\":\"##\","}},
@@ -172,11 +174,14 @@ static const struct {
     {KVM_FORMAT, "not a pair", {.merges = "[[\"a\",1]]"}},
     {KVM_FORMAT, "not a pair", {.merges = "[7]"}},
     {KVM_FORMAT, "model.merges", {.merges = "{}"}},
+    {KVM_FORMAT, "model.merges: is missing", {.merges = "null"}},
     {KVM_FORMAT, "has no text", {.added = ADDED("6", "")}},
     {KVM_FORMAT, "but 3 in the vocabulary", {.added = ADDED("6", "ab")}},
     {KVM_FORMAT, "another text", {.added = ADDED("3", "<s>")}},
-    {KVM_FORMAT, "not in 0", {.added = ADDED("99999999999", "<s>")}},
-    {KVM_FORMAT, "not in 0", {.added = ADDED("-5", "<s>")}},
+    {KVM_FORMAT,
+     "id 1099511627776, which is not in 0",
+     {.added = ADDED("1099511627776", "<s>")}},
+    {KVM_FORMAT, "id -5, which is not in 0", {.added = ADDED("-5", "<s>")}},
     {KVM_FORMAT,
      "two added tokens have id 6",
      {.added = "[{\"id\":6,\"content\":\"x\"},{\"id\":6,\"content\":\"y\"}]"}},
@@ -231,12 +236,12 @@ static void what_is_refused(void **state)
         parts p = wrong[i].p;
         const bool retyped = p.model && strncmp(p.model, "\"type\"", 6) == 0;
         if (retyped) { /* the type stands once only */
-            const char *json = "{\"model\":{\"type\":\"WordPiece\"}}";
+            const kvm_str json =
+                kvm_str_fmt(&a, "{\"model\":{%s\"vocab\":{}}}", p.model);
             err = (kvm_err){0};
-            check_status(wrong[i].status,
-                         kvm_tokenizer__parse_json(&t, &a, kvm_str_of(json),
-                                                   KVM_STR("t.json"), &err),
-                         &err);
+            check_status(
+                wrong[i].status,
+                kvm_tokenizer__parse_json(&t, &a, json, KVM_STR("t.json"), &err), &err);
         } else {
             check_status(wrong[i].status, load(&t, &a, p, &err), &err);
         }
@@ -245,6 +250,45 @@ static void what_is_refused(void **state)
         assert_null(t);
         kvm_arena_free(&a);
     }
+}
+
+/* however long what is quoted, the message says where it stands and what is wrong */
+static void quotes_are_short(void **state)
+{
+    (void)state;
+    enum { LONG = 2000000 };
+    kvm_arena a = check_arena((size_t)1 << 28);
+    char *x = kvm_new(&a, char, LONG + 1);
+    memset(x, 'x', LONG);
+    const struct {
+        kvm_status status;
+        const char *says;
+        parts p;
+    } all[] = {
+        {KVM_FORMAT,
+         "..\" is not a regular expression: missing closing",
+         {.pre = kvm_str_fmt(&a, SPLIT("%s("), x).at}},
+        {KVM_UNSUPPORTED,
+         "...\": the escape at character 2000001 is not supported",
+         {.pre = kvm_str_fmt(&a, SPLIT("%s\\\\b"), x).at}},
+        {KVM_FORMAT,
+         "...\" has id 99999999, which",
+         {.added = kvm_str_fmt(&a, ADDED("99999999", "%s"), x).at}},
+        {KVM_UNSUPPORTED,
+         "... is not supported; NFC",
+         {.normalizer = kvm_str_fmt(&a, "{\"type\":\"%s\"}", x).at}},
+        {KVM_FORMAT,
+         "...\", which is not in the vocabulary",
+         {.merges = kvm_str_fmt(&a, "[[\"%s\",\"b\"]]", x).at}},
+    };
+    for (size_t i = 0; i < COUNT(all); i++) {
+        kvm_err err;
+        kvm_tokenizer *t;
+        check_status(all[i].status, load(&t, &a, all[i].p, &err), &err);
+        check_contains(err.msg, all[i].says);
+        assert_true(strlen(err.msg) < 300);
+    }
+    kvm_arena_free(&a);
 }
 
 static void a_pattern_that_explodes(void **state)
@@ -570,6 +614,7 @@ int main(void)
         cmocka_unit_test(small_ones),
         cmocka_unit_test(around_a_text),
         cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(quotes_are_short),
         cmocka_unit_test(a_pattern_that_explodes),
         cmocka_unit_test(what_is_no_tokenizer),
         cmocka_unit_test(what_stands_beside),
