@@ -14,17 +14,18 @@
 static kvm_arena keep;
 static kvm_compute *compute;
 
-/* wide enough for one panel of K per layer */
+/* Wide enough for one panel of V per layer, and in V alone: K stands in two spaces, and a
+ * file of every split and space is written a score of times. */
 static made wide(const char *name, ptrdiff_t layers, float *inv_freq)
 {
     return (made){.name = name,
                   .layers = layers,
                   .heads = 9,
-                  .k_dim = 64,
-                  .v_dim = 8,
+                  .k_dim = 8,
+                  .v_dim = 64,
                   .sequences = 6,
                   .tokens = 40,
-                  .rope = made_rope(inv_freq, 64, 1e4, 1, false)};
+                  .rope = made_rope(inv_freq, 8, 1e4, 1, false)};
 }
 
 static int setup(void **state)
@@ -183,13 +184,13 @@ static void a_cross_file_serves_both_directions(void **state)
     enum { F = 1152, P = 576 };
     double *p = kvm_new(&keep, double, (ptrdiff_t)F *P),
            *q = kvm_new(&keep, double, (ptrdiff_t)F *P);
-    kvm_moments_get_cross(m, KVM_SPACE_K, KVM_FIT, x, 1, 0, P, p, P);
-    kvm_moments_get_cross(turned, KVM_SPACE_K, KVM_FIT, x, 1, 0, P, q, P);
+    kvm_moments_get_cross(m, KVM_SPACE_V, KVM_FIT, x, 1, 0, P, p, P);
+    kvm_moments_get_cross(turned, KVM_SPACE_V, KVM_FIT, x, 1, 0, P, q, P);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)F * P; i++)
         assert_true(fabs(p[i] - q[i]) < 1e-4);
     double y[2][P], mean[2][P];
-    kvm_moments_get_target(m, KVM_SPACE_K, KVM_HELD, 1, 0, P, y[0], mean[0]);
-    kvm_moments_get_target(turned, KVM_SPACE_K, KVM_HELD, 1, 0, P, y[1], mean[1]);
+    kvm_moments_get_target(m, KVM_SPACE_V, KVM_HELD, 1, 0, P, y[0], mean[0]);
+    kvm_moments_get_target(turned, KVM_SPACE_V, KVM_HELD, 1, 0, P, y[1], mean[1]);
     for (ptrdiff_t i = 0; i < P; i++) {
         assert_true(fabs(y[0][i] - y[1][i]) < 1e-9);
         assert_true(fabs(mean[0][i] - mean[1][i]) < 1e-12);
@@ -217,8 +218,8 @@ static void gathering_follows_the_order_asked_for(void **state)
     enum { F = 1152, W = 576 };
     double *p = kvm_new(&keep, double, (ptrdiff_t)F *F),
            *q = kvm_new(&keep, double, (ptrdiff_t)F *F);
-    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){forward, 2, -1}, p);
-    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){backward, 2, -1}, q);
+    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){forward, 2, -1}, p);
+    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){backward, 2, -1}, q);
     for (ptrdiff_t i = 0; i < F; i++)
         for (ptrdiff_t j = 0; j < F; j++) {
             const ptrdiff_t u = (1 - i / W) * W + i % W, v = (1 - j / W) * W + j % W;
@@ -226,7 +227,7 @@ static void gathering_follows_the_order_asked_for(void **state)
             assert_true(p[i * F + j] == p[j * F + i]);
         }
     double one[64 * 64];
-    kvm_moments_get_gram(m, KVM_SPACE_K, KVM_FIT, (kvm_features){backward, 1, 3}, one);
+    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){backward, 1, 3}, one);
     for (ptrdiff_t i = 0; i < 64; i++)
         for (ptrdiff_t j = 0; j < 64; j++)
             assert_true(one[i * 64 + j] == p[(W + 192 + i) * F + W + 192 + j]);
