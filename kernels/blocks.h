@@ -26,12 +26,16 @@ static inline float load_half(const uint8_t *p)
     return f;
 }
 
+/* Unrolled whole, a run of 16 is left scalar by gcc 12; kept a loop it becomes vectors. */
+#define RUN(i) _Pragma("GCC unroll 1") for (int i = 0; i < 16; i++)
+
 /* x = d * (q - zero) + m over 32 nibbles: low nibbles first, then high; fifth bits in
  * `high` (0 without) */
 static inline void nibbles(float *out, const uint8_t *q, uint32_t high, float d,
                            float zero, float m)
 {
-    for (int i = 0; i < 16; i++) {
+    RUN(i)
+    {
         const uint32_t lo = (q[i] & 15u) | (high >> i & 1u) << 4;
         const uint32_t hi = q[i] >> 4 | (high >> (i + 16) & 1u) << 4;
         out[i] = d * ((float)lo - zero) + m;
@@ -109,20 +113,20 @@ static inline void widen_q5_k(float *out, const uint8_t *b)
 static inline void widen_q6_k(float *out, const uint8_t *b)
 {
     const float d = load_half(b + 208);
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *ql = b + half * 64, *qh = b + 128 + half * 32;
-        const uint8_t *sc = b + 192 + half * 8;
-        for (int l = 0; l < 32; l++) {
-            for (int part = 0; part < 4; part++) {
-                const int byte = ql[l + part % 2 * 32];
-                const int low = part < 2 ? byte & 15 : byte >> 4;
-                const int q = low | (qh[l] >> 2 * part & 3) << 4;
-                const float scale = d * (float)(int8_t)sc[l / 16 + 2 * part];
-                out[half * 128 + part * 32 + l] = scale * (float)(q - 32);
-            }
+    for (int run = 0; run < 16; run++) { /* 16 numbers of one scale */
+        const int half = run / 8, part = run / 2 % 4, from = run % 2 * 16;
+        const uint8_t *low = b + half * 64 + part % 2 * 32 + from;
+        const uint8_t *high = b + 128 + half * 32 + from;
+        const float scale = d * (float)(int8_t)b[192 + run];
+        RUN(i)
+        {
+            const int nibble = part < 2 ? low[i] & 15 : low[i] >> 4;
+            const int q = nibble | (high[i] >> 2 * part & 3) << 4;
+            out[run * 16 + i] = scale * (float)(q - 32);
         }
     }
 }
+#undef RUN
 
 /* widen_blocks - n elements, a multiple of the block, of a block-quantised type; false for any
  * other type */
