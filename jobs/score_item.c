@@ -224,6 +224,40 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
     return KVM_OK;
 }
 
+/* Ends a generation at a stop string, which the newest token has completed. */
+typedef struct stopping {
+    const kvm_item *item;
+    const kvm_tokenizer *tokenizer;
+    const int32_t *ids; /* as kvm_generate gives them out */
+    ptrdiff_t n;
+    kvm_arena scratch;
+} stopping;
+
+/* where the first stop string begins; the end of the text when there is none */
+static ptrdiff_t stop_at(const kvm_item *item, kvm_str text)
+{
+    ptrdiff_t first = text.len;
+    for (ptrdiff_t i = 0; i < item->stop_count; i++) {
+        const ptrdiff_t at = kvm_str_find(text, item->stop[i]);
+        if (at >= 0 && at < first) first = at;
+    }
+    return first;
+}
+
+static bool goes_on(void *ctx, int32_t id)
+{
+    enum { WINDOW = 2 * KVM_STOP_BYTES }; /* tokens; most have a byte at least */
+    stopping *s = ctx;
+    kvm_arena room = s->scratch;
+    kvm_str text;
+    (void)id; /* the last of ids */
+    const ptrdiff_t n = ++s->n, from = n > WINDOW ? n - WINDOW : 0;
+    if (s->item->stop_count == 0 ||
+        kvm_decode(s->tokenizer, s->ids + from, n - from, true, &room, &text, NULL))
+        return true;
+    return stop_at(s->item, text) == text.len;
+}
+
 static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
                                    const kvm_item *item, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *c, kvm_arena *keep,
@@ -235,9 +269,11 @@ static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
     ptrdiff_t n;
     kvm_str text;
     TRY(read_feed(m, c, ids, logits, err));
+    stopping stop = {item, kvm_model_tokenizer(m), answer, 0, scratch};
     TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, s->max_new_tokens, answer, &n,
-                     NULL, NULL, err));
+                     goes_on, &stop, err));
     TRY(kvm_decode(kvm_model_tokenizer(m), answer, n, true, keep, &text, err));
+    text = kvm_str_slice(text, 0, stop_at(item, text));
     if (said) *said = text;
     kvm_answer_score score;
     TRY(kvm_score_answer(&score, text, item->choices, item->choice_count, scratch,
@@ -261,7 +297,7 @@ kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *
     *out = (kvm_figures){0};
     if (said) *said = KVM_STR("");
     kvm_arena scratch = {0};
-    TRY(kvm_arena_init(&scratch, (size_t)8 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)8 << 30, err));
     kvm_status st = KVM_OK;
     switch (s->kind) {
     case KVM_SUITE_PERPLEXITY:

@@ -41,7 +41,7 @@ typedef struct kvm_figures { /* metric names are static */
  *                    agreement (argmax equal)
  *   multiple choice  accuracy (summed log-likelihood), accuracy_norm (per byte of the
  *                    choice, without the space before it), logprob_gold
- *   generation       exact_match, f1, gold_in_answer
+ *   generation       exact_match, f1, gold_in_answer, of the text before a stop string
  *   needle           recall (= gold_in_answer), exact_match
  * native_logits (after_n[0], native_vocab): written when `native`, read otherwise
  * (perplexity only; NULL otherwise). Models of one tokenizer may pad their vocabularies

@@ -19,6 +19,8 @@ static const kvm_field card_fields[] = {
     {"provenance", KVM_FIELD_STR, true, "where the items come from", NULL, 0},
     {"chance", KVM_FIELD_NUM, false, "expected score of guessing", NULL, 0},
     {"max_new_tokens", KVM_FIELD_INT, false, "limit of a generated answer", NULL, 0},
+    {"stop", KVM_FIELD_LIST, false, "strings that end a generated answer", NULL,
+     KVM_FIELD_STR},
     {"metric", KVM_FIELD_STR, false, "the headline metric", NULL, 0},
     {0},
 };
@@ -33,6 +35,11 @@ static const struct {
     {"generation", KVM_SUITE_GENERATION},
     {"needle", KVM_SUITE_NEEDLE},
 };
+
+static bool generates(kvm_suite_kind kind)
+{
+    return kind == KVM_SUITE_GENERATION || kind == KVM_SUITE_NEEDLE;
+}
 
 static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
 {
@@ -63,6 +70,20 @@ static kvm_status read_strings(kvm_jat at, kvm_arena *keep, const kvm_str **out,
         TRY(kvm_json_str(kvm_json_item(at, keep, i), &strings[i], err));
     *out = strings;
     *n = count;
+    return KVM_OK;
+}
+
+/* absent: stays as it is */
+static kvm_status read_stop(kvm_jat at, kvm_arena *keep, const kvm_str **stop,
+                            ptrdiff_t *n, kvm_err *err)
+{
+    if (!kvm_json_has(at)) return KVM_OK;
+    TRY(read_strings(at, keep, stop, n, err));
+    for (ptrdiff_t i = 0; i < *n; i++)
+        if ((*stop)[i].len < 1 || (*stop)[i].len > KVM_STOP_BYTES)
+            return kvm_json_fail(err, KVM_RANGE, kvm_json_item(at, keep, i),
+                                 "a stop string has 1..%d bytes, not %td",
+                                 KVM_STOP_BYTES, (*stop)[i].len);
     return KVM_OK;
 }
 
@@ -108,10 +129,14 @@ static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
     return KVM_OK;
 }
 
-static kvm_status read_item(kvm_item *it, kvm_suite_kind kind, kvm_jat root,
+static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
                             kvm_arena *keep, kvm_err *err)
 {
-    *it = (kvm_item){0};
+    const kvm_suite_kind kind = s->kind;
+    *it = (kvm_item){.stop = s->stop, .stop_count = s->stop_count};
+    if (generates(kind))
+        TRY(read_stop(kvm_json_get(root, keep, "stop"), keep, &it->stop,
+                      &it->stop_count, err));
     TRY(kvm_json_str(kvm_json_get(root, keep, "id"), &it->id, err));
     if (kind == KVM_SUITE_CALIBRATION)
         return kvm_json_str(kvm_json_get(root, keep, "text"), &it->prefix, err);
@@ -162,7 +187,7 @@ static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_st
         if (!place.at) return kvm_nomem(err, keep);
         kvm_jat root;
         TRY(kvm_json_parse(&root, keep, line, place, err));
-        TRY(read_item(&s->items[s->count++], s->kind, root, keep, err));
+        TRY(read_item(&s->items[s->count++], s, root, keep, err));
     }
     return KVM_OK;
 }
@@ -235,14 +260,17 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(check_metric(s, card, keep, err));
     int64_t max_new;
     TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
-    const bool generates =
-        s->kind == KVM_SUITE_GENERATION || s->kind == KVM_SUITE_NEEDLE;
-    if (s->chance < 0 || s->chance >= 1 || max_new < generates || max_new > 4096)
+    const bool answers = generates(s->kind);
+    if (s->chance < 0 || s->chance >= 1 || max_new < answers || max_new > 4096)
         return kvm_fail(err, KVM_RANGE,
                         "%s: chance must be in [0,1), max_new_tokens in %d..4096",
-                        card.file, generates);
+                        card.file, answers);
     s->max_new_tokens = (ptrdiff_t)max_new;
-    return KVM_OK;
+    const kvm_jat stop = kvm_json_get(card, keep, "stop");
+    if (kvm_json_has(stop) && !answers)
+        return kvm_json_fail(err, KVM_FORMAT, stop,
+                             "is for suites whose answers are generated");
+    return read_stop(stop, keep, &s->stop, &s->stop_count, err);
 }
 
 kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_err *err)

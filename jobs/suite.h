@@ -3,6 +3,8 @@
  * The card says what kind of questions these are, where they come from and how chance
  * scores; the items hold text. An item's prefix is what gets translated (its cache);
  * the question is what the model still reads itself; then it is scored on what follows.
+ * A generated answer ends at the first stop string of the card (or of the item, which
+ * then says its own), and what stands before it is scored.
  * Prefix and question are tokenised apart and joined. An item without a question gives
  * the last token of its prefix to the model, so that every arm has something to
  * read. */
@@ -22,6 +24,8 @@ typedef enum kvm_suite_kind {
     KVM_SUITE_NEEDLE      /* {"id","length","depth","prefix","question","answer"} */
 } kvm_suite_kind;
 
+enum { KVM_STOP_BYTES = 64 }; /* of a stop string, at most */
+
 typedef struct kvm_item { /* borrows from the suite */
     kvm_str id, prefix, question, continuation;
     /* the answers of a generation or needle item, the choices of a multiple
@@ -29,6 +33,9 @@ typedef struct kvm_item { /* borrows from the suite */
     const kvm_str *choices;
     const kvm_str *leads; /* (choice_count), or NULL */
     ptrdiff_t choice_count, answer;
+    const kvm_str *stop; /* (stop_count) of a generation or needle item: its own, or the
+                            card's */
+    ptrdiff_t stop_count;
     ptrdiff_t length; /* stated length of a needle item in tokens, else 0 */
     double depth;
 } kvm_item;
@@ -41,6 +48,8 @@ typedef struct kvm_suite {
     kvm_suite_kind kind;
     double chance; /* expected score of guessing; 0 for generation */
     ptrdiff_t max_new_tokens;
+    const kvm_str *stop; /* (stop_count) */
+    ptrdiff_t stop_count;
     kvm_item *items;
     ptrdiff_t count;
     const char *sha; /* hex over the card and the items */

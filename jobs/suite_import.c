@@ -14,8 +14,8 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-#define X(name, kind, metric, chance, max_new, licence, input)                         \
-    {{#name, #kind, metric, licence, input, chance, max_new}, kvm_import_##name},
+#define X(name, kind, metric, chance, max_new, stop, licence, input)                   \
+    {{#name, #kind, metric, stop, licence, input, chance, max_new}, kvm_import_##name},
 #include "jobs/suite_formats.def"
 #undef X
 };
@@ -163,6 +163,7 @@ static kvm_status write_card(const kvm_import *im, const kvm_import_format *f,
                   "provenance", from.at, (size_t)from.len, "metric", f->metric,
                   "chance", f->chance, "max_new_tokens", f->max_new_tokens);
     if (!kvm_json_own(im->keep, rows)) return kvm_nomem(err, im->keep);
+    if (*f->stop) json_object_set_new(rows, "stop", json_pack("[s]", f->stop));
     const char *key;
     json_t *v;
     json_object_foreach(rows, key, v)

@@ -10,7 +10,7 @@
 #include "jobs/suite.h"
 
 typedef struct kvm_import_format {
-    const char *name, *kind, *metric, *licence, *input; /* static */
+    const char *name, *kind, *metric, *stop, *licence, *input; /* static */
     double chance;
     int max_new_tokens;
 } kvm_import_format;
@@ -63,7 +63,7 @@ KVM_MUST kvm_status kvm_import_read(kvm_import *im, kvm_str path, kvm_str *text,
                                     kvm_err *err);
 json_t *kvm_import_str(kvm_str s);
 
-#define X(name, kind, metric, chance, max_new, licence, input)                         \
+#define X(name, kind, metric, chance, max_new, stop, licence, input)                   \
     kvm_status kvm_import_##name(kvm_import *im, kvm_err *err);
 #include "jobs/suite_formats.def"
 #undef X

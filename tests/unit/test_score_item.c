@@ -229,6 +229,58 @@ static void a_choice_is_as_long_as_its_words(void **state)
     assert_true(figure(&f, "accuracy_norm") == 1);
 }
 
+/* what is said after the prefix, and how many tokens it takes */
+static kvm_str answer(const kvm_item *item, double *f1, ptrdiff_t *tokens)
+{
+    const kvm_suite s = {.kind = KVM_SUITE_GENERATION, .max_new_tokens = 40};
+    kvm_err err = {0};
+    kvm_item_ids ids;
+    kvm_cache *cache;
+    kvm_figures f;
+    kvm_str said;
+    check_ok(kvm_item_tokenise(&ids, &arena, encoder, -1, &s, item, &err), &err);
+    check_ok(kvm_cache_new(&cache, &arena, model, ids.prefix_n + ids.longest, &err),
+             &err);
+    check_ok(kvm_model_forward(model, cache, ids.prefix, ids.prefix_n, NULL, &err),
+             &err);
+    check_ok(kvm_score_item(&f, &s, item, &ids, model, cache, false, NULL, 0, &arena,
+                            &said, &err),
+             &err);
+    *f1 = figure(&f, "f1");
+    *tokens = kvm_cache_length(cache) - ids.prefix_n - ids.feed_n;
+    return said;
+}
+
+/* a stop string of any place and length, across tokens too; the first of several */
+static void an_answer_ends_before_the_first_stop_string(void **state)
+{
+    (void)state;
+    kvm_item item = {.id = KVM_STR("i"),
+                     .prefix = KVM_STR("And the king said unto the"),
+                     .question = KVM_STR(" queen, Behold"),
+                     .choices = (const kvm_str[]){{"x", 1}},
+                     .choice_count = 1};
+    double f1;
+    ptrdiff_t all, some;
+    const kvm_str whole = answer(&item, &f1, &all);
+    assert_true(whole.len > 20 && all > 8);
+    for (ptrdiff_t n = 1; n <= 9; n += 4)
+        for (ptrdiff_t at = 0; at + n < whole.len / 2; at += 3) {
+            const kvm_str stop[] = {KVM_STR("never said"),
+                                    kvm_str_slice(whole, at, at + n)};
+            const ptrdiff_t first = kvm_str_find(whole, stop[1]);
+            const kvm_str before = kvm_str_slice(whole, 0, first);
+            item.stop = stop;
+            item.stop_count = 2;
+            item.choices = &before;
+            const kvm_str said = answer(&item, &f1, &some);
+            assert_true(kvm_str_eq(said, before));
+            assert_true(some < all && (f1 == 1 || kvm_str_trim(before).len < 4));
+        }
+    item.stop_count = 1;
+    assert_true(kvm_str_eq(answer(&item, &f1, &some), whole));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +291,7 @@ int main(void)
         cmocka_unit_test(one_story_with_more_said_is_no_wrong_donor),
         cmocka_unit_test(padded_vocabularies_are_compared_where_both_have_ids),
         cmocka_unit_test(a_choice_is_as_long_as_its_words),
+        cmocka_unit_test(an_answer_ends_before_the_first_stop_string),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -106,6 +106,28 @@ static void wrong_items_are_named_by_line(void **state)
     refused("", KVM_FORMAT, "no item");
 }
 
+static void a_generated_answer_has_stop_strings(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *s;
+    write_card("generation", "stop: [\"\\nQ:\", END]\n");
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"answers\":[\"x\"]}\n"
+                        "{\"id\":\"b\",\"prefix\":\"p\",\"answers\":[\"x\"],"
+                        "\"stop\":[\".\"]}\n"));
+    check_ok(read(&s, &err), &err);
+    assert_int_equal(s->items[0].stop_count, 2);
+    check_str(s->items[0].stop[0], "\nQ:");
+    assert_int_equal(s->items[1].stop_count, 1);
+    check_str(s->items[1].stop[0], ".");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"answers\":[\"x\"],\"stop\":[\"\"]}\n",
+            KVM_RANGE, "stop");
+    write_card("perplexity", "stop: [x]\n");
+    check_status(KVM_FORMAT, read(&s, &err), &err);
+    check_contains(err.msg, "generated");
+}
+
 static void wrong_cards_are_named(void **state)
 {
     (void)state;
@@ -177,6 +199,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_generated_answer_has_stop_strings, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(wrong_cards_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(the_hash_covers_card_and_items, setup,
                                         teardown),

@@ -248,6 +248,8 @@ static void coqa_goes_turn_by_turn(void **state)
     check_str(s->items[1].question, "Q: What?\nA:");
     check_str(s->items[1].choices[0], "a cat");
     check_str(s->items[1].choices[1], "cat");
+    assert_int_equal(s->stop_count, 1);
+    check_str(s->stop[0], "\nQ:"); /* else the next question would be scored too */
     refused("coqa",
             "{\"data\":[{\"story\":\"s\",\"questions\":[{\"input_text\":\"q\"}]}]}",
             KVM_FORMAT, "answers");
