@@ -160,12 +160,7 @@ static kvm_status print_rows(comparing *w, kvm_err *err)
             kvm_table_est(&t, est_of(json_object_get(row, columns[k].key)),
                           KVM_FORMAT_NUMBER);
     }
-    kvm_text out = {0};
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *w->cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(w->cli, NULL, &t, err);
 }
 
 static kvm_status read_runs(comparing *w, kvm_err *err)

@@ -1,6 +1,5 @@
 /* cmd_gc.c - `kvmill gc`: remove what no run in the catalogue needs. */
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/open.h"
 #include "reports/number.h"
@@ -39,12 +38,7 @@ static kvm_status print_list(kvm_cli *cli, const found *f, kvm_err *err)
         kvm_table_text(&t, kvm_str_of(json_string_value(json_object_get(row, "path"))),
                        KVM_TONE_PLAIN);
     }
-    kvm_text out = {0};
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
 static kvm_status print_found(kvm_cli *cli, const found *f, bool dry, kvm_err *err)

@@ -1,7 +1,6 @@
 /* cmd_models.c - `kvmill models inspect PATH...` and `models list`: what a checkpoint
  * caches. */
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/open.h"
 #include "models/inspect.h"
@@ -84,12 +83,7 @@ static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
     json_array_foreach(json_object_get(v, "layers"), i, layer)
         json_array_foreach(json_object_get(layer, "objects"), k, object)
             add_object(&t, cli->keep, int_of(layer, "layer"), object);
-    kvm_text out = {0};
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
 static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)

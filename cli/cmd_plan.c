@@ -38,13 +38,7 @@ static kvm_status print_list(kvm_cli *cli, const json_t *list, const char *title
                                           k++) if (columns[k].text)
         kvm_table_text(&t, text_of(row, columns[k].key), KVM_TONE_PLAIN);
     else kvm_table_num(&t, get(row, columns[k].key), columns[k].format);
-    kvm_text out = {0};
-    kvm_text_addf(&out, "\n%s\n", title);
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(cli, title, &t, err);
 }
 
 #define LIST(name, title, ...)                                                         \

@@ -32,12 +32,7 @@ static kvm_status print_rows(kvm_cli *cli, json_t *rows, const char *const *colu
     json_t *row;
     json_array_foreach(rows, i, row) for (ptrdiff_t k = 0; k < n; k++) kvm_table_text(
         &t, text_of(cli->keep, json_object_get(row, columns[k])), KVM_TONE_PLAIN);
-    kvm_text out = {0};
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
 /* ---- list ---- */

@@ -1,5 +1,7 @@
 #include "cli/open.h"
 
+#include <unistd.h>
+
 #include "base/file.h"
 
 /* A store that cannot be made is the environment's fault, and another place the way out. */
@@ -51,9 +53,10 @@ kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_e
     TRY(kvm_cli_threads(cli, &threads, err));
     const kvm_backend *b = kvm_backend_find(kvm_str_of(kvm_cli_backend(cli)));
     if (!b)
-        return kvm_fail(err, KVM_ENVIRONMENT,
-                        "%s: backend \"%s\" is not built in; this binary has cpu and ref",
-                        cli->from[KVM_OPT_BACKEND], kvm_cli_backend(cli));
+        return kvm_fail(
+            err, KVM_ENVIRONMENT,
+            "%s: backend \"%s\" is not built in; this binary has cpu and ref",
+            cli->from[KVM_OPT_BACKEND], kvm_cli_backend(cli));
     return kvm_compute_new(c, keep, b, threads, err);
 }
 
@@ -63,6 +66,18 @@ kvm_status kvm_cli_print(kvm_str text, kvm_err *err)
         fflush(stdout))
         return kvm_fail_errno(err, "stdout");
     return KVM_OK;
+}
+
+kvm_status kvm_cli_print_table(kvm_cli *cli, const char *title, const kvm_table *t,
+                               kvm_err *err)
+{
+    kvm_text out = {0};
+    if (title) kvm_text_addf(&out, "\n%s\n", title);
+    kvm_status s =
+        kvm_table_print(&out, t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
+    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
+    kvm_text_free(&out);
+    return s;
 }
 
 json_t *kvm_cli_json_text(kvm_str text)

@@ -7,15 +7,7 @@ build=$1
 work=$PWD/build/tmp/e2e-man
 rm -rf "$work" && mkdir -p "$work"
 page=doc/kvmill.1
-n=0
-
-ok() { # ok STATUS NAME - one TAP line, with the log when it is bad
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; else
-        echo "not ok $n - $2"
-        [ -f "$work/log" ] && tail -n 25 "$work/log" | sed 's/^/# /'
-    fi
-}
+. tests/e2e/tap.sh
 
 # "COMMAND VERB-OR-OPTION" of the program, one a line; "COMMAND" alone for every command
 "$kvmill" help --json | awk '

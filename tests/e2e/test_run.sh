@@ -7,15 +7,7 @@ work=build/tmp/e2e-run
 rm -rf "$work" && mkdir -p "$work"
 zoo=$PWD/tests/zoo
 export KVMILL_THREADS=2
-n=0
-
-ok() { # ok STATUS NAME - one TAP line
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; else
-        echo "not ok $n - $2"
-        [ -f "$work/log" ] && tail -n 25 "$work/log" | sed 's/^/# /'
-    fi
-}
+. tests/e2e/tap.sh
 
 spec() { # spec FILE FIT - a pair that takes seconds
     cat >"$work/$1" <<EOF

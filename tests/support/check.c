@@ -46,6 +46,23 @@ kvm_arena check_arena(size_t bytes)
     return a;
 }
 
+void check_spent(size_t most, kvm_status (*fn)(kvm_arena *a, kvm_err *err))
+{
+    int failures = 0, successes = 0;
+    for (size_t bytes = 0; bytes < most; bytes += 8) {
+        kvm_arena all = check_arena(2 * most);
+        kvm_arena a = kvm_arena_split(&all, bytes);
+        kvm_err err = {0};
+        const kvm_status s = fn(&a, &err);
+        check_status(s ? KVM_NOMEM : KVM_OK, s, &err);
+        failures += s != KVM_OK;
+        successes += s == KVM_OK;
+        kvm_arena_free(&a);
+        kvm_arena_free(&all);
+    }
+    assert_true(failures > 0 && successes > 0);
+}
+
 static int remove_entry(const char *path, const struct stat *st, int kind,
                         struct FTW *walk)
 {
