@@ -193,8 +193,9 @@ V_INLINE void score_few(attention_part *a, const kvm_dtype type, const int mr,
 {
     const ptrdiff_t d = a->k.dim[1];
     const float *q = a->q + r * d;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const char *key = kvm_row(&a->k, j0 + i);
+    const ptrdiff_t pitch = a->k.stride[0] * simple_bytes(type);
+    const char *key = (const char *)a->k.data + j0 * pitch;
+    for (ptrdiff_t i = 0; i < n; i++, key += pitch) {
         vf acc[FEW];
         V_UNROLL for (int h = 0; h < mr; h++) acc[h] = v_all(0);
         ptrdiff_t p = 0;
@@ -217,8 +218,10 @@ V_INLINE void sum_few(const attention_job *j, attention_part *a, const kvm_dtype
                       const int mr, const int keys, ptrdiff_t r, ptrdiff_t j0,
                       ptrdiff_t i)
 {
+    const ptrdiff_t pitch = a->v.stride[0] * simple_bytes(type);
     const char *value[FEW_KEYS];
-    V_UNROLL for (int k = 0; k < keys; k++) value[k] = kvm_row(&a->v, j0 + i + k);
+    V_UNROLL for (int k = 0; k < keys; k++) value[k] =
+        (const char *)a->v.data + (j0 + i + k) * pitch;
     for (ptrdiff_t c = 0; c < a->v.dim[1]; c += VW) {
         const ptrdiff_t n = a->v.dim[1] - c;
         vf x[FEW_KEYS];

@@ -209,11 +209,13 @@ V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
 V_INLINE void dot_part_as(const linear_job *j, const kvm_dtype d, ptrdiff_t first,
                           ptrdiff_t end)
 {
-    for (ptrdiff_t o = first; o < end; o++) {
+    const ptrdiff_t pitch = j->w->stride[0] * simple_bytes(d);
+    const char *row = (const char *)j->w->data + first * pitch;
+    for (ptrdiff_t o = first; o < end; o++, row += pitch) {
         if (j->x->dim[0] == 1)
-            dot_row(j, d, 1, kvm_row(j->w, o), o);
+            dot_row(j, d, 1, row, o);
         else
-            dot_row(j, d, 2, kvm_row(j->w, o), o);
+            dot_row(j, d, 2, row, o);
     }
 }
 

@@ -17,12 +17,16 @@ V_INLINE vf load_as(const kvm_dtype d, const char *row, ptrdiff_t i)
     return v_load(row + 4 * i);
 }
 
+V_INLINE ptrdiff_t simple_bytes(const kvm_dtype d)
+{
+    return d == KVM_F32 ? 4 : 2;
+}
+
 /* the same for n < VW elements; the rest is 0 */
 V_INLINE vf load_as_n(const kvm_dtype d, const char *row, ptrdiff_t i, ptrdiff_t n)
 {
     char tmp[4 * VW] = {0};
-    const ptrdiff_t size = d == KVM_F32 ? 4 : 2;
-    memcpy(tmp, row + size * i, (size_t)(size * n));
+    memcpy(tmp, row + simple_bytes(d) * i, (size_t)(simple_bytes(d) * n));
     return load_as(d, tmp, 0);
 }
 
