@@ -75,6 +75,16 @@ static void add_provenance(kvm_report_builder *b)
     json_object_set(b->doc, "spec", param(b, "spec"));
 }
 
+static void add_notes(kvm_report_builder *b)
+{
+    if (!kvm_job_find_input(b->job, "mlp")) return;
+    json_object_set_new(b->doc, "notes",
+                        json_pack("[s]",
+                                  "The switches that pay for the build count the "
+                                  "steps of the closed form, not the MLP's: it "
+                                  "is the closed form that was timed."));
+}
+
 static kvm_status fill(kvm_report_builder *b, kvm_err *err)
 {
     const kvm_job_input *fit = kvm_job_find_input(b->job, "fit");
@@ -86,6 +96,7 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_ablations(b, err));
     TRY(kvm_report_timing(b, err));
     add_provenance(b);
+    add_notes(b);
     return KVM_OK;
 }
 

@@ -27,11 +27,13 @@ static const struct {
     {"d", A, " day is far spent, and the night cometh on, when no man can work"},
 };
 
+enum { ITEMS = COUNT(items) };
+
 static void write_suite(void)
 {
     kvm_text t = {0};
     check_tmpdir("jobs_text");
-    for (size_t i = 0; i < COUNT(items); i++)
+    for (size_t i = 0; i < ITEMS; i++)
         kvm_text_addf(
             &t, "{\"id\": \"%s\", \"prefix\": \"%s\", \"continuation\": \"%s\"}\n",
             items[i].id, items[i].prefix, items[i].continuation);
@@ -157,12 +159,12 @@ static void perplexity_weighs_every_token_alike(void **state)
     check_ok(kvm_model_open(&m, &h.keep, c, KVM_STR("tests/zoo/large"), NULL, &err),
              &err);
     check_ok(kvm_encoder_new(&e, &h.keep, kvm_model_tokenizer(m), &err), &err);
-    for (size_t i = 0; i < COUNT(items); i++) {
+    for (size_t i = 0; i < ITEMS; i++) {
         double own = 0, n = 0;
         read_whole(m, e, i, &own, &n);
         nats += own;
         tokens += n;
-        means += own / n / (double)COUNT(items);
+        means += own / n / (double)ITEMS;
     }
     const double got = reported("unlike.nll", "native"), want = exp(nats / tokens);
     if (!(fabs(got - want) < 1e-4 * want)) fail_msg("%.9g, not %.9g", got, want);
@@ -173,12 +175,12 @@ static void divergence_weighs_every_token_alike(void **state)
 {
     (void)state;
     double kl = 0, first = 0, tokens = 0, means = 0;
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)COUNT(items); i++) {
+    for (ptrdiff_t i = 0; i < ITEMS; i++) {
         const kvm_jat line = line_of(i);
         const double n = NUMBER(line, "scored");
         const double mine = NUMBER(line, "scores", "closed_form", "kl");
         kl += n * mine;
-        means += mine / (double)COUNT(items);
+        means += mine / (double)ITEMS;
         first += NUMBER(line, "scores", "closed_form", "first_kl");
         tokens += n;
     }
@@ -186,7 +188,7 @@ static void divergence_weighs_every_token_alike(void **state)
     assert_true(fabs(got - kl / tokens) < 1e-9 * got);
     assert_true(fabs(got - means) > 0.01 * got);
     assert_true(fabs(reported("unlike.first_kl", "closed_form") -
-                     first / (double)COUNT(items)) < 1e-9);
+                     first / (double)ITEMS) < 1e-9);
 }
 
 /* the next item with a text of its own, again in every run */
@@ -194,7 +196,7 @@ static void the_wrong_donor_is_wrong_and_the_same(void **state)
 {
     (void)state;
     static const char *const want[] = {"c", "c", "d", "c"};
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)COUNT(items); i++) {
+    for (ptrdiff_t i = 0; i < ITEMS; i++) {
         kvm_err err = {0};
         kvm_str donor;
         check_ok(kvm_json_str(kvm_json_get(line_of(i), &h.keep, "donor"), &donor, &err),
