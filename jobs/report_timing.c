@@ -71,6 +71,12 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     return out;
 }
 
+/* a capture and the Gram of one serve every pair of their model */
+static bool is_shared(const char *step)
+{
+    return strncmp(step, "capture ", 8) == 0 || strcmp(step, "stats source") == 0;
+}
+
 static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
                          kvm_status *s)
 {
@@ -83,10 +89,11 @@ static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
         if (*s) break;
         const double seconds = json_number_value(get(cost, "seconds"));
         if (strcmp(name, "mlp") != 0) sum += seconds; /* the closed form alone serves */
-        json_array_append_new(steps, json_pack("{s:s, s:f, s:O*, s:O*}", "title", name,
-                                               "seconds", seconds, "cpu_seconds",
-                                               get(cost, "cpu_seconds"), "attempts",
-                                               get(cost, "attempts")));
+        json_array_append_new(steps,
+                              json_pack("{s:s, s:b, s:f, s:O*, s:O*}", "title", name,
+                                        "reused", is_shared(name), "seconds", seconds,
+                                        "cpu_seconds", get(cost, "cpu_seconds"),
+                                        "attempts", get(cost, "attempts")));
     }
     return sum;
 }

@@ -234,6 +234,46 @@ static void a_continuation_that_was_fitted_on_is_refused(void **state)
     json_object_set_new(params, "text_path", path);
 }
 
+/* a step of the report's build table */
+static kvm_jat build_step(const char *title)
+{
+    kvm_err err = {0};
+    const kvm_jat build =
+        kvm_json_get(host_json(&h, h.graph.count - 1, "json"), &h.keep, "build");
+    const kvm_jat steps = kvm_json_get(build, &h.keep, "steps");
+    ptrdiff_t n;
+    check_ok(kvm_json_array(steps, &n, &err), &err);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_jat s = kvm_json_item(steps, &h.keep, i);
+        kvm_str got;
+        check_ok(kvm_json_str(kvm_json_get(s, &h.keep, "title"), &got, &err), &err);
+        if (kvm_str_eq(got, kvm_str_of(title))) return s;
+    }
+    fail_msg("there is no step %s", title);
+    return steps;
+}
+
+/* what other pairs of the models use too is not this pair's cost alone */
+static void the_cost_says_what_is_shared(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *title;
+        bool shared;
+    } steps[] = {{"capture source", true},
+                 {"capture target", true},
+                 {"stats source", true},
+                 {"stats cross", false},
+                 {"fit", false}};
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        const kvm_jat s = build_step(steps[i].title);
+        const kvm_jat reused = kvm_json_get(s, &h.keep, "reused");
+        assert_int_equal(json_is_true(reused.v), steps[i].shared);
+        assert_true(NUMBER(s, "seconds") > 0 && NUMBER(s, "cpu_seconds") > 0);
+        assert_true(NUMBER(s, "attempts") == 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +281,7 @@ int main(void)
         cmocka_unit_test(divergence_weighs_every_token_alike),
         cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
         cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
+        cmocka_unit_test(the_cost_says_what_is_shared),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
