@@ -77,13 +77,26 @@ kvm_status kvm_arena_init(kvm_arena *a, size_t bytes, kvm_err *err)
     char *base = kvm_os->mmap(bytes + FRONT, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
-        return kvm_fail(err, KVM_NOMEM, "cannot reserve %zu bytes of memory", bytes);
+        return kvm_fail(err, KVM_NOMEM,
+                        "cannot reserve %zu MiB of address space: raise the limit "
+                        "(`ulimit -v`) or the memory of the container",
+                        bytes >> 20);
     /* rows streamed through huge pages come faster by a third; only a hint, and small arenas
      * stay small */
     if (bytes >= HUGE_FROM) madvise(base, bytes + FRONT, MADV_HUGEPAGE);
     base += FRONT;
     *a = (kvm_arena){.base = base, .at = base, .end = base + bytes, .owns = true};
     return KVM_OK;
+}
+
+kvm_status kvm_arena_reserve(kvm_arena *a, size_t bytes, kvm_err *err)
+{
+    size_t room = bytes > PTRDIFF_MAX / 8 ? PTRDIFF_MAX / 2 : 4 * bytes;
+    const size_t least = 4 * (size_t)KVM_ARENA_LEAST;
+    while (room > least && kvm_arena_init(a, room, NULL)) room /= 2;
+    if (room <= least) return kvm_arena_init(a, KVM_ARENA_LEAST, err);
+    kvm_arena_free(a);
+    return kvm_arena_init(a, room / 4, err);
 }
 
 static void run_cleanups(kvm_arena *a)

@@ -23,6 +23,12 @@ typedef struct kvm_arena {
 
 /* kvm_arena_init - reserve `bytes` of address space (MAP_NORESERVE). KVM_NOMEM. */
 KVM_MUST kvm_status kvm_arena_init(kvm_arena *a, size_t bytes, kvm_err *err);
+/* kvm_arena_reserve - at most `bytes`, for who cannot know the need and asks for more
+ * than enough. Where address space is limited (`ulimit -v`, strict overcommit in a
+ * container) a quarter of what there is, so that the next ones and the libraries find
+ * room too; at least KVM_ARENA_LEAST, else KVM_NOMEM says what to raise. */
+enum { KVM_ARENA_LEAST = 16 << 20 };
+KVM_MUST kvm_status kvm_arena_reserve(kvm_arena *a, size_t bytes, kvm_err *err);
 void kvm_arena_free(
     kvm_arena *a); /* cleanups in reverse, then unmap; safe on a zero arena */
 void kvm_arena_reset(

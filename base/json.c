@@ -135,7 +135,7 @@ kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path, kvm_err *
 {
     kvm_arena text_memory; /* the text is not needed once it is read */
     kvm_str text;
-    TRY(kvm_arena_init(&text_memory, JSON_BYTES + 4096, err));
+    TRY(kvm_arena_reserve(&text_memory, JSON_BYTES + 4096, err));
     kvm_status s = kvm_file_read(&text, &text_memory, path, JSON_BYTES, err);
     if (!s) s = kvm_json_parse(root, keep, text, path, err);
     kvm_arena_free(&text_memory);

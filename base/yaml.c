@@ -501,7 +501,7 @@ kvm_status kvm_yaml_read(kvm_jat *root, kvm_arena *keep, kvm_str path, kvm_err *
 {
     kvm_arena text_memory; /* the text is not needed once it is read */
     kvm_str text;
-    TRY(kvm_arena_init(&text_memory, YAML_BYTES + 4096, err));
+    TRY(kvm_arena_reserve(&text_memory, YAML_BYTES + 4096, err));
     kvm_status s = kvm_file_read(&text, &text_memory, path, YAML_BYTES, err);
     if (!s) s = kvm_yaml_parse(root, keep, text, path, err);
     kvm_arena_free(&text_memory);

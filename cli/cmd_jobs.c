@@ -171,7 +171,7 @@ static kvm_status watch(kvm_cli *cli, kvm_err *err)
         kvm_arena each = {0};
         kvm_text line = {0};
         json_t *rows;
-        TRY(kvm_arena_init(&each, (size_t)1 << 32, err));
+        TRY(kvm_arena_reserve(&each, (size_t)1 << 32, err));
         const kvm_status s =
             kvm_catalogue_view(c, &rows, &each, "v_queue", NULL, 0, 0, err);
         if (s) return kvm_arena_free(&each), s;

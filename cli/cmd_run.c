@@ -51,7 +51,7 @@ static kvm_status submit(kvm_cli *cli, kvm_catalogue *c, planned out[2], ptrdiff
     kvm_str path;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     kvm_arena plan = {0};
-    TRY(kvm_arena_init(&plan, (size_t)1 << 38, err));
+    TRY(kvm_arena_reserve(&plan, (size_t)1 << 38, err));
     const kvm_status s = submit_spec(cli, c, path, out, n, &plan, err);
     kvm_arena_free(&plan);
     return s;

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "jobs/job.h"
@@ -221,15 +223,30 @@ static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
                     kvm_quote(name).at);
 }
 
+/* OpenBLAS asks for 128 MiB a thread and spins when it gets none, at the program's end as
+ * well: what cannot work is refused before it does. */
+static void refuse_small_address_space(void)
+{
+    enum { LEAST_MIB = 3072 };
+    struct rlimit r;
+    if (getrlimit(RLIMIT_AS, &r) || r.rlim_cur >> 20 >= LEAST_MIB) return;
+    fprintf(stderr,
+            "kvmill: %lld MiB of address space are too few: allow at least %d "
+            "(`ulimit -v %d`); what is reserved is not used\n",
+            (long long)(r.rlim_cur >> 20), LEAST_MIB, LEAST_MIB * 1024);
+    _exit(KVM_EXIT_ENVIRONMENT);
+}
+
 int main(int argc, char **argv)
 {
+    refuse_small_address_space();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file too large are errors of */
     signal(SIGXFSZ, SIG_IGN); /* write(), reported where it is called */
     kvm_err err = {0};
     kvm_arena keep = {0};
     kvm_cli cli = {.keep = &keep};
     const kvm_command *cmd = NULL;
-    kvm_status s = kvm_arena_init(&keep, KEEP_BYTES, &err);
+    kvm_status s = kvm_arena_reserve(&keep, KEEP_BYTES, &err);
     if (!s) s = find_command(&argc, &argv, &cmd, &err);
     if (!s) cli.name = argv[0];
     if (!s) s = parse(&cli, cmd, argc, argv, &err);

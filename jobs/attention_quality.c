@@ -140,7 +140,7 @@ static kvm_status compare_items(kvm_arm_caches *a, const kvm_item_ids *ids, ptrd
 {
     const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
     kvm_arena scratch = {0};
-    TRY(kvm_arena_init(&scratch, (size_t)32 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)32 << 30, err));
     kvm_status s = KVM_OK;
     for (ptrdiff_t i = 0; !s && i < n; i++) {
         queries q;

@@ -156,7 +156,7 @@ kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path, const kvm_token
                                  ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
 {
     kvm_arena work = {0};
-    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    TRY(kvm_arena_reserve(&work, WORK_BYTES, err));
     kvm_encoder *e;
     int32_t bos;
     *found = 0;
@@ -175,7 +175,7 @@ kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str pat
                                 ptrdiff_t tokens, kvm_err *err)
 {
     kvm_arena work = {0};
-    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    TRY(kvm_arena_reserve(&work, WORK_BYTES, err));
     kvm_encoder *e;
     int32_t bos;
     kvm_status s = kvm_encoder_new(&e, &work, t, err);
@@ -194,7 +194,7 @@ kvm_status kvm_calibration_hash(char sha[65], kvm_str path, kvm_arena scratch,
     if (!kvm_str_ends(path, KVM_STR(".yaml")))
         return kvm_sha_file(path, sha, scratch, err);
     kvm_arena work = {0};
-    TRY(kvm_arena_init(&work, WORK_BYTES, err));
+    TRY(kvm_arena_reserve(&work, WORK_BYTES, err));
     kvm_suite *suite;
     const kvm_status s = kvm_suite_read(&suite, &work, path, err);
     if (!s) memcpy(sha, suite->sha, 65);

@@ -329,7 +329,7 @@ static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
 static kvm_status score_all(evaluation *e, kvm_err *err)
 {
     kvm_arena scratch = {0};
-    TRY(kvm_arena_init(&scratch, (size_t)4 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
     kvm_status s = KVM_OK;
     for (ptrdiff_t i = e->done; !s && i < e->n; i++) {
         kvm_progress_at(e->job->progress, (double)i, (double)e->n, "items");

@@ -404,7 +404,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(read_params(&f, err));
     TRY(open_moments(&f, err));
     TRY(open_sides(&f, err));
-    TRY(kvm_arena_init(&f.scratch, (size_t)64 << 30, err));
+    TRY(kvm_arena_reserve(&f.scratch, (size_t)64 << 30, err));
     const kvm_status s = run_fit(&f, err);
     kvm_arena_free(&f.scratch);
     return s ? s : kvm_job_put_cost(j, started, err);

@@ -171,7 +171,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_job_compute(j, &t.compute, err));
     TRY(read_options(&t, err));
     TRY(open_inputs(&t, err));
-    TRY(kvm_arena_init(&t.scratch, (size_t)64 << 30, err));
+    TRY(kvm_arena_reserve(&t.scratch, (size_t)64 << 30, err));
     kvm_status s = train_all(&t, err);
     if (!s) s = put_results(&t, err);
     kvm_arena_free(&t.scratch);

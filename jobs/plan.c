@@ -47,7 +47,7 @@ static kvm_status memory_rate(double *rate, kvm_arena scratch, kvm_err *err)
 kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err)
 {
     kvm_arena scratch = {0};
-    TRY(kvm_arena_init(&scratch, (size_t)1 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)1 << 30, err));
     kvm_status s = product_rate(&r->flops, c, scratch, err);
     if (!s) s = memory_rate(&r->bytes, scratch, err);
     kvm_arena_free(&scratch);

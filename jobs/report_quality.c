@@ -231,7 +231,7 @@ static kvm_status with_scratch(kvm_report_builder *b, kvm_arena *scratch,
                                                   kvm_err *),
                                kvm_err *err)
 {
-    TRY(kvm_arena_init(scratch, (size_t)4 << 30, err));
+    TRY(kvm_arena_reserve(scratch, (size_t)4 << 30, err));
     const kvm_status s = part(b, *scratch, err);
     kvm_arena_free(scratch);
     return s;

@@ -155,7 +155,7 @@ kvm_status kvm_report_timing(kvm_report_builder *b, kvm_err *err)
     json_t *timing;
     kvm_arena scratch = {0};
     TRY(kvm_report_load(b, in, &timing, err));
-    TRY(kvm_arena_init(&scratch, (size_t)1 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)1 << 30, err));
     const kvm_status s = add_timing(b, timing, scratch, err);
     kvm_arena_free(&scratch);
     return s;

@@ -297,7 +297,7 @@ kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *
     *out = (kvm_figures){0};
     if (said) *said = KVM_STR("");
     kvm_arena scratch = {0};
-    TRY(kvm_arena_init(&scratch, (size_t)8 << 30, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)8 << 30, err));
     kvm_status st = KVM_OK;
     switch (s->kind) {
     case KVM_SUITE_PERPLEXITY:

@@ -256,7 +256,7 @@ size_t kvm_mlp_bytes(ptrdiff_t inputs, ptrdiff_t outputs, ptrdiff_t groups,
 static kvm_status load_checkpoint(trainer *t, kvm_err *err)
 {
     kvm_arena own = {0};
-    TRY(kvm_arena_init(&own, (size_t)1 << 30, err));
+    TRY(kvm_arena_reserve(&own, (size_t)1 << 30, err));
     kvm_st *st;
     kvm_str config;
     int64_t epochs = 0, steps = 0;

@@ -187,7 +187,7 @@ kvm_status kvm_moments_merge(kvm_str path, kvm_str x, kvm_str y, char sha_hex[65
                              kvm_err *err)
 {
     kvm_arena own = {0};
-    TRY(kvm_arena_init(&own, (size_t)2 << 30, err));
+    TRY(kvm_arena_reserve(&own, (size_t)2 << 30, err));
     merge m = {.own = &own};
     kvm_status s = kvm_st_open(&m.x, &own, x, err);
     if (!s) s = kvm_st_open(&m.y, &own, y, err);

@@ -173,7 +173,7 @@ static kvm_status child_body(kvm_worker *w, kvm_work *k, kvm_err *err)
     kvm_arena keep;
     kvm_recorder *r;
     kvm_err why = {0};
-    TRY(kvm_arena_init(&keep, w->o.job_bytes, err));
+    TRY(kvm_arena_reserve(&keep, w->o.job_bytes, err));
     TRY(take_folder(k, err));
     TRY(kvm_recorder_open(&r, &keep, k->records_path, err));
     kvm_fault(KVM_FAULT_CHILD_START);

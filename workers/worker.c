@@ -95,7 +95,7 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
 {
     kvm_worker_options *o = &w->o;
     TRY(kvm_arena_init(&w->keep, 16 << 20, err));
-    TRY(kvm_arena_init(&w->mem, (size_t)1 << 30, err));
+    TRY(kvm_arena_reserve(&w->mem, (size_t)1 << 30, err));
     TRY(share_page(w, err));
     TRY(make_folders(w, err));
     if (o->catalogue.len == 0)

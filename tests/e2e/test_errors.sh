@@ -2,7 +2,8 @@
 # What a person gets wrong: the exit status says whose fault it is, the message names the
 # place and the way out. Output is TAP; usage: test_errors.sh BUILD-DIR
 set -u
-kvmill=$PWD/$1/kvmill
+build=$1
+kvmill=$PWD/$build/kvmill
 work=build/tmp/e2e-errors
 rm -rf "$work" && mkdir -p "$work"
 unset KVMILL_STORE KVMILL_THREADS KVMILL_BACKEND
@@ -75,5 +76,17 @@ printf 'text_path: %s\nmodel_path: %s\nsequences: 2\ntokens: 8\nstride: 9\n' \
     "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
 refuses 2 'capture.yaml:5: stride: is 9' "a step by itself names the line too" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
+
+# --- a limited address space; the sanitizers' shadow is larger than any limit
+case $build in
+*asan* | *tsan*) echo "# skipped: ulimit -v under a sanitizer" ;;
+*)
+    spec good.yaml 'calibration: {text: calibration}'
+    refuses 0 'predicted time' "a plan in 4 GB of address space" \
+        bash -c 'ulimit -v 4000000 && exec "$@"' bash "$kvmill" plan "$work/good.yaml" --threads 2
+    refuses 4 'ulimit -v' "too little of it names the limit" \
+        bash -c 'ulimit -v 100000 && exec "$@"' bash "$kvmill" plan "$work/good.yaml" --threads 2
+    ;;
+esac
 
 echo "1..$n"

@@ -2,6 +2,9 @@
 #include "base/arena.h"
 
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/check.h"
 #include "tests/support/fault.h"
@@ -167,9 +170,49 @@ static void reserving_costs_nothing(void **state)
 #endif
 }
 
+/* In a child whose address space is limited: many reservations of far too much each get
+ * something that can be written to, in the end the message says what to raise. */
+static int reserve_within(size_t limit)
+{
+    enum { MOST = 64 };
+    const struct rlimit r = {limit, limit};
+    kvm_arena a[MOST] = {{0}};
+    kvm_err err = {0};
+    int n = 0;
+    if (setrlimit(RLIMIT_AS, &r)) return 10;
+    while (n < MOST && kvm_arena_reserve(&a[n], (size_t)1 << 40, &err) == KVM_OK) {
+        const size_t bytes = kvm_arena_left(&a[n]);
+        if (bytes < KVM_ARENA_LEAST) return 11;
+        a[n].base[0] = a[n].base[bytes - 1] = 1;
+        if (n > 0 && bytes > kvm_arena_left(&a[n - 1])) return 12;
+        n++;
+    }
+    if (n < 6) return 13; /* the first one left room for others */
+    if (n < MOST && (err.code != KVM_NOMEM || !strstr(err.msg, "ulimit -v"))) return 14;
+    return 0;
+}
+
+static void a_limited_address_space_is_shared(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* their shadow is larger than any such limit */
+#endif
+    static const size_t limits[] = {(size_t)1 << 30, (size_t)3 << 30, (size_t)20 << 30};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        int status;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) _exit(reserve_within(limits[i]));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_limited_address_space_is_shared),
         cmocka_unit_test(blocks_are_aligned_zeroed_and_apart),
         cmocka_unit_test(zeroed_again_where_scratch_was_dirty),
         cmocka_unit_test(sizes_that_wrap_or_do_not_fit_give_null),
