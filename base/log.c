@@ -70,3 +70,23 @@ void kvm_log(kvm_log_level level, const char *event, const char *fmt, ...)
     else
         to_stderr(line);
 }
+
+void kvm_log_trouble(kvm_trouble *t, const char *event, long long job,
+                     const char *error)
+{
+    if (t->times && strncmp(error, t->error, sizeof t->error - 1) == 0) {
+        t->times++;
+        return;
+    }
+    kvm_log_relief(t, event, job);
+    snprintf(t->error, sizeof t->error, "%s", error);
+    t->times = 1;
+    kvm_log(KVM_LOG_WARN, event, "job=%lld error=\"%s\"", job, error);
+}
+
+void kvm_log_relief(kvm_trouble *t, const char *event, long long job)
+{
+    if (t->times)
+        kvm_log(KVM_LOG_INFO, event, "job=%lld over=1 times=%ld", job, t->times);
+    t->times = 0;
+}

@@ -118,6 +118,8 @@ kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
                                                const void *arg, kvm_err *err),
                               const void *arg, kvm_err *err)
 {
+    const long long job = (long long)k->claim.fence.job;
+    kvm_trouble told = {0};
     for (;;) {
         kvm_err mine = {0};
         const kvm_status s = fn(w, k, arg, &mine);
@@ -125,11 +127,11 @@ kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
                            kvm_beat__left(&k->beat) > w->o.lease_s / 6 &&
                            kvm_worker__drains() < 2;
         if (!again) {
+            kvm_log_relief(&told, "commit.again", job);
             if (err && s && !err->code) *err = mine;
             return s;
         }
-        kvm_log(KVM_LOG_WARN, "commit.again", "job=%lld error=\"%s\"",
-                (long long)k->claim.fence.job, mine.msg);
+        kvm_log_trouble(&told, "commit.again", job, mine.msg);
         kvm_sleep(0.2);
     }
 }

@@ -56,6 +56,7 @@ static void *beat(void *arg)
     kvm_beat *b = arg;
     const double step = b->lease_s / 6 < 1 ? b->lease_s / 6 : 1;
     double renewed = kvm_unbits(atomic_load(&b->until)) - b->lease_s;
+    kvm_trouble told = {0};
     while (!wait_stop(b, step)) {
         kvm_err err = {0};
         const kvm_status s = beat_once(b, &renewed, &err);
@@ -64,8 +65,9 @@ static void *beat(void *arg)
             break;
         }
         if (s)
-            kvm_log(KVM_LOG_WARN, "lease.trouble", "job=%lld left=%.1f error=\"%s\"",
-                    (long long)b->fence.job, kvm_beat__left(b), err.msg);
+            kvm_log_trouble(&told, "lease.trouble", (long long)b->fence.job, err.msg);
+        else
+            kvm_log_relief(&told, "lease.trouble", (long long)b->fence.job);
     }
     return NULL;
 }

@@ -389,6 +389,7 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
 {
     double tended = -TEND_S, trouble = 0;
     bool over = false, found = false;
+    kvm_trouble told = {0};
     while (!over && kvm_worker__drains() == 0) {
         kvm_err mine = {0};
         const kvm_status s = step(w, &tended, &found, &over, &mine);
@@ -396,7 +397,10 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
             trouble = 0;
         else if (trouble <= 0)
             trouble = kvm_now();
-        if (s) kvm_log(KVM_LOG_WARN, "worker.trouble", "error=\"%s\"", mine.msg);
+        if (s)
+            kvm_log_trouble(&told, "worker.trouble", 0, mine.msg);
+        else
+            kvm_log_relief(&told, "worker.trouble", 0);
         if (s &&
             (kvm_status_action(s) != KVM_RETRY || kvm_now() - trouble > GIVE_UP_S)) {
             if (err && !err->code) *err = mine;

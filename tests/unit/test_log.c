@@ -83,9 +83,32 @@ static void without_a_sink_it_goes_to_standard_error(void **state)
     close(fds[0]);
 }
 
+static void trouble_is_told_once_per_cause(void **state)
+{
+    (void)state;
+    kvm_trouble t = {0};
+    seen.lines = 0;
+    kvm_log_set(KVM_LOG_INFO, keep_line, &seen);
+    kvm_log_relief(&t, "x.trouble", 7);
+    assert_int_equal(seen.lines, 0);
+    for (int i = 0; i < 5; i++) kvm_log_trouble(&t, "x.trouble", 7, "the disk is full");
+    assert_int_equal(seen.lines, 1);
+    check_contains(seen.text,
+                   "level=warn event=x.trouble job=7 error=\"the disk is full\"");
+    kvm_log_trouble(&t, "x.trouble", 7, "another");
+    assert_int_equal(seen.lines, 3); /* the end of the first, the second */
+    check_contains(seen.text, "another");
+    kvm_log_trouble(&t, "x.trouble", 7, "another");
+    kvm_log_relief(&t, "x.trouble", 7);
+    kvm_log_relief(&t, "x.trouble", 7);
+    assert_int_equal(seen.lines, 4);
+    check_contains(seen.text, "level=info event=x.trouble job=7 over=1 times=2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trouble_is_told_once_per_cause),
         cmocka_unit_test(a_line_has_time_level_event_and_fields),
         cmocka_unit_test(levels_below_the_least_are_not_made),
         cmocka_unit_test(a_line_stays_one_line),
