@@ -1,7 +1,6 @@
 /* cmd_jobs.c - `kvmill jobs`, `pairs` and `migrate`: the catalogue's views, and two
  * changes of state. */
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -35,12 +34,7 @@ static kvm_status print_rows(kvm_cli *cli, const json_t *rows, const char *name,
     json_t *row;
     json_array_foreach(rows, i, row) for (ptrdiff_t k = 0; k < n; k++) kvm_table_text(
         &t, cell_text(cli->keep, json_object_get(row, columns[k])), KVM_TONE_PLAIN);
-    kvm_text out = {0};
-    kvm_status s =
-        kvm_table_print(&out, &t, kvm_term_of(STDOUT_FILENO), *cli->keep, err);
-    if (!s) s = kvm_cli_print(kvm_text_str(&out), err);
-    kvm_text_free(&out);
-    return s;
+    return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
 static kvm_status show_view(kvm_cli *cli, const char *view,
