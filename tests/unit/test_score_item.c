@@ -278,7 +278,7 @@ static void an_answer_ends_before_the_first_stop_string(void **state)
             assert_true(some < all && (f1 == 1 || kvm_str_trim(before).len < 4));
         }
     static const kvm_str never[] = {{"never said", 10}};
-    item.stop = never;
+    item.stop = item.choices = never;
     item.stop_count = 1;
     assert_true(kvm_str_eq(answer(&item, &f1, &some), whole));
 }
