@@ -69,9 +69,23 @@ static kvm_status read_sizes(const source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* a factor that other architectures scale by: the families here are run with 1 */
+static kvm_status only_one(const source *s, const char *key)
+{
+    double v;
+    TRY(number(s, key, 1, &v));
+    if (v >= 1 && v <= 1) return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %.*s.%s is %g; only 1 is run",
+                    kvm_gguf_name(s->g).at, KVM_STR_ARG(s->arch), key, v);
+}
+
+/* The converter states yarn_attn_factor where the config has attention_factor, and for
+ * mscale_all_dim yarn_log_multiplier, with an mscale of 1. */
 static kvm_status read_yarn(const source *s, kvm_config *c)
 {
     kvm_rope_config *r = &c->rope;
+    TRY(only_one(s, "rope.scaling.yarn_ext_factor"));
+    TRY(number(s, "rope.scaling.yarn_attn_factor", 0, &r->attention_factor));
     TRY(number(s, "rope.scaling.yarn_beta_fast", 32, &r->beta_fast));
     TRY(number(s, "rope.scaling.yarn_beta_slow", 1, &r->beta_slow));
     TRY(number(s, "rope.scaling.yarn_log_multiplier", 0, &r->mscale_all_dim));
@@ -80,15 +94,21 @@ static kvm_status read_yarn(const source *s, kvm_config *c)
     return KVM_OK;
 }
 
-/* llama3 scaling comes as the tensor rope_freqs of divisors (models/rope.h) */
+/* A file that states a factor and no type is linear, as llama.cpp reads it; older ones
+ * call the factor scale_linear. llama3 scaling comes as the tensor rope_freqs of divisors
+ * (models/rope.h). */
 static kvm_status read_rope(const source *s, kvm_config *c)
 {
     kvm_str k, type;
     kvm_rope_config *r = &c->rope;
     TRY(number(s, "rope.freq_base", c->family->theta, &r->theta));
     TRY(size_of(s, "rope.dimension_count", c->head_dim, &r->width));
+    TRY(number(s, "rope.scale_linear", 0, &r->factor));
+    TRY(number(s, "rope.scaling.factor", r->factor, &r->factor));
+    TRY(only_one(s, "rope.scaling.attn_factor"));
     TRY(key_of(s, "rope.scaling.type", &k));
-    TRY(kvm_gguf_str_or(s->g, k.at, KVM_STR("none"), &type, s->err));
+    TRY(kvm_gguf_str_or(s->g, k.at, r->factor > 0 ? KVM_STR("linear") : KVM_STR("none"),
+                        &type, s->err));
     if (kvm_str_eq(type, KVM_STR("linear")))
         r->kind = KVM_ROPE_LINEAR;
     else if (kvm_str_eq(type, KVM_STR("yarn")))
@@ -97,17 +117,14 @@ static kvm_status read_rope(const source *s, kvm_config *c)
         return kvm_fail(s->err, KVM_UNSUPPORTED,
                         "%s: %s is \"%s\"; none, linear and yarn are run",
                         kvm_gguf_name(s->g).at, k.at, kvm_quote(type).at);
-    if (r->kind != KVM_ROPE_DEFAULT)
-        TRY(number(s, "rope.scaling.factor", 0, &r->factor));
-    if (r->kind == KVM_ROPE_YARN) {
-        TRY(size_of(s, "rope.scaling.original_context_length", c->context,
-                    &r->original));
-        TRY(read_yarn(s, c));
-    }
+    if (r->kind == KVM_ROPE_DEFAULT) r->factor = 0;
     double beta;
     TRY(number(s, "attention.temperature_scale", 0, &beta));
     c->temperature = c->family->tempered ? beta : 0;
-    return KVM_OK;
+    if (r->kind == KVM_ROPE_YARN || c->temperature > 0)
+        TRY(size_of(s, "rope.scaling.original_context_length", c->context,
+                    &r->original));
+    return r->kind == KVM_ROPE_YARN ? read_yarn(s, c) : KVM_OK;
 }
 
 static kvm_status find_family(source *s, kvm_config *c)
@@ -117,8 +134,8 @@ static kvm_status find_family(source *s, kvm_config *c)
     TRY(kvm_gguf_u64_or(s->g, "split.count", 1, &parts, s->err));
     if (parts > 1)
         return kvm_fail(s->err, KVM_UNSUPPORTED,
-                        "%s: one of %llu parts; join them first (llama-gguf-split "
-                        "--merge)",
+                        "%s: one of %llu parts; join them first: llama-gguf-split "
+                        "--merge FIRST-PART.gguf WHOLE.gguf",
                         file, (unsigned long long)parts);
     TRY(kvm_gguf_str(s->g, "general.architecture", &s->arch, s->err));
     c->family = kvm_config__family(s->arch, true);

@@ -258,6 +258,164 @@ static void from_gguf(void **state)
     kvm_arena_free(&a);
 }
 
+/* A key more in front of the golden file's: a filler behind it keeps the data aligned. */
+static kvm_str with_key(kvm_arena *a, kvm_str file, const char *key, uint32_t type,
+                        const void *value, size_t bytes)
+{
+    enum { STRING = 8 };
+    char head[512];
+    size_t n = 0;
+    const uint64_t key_len = strlen(key), one = 1;
+    uint64_t keys;
+    memcpy(head + n, &key_len, 8), n += 8;
+    memcpy(head + n, key, key_len), n += key_len;
+    memcpy(head + n, &type, 4), n += 4;
+    memcpy(head + n, value, bytes), n += bytes;
+    const uint32_t text = STRING;
+    const uint64_t fill = (32 - (n + 8 + 1 + 4 + 8) % 32) % 32;
+    memcpy(head + n, &one, 8), n += 8;
+    head[n++] = (char)('A' + file.at[16] % 26); /* a name of its own */
+    memcpy(head + n, &text, 4), n += 4;
+    memcpy(head + n, &fill, 8), n += 8;
+    memset(head + n, 'x', fill), n += fill;
+    char *out = kvm_new(a, char, file.len + (ptrdiff_t)n);
+    memcpy(out, file.at, 24);
+    memcpy(&keys, file.at + 16, 8);
+    keys += 2;
+    memcpy(out + 16, &keys, 8);
+    memcpy(out + 24, head, n);
+    memcpy(out + 24 + n, file.at + 24, (size_t)file.len - 24);
+    return (kvm_str){out, file.len + (ptrdiff_t)n};
+}
+
+typedef struct extra {
+    const char *key;
+    double value; /* stored as f32; of split.count as u16 */
+} extra;
+
+static kvm_status extended(kvm_config *c, kvm_arena *a, const char *from,
+                           const char *to, const extra *x, kvm_err *err)
+{
+    enum { U16 = 2, F32 = 6 };
+    kvm_gguf *g;
+    kvm_str bytes = check_read(a, "tests/golden/models/mistral3.gguf");
+    if (from) {
+        const ptrdiff_t at = kvm_str_find(bytes, kvm_str_of(from));
+        assert_true(at > 0);
+        memcpy((char *)(uintptr_t)bytes.at + at, to, strlen(to));
+    }
+    for (; x->key; x++) {
+        const float real = (float)x->value;
+        const uint16_t whole = (uint16_t)x->value;
+        const bool split = strcmp(x->key, "split.count") == 0;
+        bytes = split ? with_key(a, bytes, x->key, U16, &whole, sizeof whole)
+                      : with_key(a, bytes, x->key, F32, &real, sizeof real);
+    }
+    TRY(kvm_gguf_parse(&g, a, bytes, KVM_STR("m.gguf"), err));
+    return kvm_config_of_gguf(c, a, g, err);
+}
+
+/* The keys as llama.cpp's converter writes and its loader reads them, with its defaults. */
+static void scaling_keys_of_gguf(void **state)
+{
+    (void)state;
+#define TYPE "mistral3.rope.scaling.type", "mistral3.rope.scaling.tipe"
+    static const struct {
+        const char *from, *to;
+        extra x[3];
+        kvm_status status;
+        const char *part;
+        kvm_rope_kind kind;
+        double factor, attention, original;
+    } rows[] = {
+        {NULL, NULL, {{0}}, KVM_OK, "", KVM_ROPE_YARN, 4, 1, 8},
+        /* log_multiplier is mscale_all_dim; without one, the factor alone counts */
+        {"yarn_log_multiplier",
+         "yarn_log_multiplies",
+         {{0}},
+         KVM_OK,
+         "",
+         KVM_ROPE_YARN,
+         4,
+         1.1386294,
+         8},
+        {NULL,
+         NULL,
+         {{"mistral3.rope.scaling.yarn_attn_factor", 1.5}},
+         KVM_OK,
+         "",
+         KVM_ROPE_YARN,
+         4,
+         1.5,
+         8},
+        {NULL,
+         NULL,
+         {{"mistral3.rope.scaling.yarn_ext_factor", 0.5}},
+         KVM_UNSUPPORTED,
+         "yarn_ext_factor is 0.5",
+         0,
+         0,
+         0,
+         0},
+        {NULL,
+         NULL,
+         {{"mistral3.rope.scaling.attn_factor", 2}},
+         KVM_UNSUPPORTED,
+         "attn_factor is 2",
+         0,
+         0,
+         0,
+         0},
+        {NULL,
+         NULL,
+         {{"mistral3.rope.scaling.attn_factor", 1}},
+         KVM_OK,
+         "",
+         KVM_ROPE_YARN,
+         4,
+         1,
+         8},
+        /* a factor without a type is linear; the temperature has its context all the same */
+        {TYPE, {{0}}, KVM_OK, "", KVM_ROPE_LINEAR, 4, 1, 8},
+        {"original_context_length",
+         "original_kontext_length",
+         {{0}},
+         KVM_OK,
+         "",
+         KVM_ROPE_YARN,
+         4,
+         1,
+         128},
+        {NULL,
+         NULL,
+         {{"split.count", 3}},
+         KVM_UNSUPPORTED,
+         "m.gguf: one of 3 parts; join them first: llama-gguf-split --merge",
+         0,
+         0,
+         0,
+         0},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_arena a = check_arena(1 << 22);
+        kvm_err err = {0};
+        kvm_config c = {0};
+        kvm_rope r;
+        check_status(rows[i].status,
+                     extended(&c, &a, rows[i].from, rows[i].to, rows[i].x, &err), &err);
+        check_contains(err.msg, rows[i].part);
+        if (rows[i].status == KVM_OK) {
+            check_ok(kvm_rope_of(&r, &a, &c.rope, NULL, &err), &err);
+            assert_int_equal(c.rope.kind, rows[i].kind);
+            assert_true(fabs(c.rope.factor - rows[i].factor) < 1e-6);
+            assert_true(fabs((double)r.factor - rows[i].attention) < 1e-6);
+            assert_int_equal(c.rope.original, rows[i].original);
+            assert_true(fabs(c.temperature - 0.1) < 1e-6);
+        }
+        kvm_arena_free(&a);
+    }
+}
+
 /* By hand: width 4, theta 100, so frequencies 1 and 1/10. */
 static void frequencies(void **state)
 {
@@ -298,10 +456,15 @@ static void frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),   cmocka_unit_test(families),
-        cmocka_unit_test(dialects),   cmocka_unit_test(windows),
-        cmocka_unit_test(tied_heads), cmocka_unit_test(refused),
-        cmocka_unit_test(from_gguf),  cmocka_unit_test(frequencies),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(families),
+        cmocka_unit_test(dialects),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(tied_heads),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(scaling_keys_of_gguf),
+        cmocka_unit_test(from_gguf),
+        cmocka_unit_test(frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
