@@ -358,6 +358,15 @@ kvm_status kvm_dir_make(kvm_str path, kvm_err *err)
     return make_one(name, err);
 }
 
+kvm_status kvm_file_remove(kvm_str path, kvm_err *err)
+{
+    char name[PATH_MAX];
+    TRY(os_path(name, path, err));
+    if (kvm_os->unlink(name) && errno != ENOENT)
+        return kvm_fail_errno(err, "%s: cannot remove", name);
+    return KVM_OK;
+}
+
 static bool stat_path(kvm_str path, struct stat *st)
 {
     char name[PATH_MAX];

@@ -41,6 +41,8 @@ KVM_MUST kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scra
                                      kvm_err *err);
 /* kvm_dir_make - with parents, each made durable; an existing directory is fine */
 KVM_MUST kvm_status kvm_dir_make(kvm_str path, kvm_err *err);
+/* kvm_file_remove - the name is gone; KVM_OK when there was none */
+KVM_MUST kvm_status kvm_file_remove(kvm_str path, kvm_err *err);
 bool kvm_path_exists(kvm_str path);
 bool kvm_path_is_dir(kvm_str path);
 

@@ -65,6 +65,8 @@ kvm_status kvm_layout_a_write(const kvm_translator *t, kvm_dtype dtype, kvm_str 
     const kvm_str weights = kvm_path_join(&scratch, dir, KVM_STR("mapper.safetensors"));
     const kvm_str path = kvm_path_join(&scratch, dir, KVM_STR("manifest.json"));
     if (!weights.at || !path.at) return kvm_nomem(err, &scratch);
+    /* what a failure leaves is no mapper, not new weights described by old words */
+    TRY(kvm_file_remove(path, err));
     char sha[65];
     json_t *meta = json_pack("{s:s, s:s, s:s}", "format", "kvbridge", "schema", "1",
                              "storage_dtype", storage_name(dtype));

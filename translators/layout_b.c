@@ -53,6 +53,8 @@ kvm_status kvm_layout_b_write(const kvm_translator *t, kvm_dtype dtype, kvm_str 
     const kvm_str weights = kvm_path_join(&scratch, dir, KVM_STR("mapper.safetensors"));
     const kvm_str path = kvm_path_join(&scratch, dir, KVM_STR("mapper.json"));
     if (!weights.at || !path.at) return kvm_nomem(err, &scratch);
+    /* weights with the description of others would be read as it says */
+    TRY(kvm_file_remove(path, err));
     TRY(kvm_layout__write(t, &names, dtype, NULL, weights, scratch, NULL, err));
     return kvm_layout__publish(mapper_json(t), path, scratch, err);
 }
