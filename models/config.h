@@ -10,8 +10,15 @@
 #include "base/json.h"
 #include "models/gguf_meta.h"
 
+typedef enum kvm_layer_id { /* rows of layer_kinds.def */
+#define X(NAME, name, what) KVM_LAYER_##NAME,
+#include "models/layer_kinds.def"
+#undef X
+} kvm_layer_id;
+
 typedef struct kvm_family { /* a row of families.def */
     const char *name, *gguf;
+    kvm_layer_id mixer, ffn; /* what every block is built of */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled;
     double eps, theta;
 } kvm_family;

@@ -2,7 +2,7 @@
  *
  * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward;
  * both add to the residual stream. A kind is a constant table; its layers are structs
- * that begin with kvm_layer. Adding a kind is one file and one row in models/model.c.
+ * that begin with kvm_layer. Adding a kind is one file and one row of layer_kinds.def.
  *
  * Shape letters: T tokens of a step, H kv heads, D head size, C cache capacity. */
 #ifndef KVM_MODELS_LAYER_H
@@ -65,7 +65,10 @@ struct kvm_layer {
     ptrdiff_t first_object; /* set by the model */
 };
 
-extern const kvm_layer_kind kvm_gqa, kvm_ffn;
+#define X(NAME, name, what) extern const kvm_layer_kind kvm_##name;
+#include "models/layer_kinds.def"
+#undef X
+extern const kvm_layer_kind *const kvm_layer_kinds[]; /* by kvm_layer_id */
 
 /* hand rows of an object out at a point, when the capture wants them */
 KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int point,

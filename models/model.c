@@ -27,9 +27,16 @@ kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k)
     return KVM_NOTFOUND;
 }
 
-static kvm_status load_layer(kvm_layer **out, const kvm_layer_kind *kind,
-                             kvm_loader *ld, ptrdiff_t index, kvm_err *err)
+const kvm_layer_kind *const kvm_layer_kinds[] = {
+#define X(NAME, name, what) [KVM_LAYER_##NAME] = &kvm_##name,
+#include "models/layer_kinds.def"
+#undef X
+};
+
+static kvm_status load_layer(kvm_layer **out, kvm_layer_id id, kvm_loader *ld,
+                             ptrdiff_t index, kvm_err *err)
 {
+    const kvm_layer_kind *kind = kvm_layer_kinds[id];
     TRY(kind->load(out, ld, index, err));
     (*out)->kind = kind;
     (*out)->index = index;
@@ -42,8 +49,8 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
     m->blocks = kvm_new(ld->keep, kvm_block, c->layers);
     if (!m->blocks) return kvm_nomem(err, ld->keep);
     for (ptrdiff_t l = 0; l < c->layers; l++) {
-        TRY(load_layer(&m->blocks[l].mixer, &kvm_gqa, ld, l, err));
-        TRY(load_layer(&m->blocks[l].ffn, &kvm_ffn, ld, l, err));
+        TRY(load_layer(&m->blocks[l].mixer, c->family->mixer, ld, l, err));
+        TRY(load_layer(&m->blocks[l].ffn, c->family->ffn, ld, l, err));
     }
     return KVM_OK;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/config.h"
+#include "models/layer.h"
 #include "models/rope.h"
 #include "tests/support/check.h"
 
@@ -45,6 +46,19 @@ static void defaults(void **state)
     kvm_arena_free(&a);
 }
 
+/* every row is the kind of its name, whole */
+static void layer_kinds(void **state)
+{
+    (void)state;
+#define X(NAME, word, what)                                                            \
+    assert_string_equal(kvm_layer_kinds[KVM_LAYER_##NAME]->name, #word);               \
+    assert_non_null(kvm_layer_kinds[KVM_LAYER_##NAME]->load);                          \
+    assert_non_null(kvm_layer_kinds[KVM_LAYER_##NAME]->scratch);                       \
+    assert_non_null(kvm_layer_kinds[KVM_LAYER_##NAME]->forward);
+#include "models/layer_kinds.def"
+#undef X
+}
+
 /* a family is found by its row's names, and no two rows share one */
 static void families(void **state)
 {
@@ -56,6 +70,9 @@ static void families(void **state)
         assert_ptr_equal(kvm_config__family(kvm_str_of(f->gguf), true), f);
         assert_true(f->eps > 0 && f->theta > 1);
         check_contains(kvm_config__family_list(&a, false).at, f->name);
+        /* a mixer keeps objects and a feed-forward none */
+        assert_non_null(kvm_layer_kinds[f->mixer]->objects);
+        assert_null(kvm_layer_kinds[f->ffn]->objects);
     }
     assert_null(kvm_config__family(KVM_STR("gpt2"), false));
     kvm_arena_free(&a);
@@ -456,15 +473,11 @@ static void frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(families),
-        cmocka_unit_test(dialects),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(tied_heads),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(scaling_keys_of_gguf),
-        cmocka_unit_test(from_gguf),
-        cmocka_unit_test(frequencies),
+        cmocka_unit_test(defaults),    cmocka_unit_test(families),
+        cmocka_unit_test(dialects),    cmocka_unit_test(windows),
+        cmocka_unit_test(tied_heads),  cmocka_unit_test(refused),
+        cmocka_unit_test(layer_kinds), cmocka_unit_test(scaling_keys_of_gguf),
+        cmocka_unit_test(from_gguf),   cmocka_unit_test(frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
