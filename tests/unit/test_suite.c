@@ -104,6 +104,10 @@ static void wrong_items_are_named_by_line(void **state)
             KVM_RANGE, "1 leads for 2 choices");
     refused("{\"id\":7,\"prefix\":\"p\"}\n", KVM_FORMAT, "id");
     refused("", KVM_FORMAT, "no item");
+    /* another encoding is no question */
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n"
+            "{\"id\":\"b\",\"prefix\":\"caf\xe9\",\"choices\":[\"x\"],\"answer\":0}\n",
+            KVM_FORMAT, ":2:");
 }
 
 static void a_generated_answer_has_stop_strings(void **state)
@@ -172,6 +176,11 @@ static void unknown_names_list_what_there_is(void **state)
         kvm_suite_find(&path, &arena, KVM_STR("."), KVM_STR("no-such-suite"), &err),
         &err);
     check_contains(err.msg, "needle");
+    err = (kvm_err){0};
+    check_status(KVM_NOTFOUND,
+                 kvm_suite_find(&path, &arena, KVM_STR("."), KVM_STR("needel"), &err),
+                 &err);
+    check_contains(err.msg, "did you mean \"needle\"");
     err = (kvm_err){0};
     check_ok(kvm_suite_find(&path, &arena, KVM_STR("x"), KVM_STR("y/z.yaml"), &err),
              &err);
