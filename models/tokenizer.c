@@ -353,7 +353,7 @@ kvm_status kvm_decode(const kvm_tokenizer *t, const int32_t *ids, ptrdiff_t n,
     for (ptrdiff_t i = 0; i < n; i++) {
         if (skip_specials && kvm_tokenizer_is_special(t, ids[i])) continue;
         const kvm_str piece = kvm_tokenizer_piece(t, ids[i]);
-        memcpy(text + len, piece.at, (size_t)piece.len);
+        if (piece.len > 0) memcpy(text + len, piece.at, (size_t)piece.len);
         len += piece.len;
     }
     *out = (kvm_str){text, len};

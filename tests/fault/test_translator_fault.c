@@ -12,7 +12,7 @@
 
 #define DIR_NAME "build/tmp/translator_fault"
 
-enum { LAYERS = 2, HEADS = 2, DIM = 4, WIDTH = HEADS * DIM };
+static const ptrdiff_t LAYERS = 2, HEADS = 2, DIM = 4, WIDTH = 8;
 
 static kvm_side_info side(kvm_arena *keep, const char *name)
 {

@@ -285,7 +285,7 @@ static kvm_str with_key(kvm_arena *a, kvm_str file, const char *key, uint32_t ty
     const uint64_t key_len = strlen(key), one = 1;
     uint64_t keys;
     memcpy(head + n, &key_len, 8), n += 8;
-    memcpy(head + n, key, key_len), n += key_len;
+    for (size_t i = 0; i < key_len; i++) head[n++] = key[i];
     memcpy(head + n, &type, 4), n += 4;
     memcpy(head + n, value, bytes), n += bytes;
     const uint32_t text = STRING;
@@ -332,103 +332,64 @@ static kvm_status extended(kvm_config *c, kvm_arena *a, const char *from,
     return kvm_config_of_gguf(c, a, g, err);
 }
 
+#define ROPE "mistral3.rope.scaling."
 /* The keys as llama.cpp's converter writes and its loader reads them, with its defaults. */
+static const struct {
+    const char *from, *to;
+    extra x[2];
+    kvm_rope_kind kind;
+    int original;
+    double attention; /* the factor of rotated rows */
+} scaled[] = {
+    {NULL, NULL, {{0}}, KVM_ROPE_YARN, 8, 1},
+    /* log_multiplier is mscale_all_dim; without one, the factor alone counts */
+    {"log_multiplier", "log_multiplies", {{0}}, KVM_ROPE_YARN, 8, 1.1386294},
+    {NULL, NULL, {{ROPE "yarn_attn_factor", 1.5}}, KVM_ROPE_YARN, 8, 1.5},
+    {NULL, NULL, {{ROPE "attn_factor", 1}}, KVM_ROPE_YARN, 8, 1},
+    {"original_context", "original_kontext", {{0}}, KVM_ROPE_YARN, 128, 1},
+    /* a factor without a type is linear; the temperature has its context all the same */
+    {ROPE "type", ROPE "tipe", {{0}}, KVM_ROPE_LINEAR, 8, 1},
+};
+
 static void scaling_keys_of_gguf(void **state)
 {
     (void)state;
-#define TYPE "mistral3.rope.scaling.type", "mistral3.rope.scaling.tipe"
-    static const struct {
-        const char *from, *to;
-        extra x[3];
-        kvm_status status;
-        const char *part;
-        kvm_rope_kind kind;
-        double factor, attention, original;
-    } rows[] = {
-        {NULL, NULL, {{0}}, KVM_OK, "", KVM_ROPE_YARN, 4, 1, 8},
-        /* log_multiplier is mscale_all_dim; without one, the factor alone counts */
-        {"yarn_log_multiplier",
-         "yarn_log_multiplies",
-         {{0}},
-         KVM_OK,
-         "",
-         KVM_ROPE_YARN,
-         4,
-         1.1386294,
-         8},
-        {NULL,
-         NULL,
-         {{"mistral3.rope.scaling.yarn_attn_factor", 1.5}},
-         KVM_OK,
-         "",
-         KVM_ROPE_YARN,
-         4,
-         1.5,
-         8},
-        {NULL,
-         NULL,
-         {{"mistral3.rope.scaling.yarn_ext_factor", 0.5}},
-         KVM_UNSUPPORTED,
-         "yarn_ext_factor is 0.5",
-         0,
-         0,
-         0,
-         0},
-        {NULL,
-         NULL,
-         {{"mistral3.rope.scaling.attn_factor", 2}},
-         KVM_UNSUPPORTED,
-         "attn_factor is 2",
-         0,
-         0,
-         0,
-         0},
-        {NULL,
-         NULL,
-         {{"mistral3.rope.scaling.attn_factor", 1}},
-         KVM_OK,
-         "",
-         KVM_ROPE_YARN,
-         4,
-         1,
-         8},
-        /* a factor without a type is linear; the temperature has its context all the same */
-        {TYPE, {{0}}, KVM_OK, "", KVM_ROPE_LINEAR, 4, 1, 8},
-        {"original_context_length",
-         "original_kontext_length",
-         {{0}},
-         KVM_OK,
-         "",
-         KVM_ROPE_YARN,
-         4,
-         1,
-         128},
-        {NULL,
-         NULL,
-         {{"split.count", 3}},
-         KVM_UNSUPPORTED,
-         "m.gguf: one of 3 parts; join them first: llama-gguf-split --merge",
-         0,
-         0,
-         0,
-         0},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(scaled); i++) {
         kvm_arena a = check_arena(1 << 22);
         kvm_err err = {0};
         kvm_config c = {0};
         kvm_rope r;
-        check_status(rows[i].status,
-                     extended(&c, &a, rows[i].from, rows[i].to, rows[i].x, &err), &err);
+        check_ok(extended(&c, &a, scaled[i].from, scaled[i].to, scaled[i].x, &err),
+                 &err);
+        check_ok(kvm_rope_of(&r, &a, &c.rope, NULL, &err), &err);
+        assert_int_equal(c.rope.kind, scaled[i].kind);
+        assert_int_equal(c.rope.original, scaled[i].original);
+        assert_true(c.rope.factor == 4);
+        assert_true(fabs((double)r.factor - scaled[i].attention) < 1e-6);
+        assert_true(fabs(c.temperature - 0.1) < 1e-6);
+        kvm_arena_free(&a);
+    }
+}
+
+static void keys_of_gguf_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        extra x[2];
+        const char *part;
+    } rows[] = {
+        {{{ROPE "yarn_ext_factor", 0.5}}, ROPE "yarn_ext_factor is 0.5; only 1 is run"},
+        {{{ROPE "attn_factor", 2}}, ROPE "attn_factor is 2; only 1 is run"},
+        {{{"split.count", 3}},
+         "m.gguf: one of 3 parts; join them first: llama-gguf-split "},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_arena a = check_arena(1 << 22);
+        kvm_err err = {0};
+        kvm_config c;
+        check_status(KVM_UNSUPPORTED, extended(&c, &a, NULL, NULL, rows[i].x, &err),
+                     &err);
         check_contains(err.msg, rows[i].part);
-        if (rows[i].status == KVM_OK) {
-            check_ok(kvm_rope_of(&r, &a, &c.rope, NULL, &err), &err);
-            assert_int_equal(c.rope.kind, rows[i].kind);
-            assert_true(fabs(c.rope.factor - rows[i].factor) < 1e-6);
-            assert_true(fabs((double)r.factor - rows[i].attention) < 1e-6);
-            assert_int_equal(c.rope.original, rows[i].original);
-            assert_true(fabs(c.temperature - 0.1) < 1e-6);
-        }
         kvm_arena_free(&a);
     }
 }
@@ -473,11 +434,17 @@ static void frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),    cmocka_unit_test(families),
-        cmocka_unit_test(dialects),    cmocka_unit_test(windows),
-        cmocka_unit_test(tied_heads),  cmocka_unit_test(refused),
-        cmocka_unit_test(layer_kinds), cmocka_unit_test(scaling_keys_of_gguf),
-        cmocka_unit_test(from_gguf),   cmocka_unit_test(frequencies),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(families),
+        cmocka_unit_test(dialects),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(tied_heads),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(layer_kinds),
+        cmocka_unit_test(scaling_keys_of_gguf),
+        cmocka_unit_test(keys_of_gguf_that_are_refused),
+        cmocka_unit_test(from_gguf),
+        cmocka_unit_test(frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

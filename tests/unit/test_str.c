@@ -175,6 +175,7 @@ static void a_text_grows(void **state)
 static void a_quote_is_cut_at_a_character(void **state)
 {
     (void)state;
+    static const char euro[] = "\xe2\x82\xacx";
     char text[2 * KVM_QUOTE_BYTES];
     assert_string_equal(kvm_quote(KVM_STR("")).at, "");
     assert_string_equal(kvm_quote((kvm_str){0}).at, "");
@@ -183,7 +184,7 @@ static void a_quote_is_cut_at_a_character(void **state)
          before++) { /* where the cut falls in a character */
         const ptrdiff_t n = KVM_QUOTE_BYTES + 3;
         for (ptrdiff_t i = 0; i < n; i++)
-            text[i] = i < before ? 'x' : "\xe2\x82\xac"[(i - before) % 3];
+            text[i] = euro[i < before ? 3 : (i - before) % 3];
         const kvm_quoted q = kvm_quote((kvm_str){text, n});
         const ptrdiff_t len = (ptrdiff_t)strlen(q.at) - 3;
         assert_true(len > KVM_QUOTE_BYTES - 3 && len <= KVM_QUOTE_BYTES);
