@@ -18,7 +18,7 @@ enum {
     GEMM_PARTS = 4,      /* parts per thread, so that a slow core can be helped */
     GEMM_ROWS = 128,     /* rows worth widening a panel for, at least */
     DOT_ROWS = 4,        /* weight rows multiplied side by side when tokens are few */
-    DOT_PART = 32,       /* weight rows per part */
+    DOT_BYTES = 1 << 20, /* of weights per part, at most */
     DOT_TOKENS = VW == 16 ? 4 : 2,
     DOT_MOST = 8, /* tokens up to which the dot form wins */
     DOT_K = 2048, /* longest piece of a row widened at once: whole blocks of any type */
@@ -31,6 +31,7 @@ typedef struct linear_job {
     bool add;
     tile_fn *const *tiles;
     kvm_tensor words[2];             /* x and w in pairs of bf16 */
+    ptrdiff_t run;                   /* few tokens: weight rows per part */
     ptrdiff_t panels, group, groups; /* panels in all, per group; number of groups */
     ptrdiff_t chunks;                /* ranges of rows */
     ptrdiff_t block;                 /* of I */
@@ -83,7 +84,8 @@ static void linear_part(void *ctx, ptrdiff_t part, int thread)
  *
  * Memory gives most to one sequential stream (23 GB/s a core where four rows side by side got
  * 13), so a weight is read row after row: for one or two tokens straight into the sums, for
- * more through a few rows widened into the L1 cache. */
+ * more through a few rows widened into the L1 cache. A stream takes 0.6 us to start, so a part is
+ * as long as the threads allow: pieces of 32 rows by turns read at two thirds of the speed. */
 
 /* out[r][t] = row r of w . x[t], all `rows` x `tokens` sums at once */
 V_INLINE void dot_tile(const int rows, const int tokens, const float *w, ptrdiff_t ldw,
@@ -173,12 +175,12 @@ static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end
     }
 }
 
-/* one row of the weight against one or two tokens, 16 numbers a step. More steps under way
- * than that made memory slower, not the sums faster (RESULTS.md). */
+/* one row of the weight against one or two tokens, in WAYS sums under way. More of them made
+ * memory slower, not the sums faster (RESULTS.md). */
 V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
                       const char *w, ptrdiff_t o)
 {
-    enum { WAYS = 16 / VW, TWO = 2 };
+    enum { WAYS = VW == 16 ? 2 : 16 / VW, TWO = 2 };
     const ptrdiff_t k = j->x->dim[1], ldx = j->x->stride[0];
     const float *x = j->x->data;
     vf acc[WAYS][TWO];
@@ -222,8 +224,8 @@ V_INLINE void dot_part_as(const linear_job *j, const kvm_dtype d, ptrdiff_t firs
 static void dot_part(void *ctx, ptrdiff_t part, int thread)
 {
     const linear_job *j = ctx;
-    const ptrdiff_t first = part * DOT_PART;
-    const ptrdiff_t end = least(first + DOT_PART, j->y->dim[1]);
+    const ptrdiff_t first = part * j->run;
+    const ptrdiff_t end = least(first + j->run, j->y->dim[1]);
     const bool straight = j->x->dim[0] <= 2;
     if (straight && j->w->dtype == KVM_F32)
         dot_part_as(j, KVM_F32, first, end);
@@ -233,6 +235,18 @@ static void dot_part(void *ctx, ptrdiff_t part, int thread)
         dot_part_as(j, KVM_F16, first, end);
     else
         dot_part_widened(j, first, end, j->buffer + thread * j->buffer_size);
+}
+
+/* cuts the work of few tokens; gives the number of parts */
+static ptrdiff_t cut_dots(linear_job *j, ptrdiff_t threads)
+{
+    const ptrdiff_t outputs = j->y->dim[1], whole = kvm_dtype_block(j->w->dtype);
+    const ptrdiff_t bytes = j->w->dim[1] / whole * kvm_dtype_block_bytes(j->w->dtype);
+    const ptrdiff_t rows = (outputs + threads - 1) / threads; /* of a thread */
+    const ptrdiff_t pieces = 1 + rows * bytes / DOT_BYTES;
+    j->run = up_to((rows + pieces - 1) / pieces, DOT_ROWS);
+    j->buffer_size = DOT_ROWS * DOT_K;
+    return (outputs + j->run - 1) / j->run;
 }
 
 /* ---- both ------------------------------------------------------------------------- */
@@ -276,13 +290,9 @@ static kvm_status linear(kvm_compute *c, kvm_in y, kvm_in x, const kvm_weight *w
     linear_job j = {.x = x, .y = y, .w = &w->matrix, .bias = w->bias, .add = add};
     kvm_arena scratch = c->scratch;
     const bool few = x->dim[0] <= DOT_MOST;
-    ptrdiff_t parts = (y->dim[1] + DOT_PART - 1) / DOT_PART;
     j.tiles = tile_of;
-    j.buffer_size = DOT_ROWS * DOT_K;
-    if (!few) {
-        if (!take_pairs(c, &scratch, &j)) return kvm_nomem(err, &scratch);
-        parts = cut_linear(&j, c->threads);
-    }
+    if (!few && !take_pairs(c, &scratch, &j)) return kvm_nomem(err, &scratch);
+    const ptrdiff_t parts = few ? cut_dots(&j, c->threads) : cut_linear(&j, c->threads);
     j.buffer = kvm_new_raw(&scratch, float, j.buffer_size * c->threads);
     if (!j.buffer) return kvm_nomem(err, &scratch);
     kvm_pool_run(c->pool, parts, few ? dot_part : linear_part, &j);

@@ -17,7 +17,8 @@ enum {
     SUM_LEAST = 256,
     SUM_K = 256,            /* rows per step of a rectangle */
     SUM_PITCH = SUM_K + 16, /* keeps the rows of a tile out of one cache set */
-    SUM_TALL = 16 * MR,     /* a rectangle, its sums and X's side of it fit L2 */
+    SUM_TALL = 8 * MR, /* a rectangle, its sums and X's side of it fit L2; wide, for
+                               X's side is turned anew for each rectangle of a row */
     SUM_WIDE = 512,
     MIRROR = 8, /* a cache line of f64: rows may lie a power of two apart */
 };
@@ -26,8 +27,8 @@ typedef struct moments_job {
     kvm_in out, x, y;
     bool symmetric;
     ptrdiff_t row0, rows, chunk; /* of this chunk; the longest */
-    float *xp, *yp; /* panels of the chunk, (F/NR,chunk,NR); one when symmetric */
-    ptrdiff_t wide, across; /* of a rectangle; rectangles side by side */
+    float *xp, *yp;   /* panels of the chunk, (F/NR,chunk,NR); one when symmetric */
+    ptrdiff_t across; /* rectangles side by side */
     float *buffer;
     ptrdiff_t buffer_size;
 } moments_job;
@@ -87,19 +88,19 @@ static void sum_out(const moments_job *j, const float *sum, ptrdiff_t i0, ptrdif
         double *to = kvm_row64(j->out, i0 + r);
         ptrdiff_t col = j->symmetric ? most(j0, i0 + r) : j0;
         for (; col + VW <= end; col += VW)
-            v_add_f64(to + col, v_load(sum + r * j->wide + (col - j0)));
-        for (; col < end; col++) to[col] += (double)sum[r * j->wide + (col - j0)];
+            v_add_f64(to + col, v_load(sum + r * SUM_WIDE + (col - j0)));
+        for (; col < end; col++) to[col] += (double)sum[r * SUM_WIDE + (col - j0)];
     }
 }
 
 static void moments_part(void *ctx, ptrdiff_t part, int thread)
 {
     const moments_job *j = ctx;
-    const ptrdiff_t i0 = part / j->across * SUM_TALL, j0 = part % j->across * j->wide;
+    const ptrdiff_t i0 = part / j->across * SUM_TALL, j0 = part % j->across * SUM_WIDE;
     const ptrdiff_t m = least(SUM_TALL, j->out->dim[0] - i0);
-    const ptrdiff_t end = least(j0 + j->wide, j->out->dim[1]);
+    const ptrdiff_t end = least(j0 + SUM_WIDE, j->out->dim[1]);
     if (j->symmetric && end <= i0) return;
-    float *sum = j->buffer + thread * j->buffer_size, *a = sum + SUM_TALL * j->wide;
+    float *sum = j->buffer + thread * j->buffer_size, *a = sum + SUM_TALL * SUM_WIDE;
     for (ptrdiff_t n = 0; n < j->rows; n += SUM_K) {
         const ptrdiff_t k = least(SUM_K, j->rows - n);
         turn_features(j, a, i0, m, n, k);
@@ -108,8 +109,8 @@ static void moments_part(void *ctx, ptrdiff_t part, int thread)
             for (ptrdiff_t t = 0; t < tiles_in(m); t++) {
                 const ptrdiff_t r = tile_from(m, t), mr = tile_from(m, t + 1) - r;
                 if (j->symmetric && i0 + r >= col + NR) break;
-                tile_of[mr](sum + r * j->wide + (col - j0), j->wide, a + r * SUM_PITCH,
-                            SUM_PITCH, panel, k, NULL, n > 0, NR);
+                tile_of[mr](sum + r * SUM_WIDE + (col - j0), SUM_WIDE,
+                            a + r * SUM_PITCH, SUM_PITCH, panel, k, NULL, n > 0, NR);
             }
         }
     }
@@ -135,12 +136,11 @@ static kvm_status moments(kvm_compute *c, kvm_in out, kvm_in x, kvm_in y,
     const ptrdiff_t fx = up_to(x->dim[1], NR),
                     fy = symmetric ? 0 : up_to(y->dim[1], NR);
     moments_job j = {.out = out, .x = x, .y = y, .symmetric = symmetric};
-    j.wide = out->dim[1] > 4 * SUM_WIDE ? SUM_WIDE : SUM_WIDE / 2;
-    j.across = (out->dim[1] + j.wide - 1) / j.wide;
+    j.across = (out->dim[1] + SUM_WIDE - 1) / SUM_WIDE;
     j.chunk = SUM_ROWS;
     while (j.chunk > SUM_LEAST && j.chunk * (fx + fy) > SUM_FLOATS) j.chunk /= 2;
     j.chunk = least(j.chunk, up_to(rows, VW));
-    j.buffer_size = SUM_TALL * (j.wide + SUM_PITCH);
+    j.buffer_size = SUM_TALL * (SUM_WIDE + SUM_PITCH);
     kvm_arena scratch = c->scratch;
     j.buffer = kvm_new_raw(&scratch, float, j.buffer_size * c->threads);
     j.xp = kvm_new_raw(&scratch, float, j.chunk *(fx + fy));
