@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
+#include "jobs/params.h"
 #include "translators/rows.h"
 
 static const kvm_field params[] = {
@@ -50,23 +51,11 @@ static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t fi
                : KVM_OK;
 }
 
-static kvm_status read_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err)
-{
-    kvm_str name;
-    const kvm_jat at = kvm_json_get(j->params, j->keep, "dtype");
-    TRY(kvm_json_str_or(at, KVM_STR("f32"), &name, err));
-    *d = kvm_str_eq(name, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32;
-    if (*d == KVM_F32 && !kvm_str_eq(name, KVM_STR("f32")))
-        return kvm_json_fail(err, KVM_USAGE, at,
-                             "rows are stored as f32 or bf16, not \"%s\"",
-                             kvm_quote(name).at);
-    return KVM_OK;
-}
-
 static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
                              kvm_err *err)
 {
-    TRY(kvm_job_i64(c->job, "sequences", 0, 2, INT32_MAX, sequences, err));
+    TRY(kvm_job_i64(c->job, "sequences", 0, KVM_LEAST_SEQUENCES, INT32_MAX, sequences,
+                    err));
     TRY(kvm_job_i64(c->job, "tokens", 0, 2, INT32_MAX, tokens, err));
     TRY(kvm_job_i64(c->job, "stride", 1, 1, INT32_MAX, &c->stride, err));
     if (c->stride < *tokens) return KVM_OK;
@@ -93,7 +82,7 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
     kvm_rows_info info;
     TRY(kvm_rows_describe(&info, j->keep, c->model, err));
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text"), &info.text, err));
-    TRY(read_dtype(j, &info.dtype, err));
+    TRY(kvm_param_dtype(j, &info.dtype, err));
     info.stride = c->stride;
     info.tokens = tokens;
     ptrdiff_t widest = 0;
@@ -162,7 +151,7 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     ptrdiff_t sequences, tokens;
     kvm_dtype dtype;
     TRY(read_sizes(&c, &sequences, &tokens, err));
-    return read_dtype(j, &dtype, err);
+    return kvm_param_dtype(j, &dtype, err);
 }
 
 static const char *const inputs[] = {NULL};

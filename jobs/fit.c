@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "jobs/fit_sweep.h"
 #include "jobs/open.h"
+#include "jobs/params.h"
 #include "jobs/spec.h"
 #include "translators/gates.h"
 #include "translators/translator.h"
@@ -23,7 +24,7 @@ const kvm_field kvm_fit_params[] = {
     {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
      NULL, 0},
     {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},
-    {"k_most", KVM_FIELD_NUM, false,
+    {"k_most", KVM_FIELD_INT, false,
      "largest k that the sweep tries (all source layers)", NULL, 0},
     {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
      0},
@@ -110,19 +111,6 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status one_of(kvm_job *j, const char *key, const char *first,
-                         const char *second, bool *is_second, kvm_err *err)
-{
-    kvm_str word;
-    const kvm_jat at = kvm_json_get(j->params, j->keep, key);
-    TRY(kvm_json_str_or(at, kvm_str_of(first), &word, err));
-    *is_second = kvm_str_eq(word, kvm_str_of(second));
-    if (!*is_second && !kvm_str_eq(word, kvm_str_of(first)))
-        return kvm_json_fail(err, KVM_USAGE, at, "is %s or %s, not \"%s\"", first,
-                             second, kvm_quote(word).at);
-    return KVM_OK;
-}
-
 static kvm_status read_gates(fit *f, kvm_err *err)
 {
     kvm_gates_init(f->gates);
@@ -145,12 +133,10 @@ static kvm_status read_params(fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
     kvm_str keys;
-    bool bf16;
     TRY(read_choice(f, err));
-    TRY(one_of(j, "select", "r2", "depth", &f->by_depth, err));
-    TRY(one_of(j, "heads", "all", "matched", &f->head_matched, err));
-    TRY(one_of(j, "dtype", "f32", "bf16", &bf16, err));
-    f->dtype = bf16 ? KVM_BF16 : KVM_F32;
+    TRY(kvm_param_word(j, "select", "r2", "depth", &f->by_depth, err));
+    TRY(kvm_param_word(j, "heads", "all", "matched", &f->head_matched, err));
+    TRY(kvm_param_dtype(j, &f->dtype, err));
     const kvm_jat at = kvm_json_get(j->params, j->keep, "keys");
     TRY(kvm_json_str_or(at, KVM_STR("content"), &keys, err));
     if (kvm_key_space_of_name(keys, &f->keys))

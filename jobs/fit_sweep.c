@@ -182,16 +182,15 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
     const ptrdiff_t sources = s->ranking->sources;
     const ptrdiff_t n = k_most < sources ? k_most : sources;
     const kvm_space space = object ? KVM_SPACE_V : s->keys;
-    int32_t *order = kvm_new(&scratch, int32_t, sources);
+    int32_t *order = kvm_new(&scratch, int32_t, n);
     ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
     kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
     if (!order || !ks || !f) return kvm_nomem(err, &scratch);
-    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, scratch,
-                          err));
+    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, n,
+                          scratch, err));
     for (ptrdiff_t i = 0; i < n; i++) ks[i] = i + 1;
-    TRY(kvm_ridge_sweep(s->compute, s->moments, space,
-                        (kvm_features){order, sources, -1}, target, ks, n, &lambda, 1,
-                        s->allow_wide, f, scratch, err));
+    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1},
+                        target, ks, n, &lambda, 1, s->allow_wide, f, scratch, err));
     json_t *layers = json_array(), *r2 = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
@@ -204,19 +203,27 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
     return KVM_OK;
 }
 
+ptrdiff_t kvm_fit_greedy_targets(ptrdiff_t targets, ptrdiff_t of[KVM_GREEDY_TARGETS])
+{
+    const ptrdiff_t last = targets - 1;
+    const ptrdiff_t spread[] = {0, last / 3, 2 * last / 3, last};
+    ptrdiff_t n = 0;
+    for (int i = 0; i < KVM_GREEDY_TARGETS; i++)
+        if (n == 0 || spread[i] != of[n - 1]) of[n++] = spread[i];
+    return n;
+}
+
 static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
                              const kvm_fit_choice *c, kvm_arena scratch, kvm_err *err)
 {
     json_t *list = json_array();
     json_object_set_new(figures, "greedy", list);
-    const ptrdiff_t last = s->ranking->targets - 1;
-    const ptrdiff_t targets[] = {0, last / 3, 2 * last / 3,
-                                 last}; /* a representative few */
+    ptrdiff_t targets[KVM_GREEDY_TARGETS];
+    const ptrdiff_t n = kvm_fit_greedy_targets(s->ranking->targets, targets);
     for (int o = 0; o < 2; o++)
-        for (int i = 0; i < 4; i++)
-            if (i == 0 || targets[i] != targets[i - 1])
-                TRY(greedy_curve(s, o, targets[i], c->k_most, c->best[o], list, scratch,
-                                 err));
+        for (ptrdiff_t i = 0; i < n; i++)
+            TRY(greedy_curve(s, o, targets[i], c->k_most, c->best[o], list, scratch,
+                             err));
     return KVM_OK;
 }
 

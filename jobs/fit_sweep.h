@@ -1,9 +1,9 @@
 /* fit_sweep.h - every k and every lambda at once, and the choice between them.
  *
  * The sweep runs over the layer ranking's prefixes for K (in the space that will be
- * mapped) and V of every target layer. The choice looks at R2 on the choosing split only
- * (rows.h), and so do the curves: for each k the best relative lambda of K and of V; then the smallest k whose mean R2 is
- * within k_slack of the best k's. */
+ * mapped) and V of every target layer. The choice looks at R2 on the choosing split
+ * only (rows.h), and so do the curves: for each k the best relative lambda of K and of
+ * V; then the smallest k whose mean R2 is within k_slack of the best k's. */
 #ifndef KVM_JOBS_FIT_SWEEP_H
 #define KVM_JOBS_FIT_SWEEP_H
 
@@ -13,8 +13,10 @@
 #include "translators/select.h"
 
 typedef struct kvm_fit_choice {
-    ptrdiff_t k;      /* 0: to be chosen */
-    ptrdiff_t k_most; /* largest k of the sweep: a factor costs (k * heads * D)^3 / 3 */
+    ptrdiff_t k; /* 0: to be chosen */
+    /* largest k of the sweep and of the greedy curves: a factor costs
+     * (k * heads * D)^3 / 3 */
+    ptrdiff_t k_most;
     kvm_lambda lambda; /* when lambda_given, for K and V */
     bool lambda_given;
     kvm_lambda best[2]; /* chosen: of K, of V */
@@ -38,6 +40,9 @@ typedef struct kvm_fit_sweep {
 KVM_MUST kvm_status kvm_fit_run_sweep(const kvm_fit_sweep *s, kvm_fit_choice *choice,
                                       json_t *figures, kvm_arena *keep,
                                       kvm_arena scratch, kvm_err *err);
+/* the target layers that get a greedy curve, a representative few; gives how many */
+enum { KVM_GREEDY_TARGETS = 4 };
+ptrdiff_t kvm_fit_greedy_targets(ptrdiff_t targets, ptrdiff_t of[KVM_GREEDY_TARGETS]);
 /* figures gets "maps": {space: {split: [[r2]]}} (source rows, target columns) */
 KVM_MUST kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps,
                                      kvm_err *err);

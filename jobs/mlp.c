@@ -48,6 +48,7 @@ typedef struct training {
     kvm_rows *source, *target;
     kvm_translator closed, mlp;
     kvm_mlp_options options;
+    kvm_dtype dtype; /* of the weights in the file */
     share share;
     kvm_arena scratch;
     json_t *layers;
@@ -58,15 +59,16 @@ static kvm_status read_options(training *t, kvm_err *err)
     kvm_job *j = t->job;
     ptrdiff_t seed, split_seed;
     kvm_mlp_options *o = &t->options;
-    TRY(kvm_job_i64(j, "hidden", 1024, 1, 1 << 16, &o->hidden, err));
+    TRY(kvm_job_i64(j, "hidden", 1024, 1, KVM_MLP_MOST_HIDDEN, &o->hidden, err));
     TRY(kvm_job_i64(j, "epochs", 20, 1, 100000, &o->epochs, err));
-    TRY(kvm_job_i64(j, "batch", 4096, 1, 1 << 20, &o->batch, err));
+    TRY(kvm_job_i64(j, "batch", 4096, 1, KVM_MLP_MOST_BATCH, &o->batch, err));
     TRY(kvm_job_f64(j, "rate", 1e-3, 1e-9, 1, &o->rate, err));
     TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
     TRY(kvm_job_i64(j, "split_seed", 1, 0, INT64_MAX, &split_seed, err));
     TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o->fraction, err));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "per_head"), false,
                          &o->per_head, err));
+    TRY(kvm_param_dtype(j, &t->dtype, err));
     o->seed = (uint64_t)seed;
     o->split_seed = (uint64_t)split_seed;
     return KVM_OK;
@@ -149,13 +151,9 @@ static kvm_status train_all(training *t, kvm_err *err)
 static kvm_status put_results(training *t, kvm_err *err)
 {
     kvm_job *j = t->job;
-    kvm_str path, dtype;
-    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "dtype"), KVM_STR("f32"),
-                        &dtype, err));
+    kvm_str path;
     TRY(kvm_job_path(j, "mlp.safetensors", &path, err));
-    TRY(kvm_translator_write(&t->mlp,
-                             kvm_str_eq(dtype, KVM_STR("bf16")) ? KVM_BF16 : KVM_F32,
-                             path, t->scratch, NULL, err));
+    TRY(kvm_translator_write(&t->mlp, t->dtype, path, t->scratch, NULL, err));
     TRY(j->host->output(j, "translator", path, err));
     json_t *figures = json_pack("{s:O, s:I}", "layers", t->layers, "parameters",
                                 (json_int_t)kvm_translator_parameters(&t->mlp));

@@ -5,6 +5,8 @@
 #define KVM_JOBS_PARAMS_H
 
 #include "base/yaml.h"
+#include "jobs/job.h"
+#include "kernels/tensor.h"
 
 /* clang-format off */
 #define KVM_MLP_PARAMS                                                                    \
@@ -37,5 +39,12 @@
     {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                              \
     {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0}
 /* clang-format on */
+
+/* kvm_param_word - "key" of the parameters is one of two words; absent: the first.
+ * KVM_USAGE names the place */
+KVM_MUST kvm_status kvm_param_word(kvm_job *j, const char *key, const char *first,
+                                   const char *second, bool *is_second, kvm_err *err);
+/* kvm_param_dtype - "dtype": how rows or weights are stored, f32 (when absent) or bf16 */
+KVM_MUST kvm_status kvm_param_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err);
 
 #endif

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "translators/select.h"
+#include "jobs/fit_sweep.h"
+#include "jobs/spec_internal.h"
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
 
@@ -123,29 +124,50 @@ static double stats_flops(const kvm_model *source, const kvm_model *target, doub
     return rows * (2 * k * k + v * v);
 }
 
-/* the sweep over k and lambda: for each target layer and lambda one Cholesky factor of the
- * largest k, and for each k two triangular solves and the errors of the splits that were
- * not fitted (kvm_ridge_sweep) */
+/* a curve of the first n layers that greedy selection takes for one target layer: for
+ * each of them the gain of every layer that is left and, but for the last, its
+ * elimination from those (kvm_select_greedy); then one sweep over the prefixes. width:
+ * features of a layer, out: entries of the target's. */
+static double greedy_flops(double layers, double width, double out, double n)
+{
+    const double factor = width * width * width / 3;
+    double flops = n * n * n * factor;
+    for (double i = 0; i < n; i++) {
+        const double left = layers - i, prefix = (i + 1) * width;
+        flops += left * (factor + 2 * width * width * out) + 4 * prefix * prefix * out;
+        if (i + 1 < n)
+            flops += factor + 2 * left * width * width * (layers * width + out);
+    }
+    return flops;
+}
+
+/* the sweep over k and lambda: for each target layer and lambda one Cholesky factor of
+ * the largest k, and for each k two triangular solves and the errors on the choosing
+ * split (kvm_ridge_sweep); then the greedy curves */
 static double sweep_flops(const kvm_model *source, const kvm_model *target,
                           double k_most)
 {
-    ptrdiff_t ks[KVM_KS];
-    const ptrdiff_t layers = kvm_model_info_of(source)->layers;
-    const ptrdiff_t n = kvm_select_ks(layers, ks);
+    ptrdiff_t ks[KVM_KS], curve[KVM_GREEDY_TARGETS];
+    const ptrdiff_t targets = kvm_model_info_of(target)->layers;
+    const ptrdiff_t n = kvm_select_ks(kvm_model_info_of(source)->layers, ks);
+    const double layers = (double)kvm_model_info_of(source)->layers;
+    const double curves = (double)kvm_fit_greedy_targets(targets, curve);
     const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     double flops = 0;
     for (int i = 0; i < 2; i++) {
         const double out = features(target, kinds[i]);
+        const double width = features(source, kinds[i]) / layers;
         double squares = 0, widest = 0;
         for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
-            widest = (double)ks[k] * features(source, kinds[i]) / (double)layers;
+            widest = (double)ks[k] * width;
             squares += widest * widest;
         }
-        flops +=
-            (double)kvm_model_info_of(target)->layers * widest * widest * widest / 3 +
-            2 * KVM_SPLITS * squares * out;
+        flops += KVM_LAMBDAS * ((double)targets * widest * widest * widest / 3 +
+                                4 * squares * out) +
+                 curves * greedy_flops(layers, width, out / (double)targets,
+                                       fmin(k_most, layers));
     }
-    return KVM_LAMBDAS * flops;
+    return flops;
 }
 
 static json_t *fit_plan(const kvm_model *source, const kvm_model *target, double rows,
@@ -228,8 +250,8 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
     const kvm_model_options o = {.no_tokenizer = true};
     TRY(kvm_model_open(&source, keep, c, s->source_path, &o, err));
     TRY(kvm_model_open(&target, keep, c, s->target_path, &o, err));
-    TRY(number(s, keep, "calibration", "sequences", 300, &sequences, err));
-    TRY(number(s, keep, "calibration", "tokens", 512, &tokens, err));
+    TRY(number(s, keep, "calibration", "sequences", KVM_SEQUENCES, &sequences, err));
+    TRY(number(s, keep, "calibration", "tokens", KVM_TOKENS, &tokens, err));
     TRY(number(s, keep, "calibration", "stride", 1, &stride, err));
     TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
     TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));

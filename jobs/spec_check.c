@@ -2,6 +2,7 @@
  * it is planned and named by its line. */
 #include "jobs/calibration.h"
 #include "jobs/spec_internal.h"
+#include "translators/rows.h"
 
 /* the section of the spec that a kind's parameters come from */
 static const char *section_of(kvm_kind_id kind)
@@ -57,14 +58,15 @@ kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
     return check_k(s, source, keep, err);
 }
 
-/* 2..INT32_MAX, as the capture will want it */
-static kvm_status size_of(kvm_jat at, int64_t fallback, ptrdiff_t *out, kvm_err *err)
+/* least..INT32_MAX, as the capture will want it */
+static kvm_status size_of(kvm_jat at, int64_t fallback, int least, ptrdiff_t *out,
+                          kvm_err *err)
 {
     int64_t v;
     TRY(kvm_json_i64_or(at, fallback, &v, err));
-    if (v < 2 || v > INT32_MAX)
-        return kvm_json_fail(err, KVM_RANGE, at, "is %lld, must lie in 2..%d",
-                             (long long)v, INT32_MAX);
+    if (v < least || v > INT32_MAX)
+        return kvm_json_fail(err, KVM_RANGE, at, "is %lld, must lie in %d..%d",
+                             (long long)v, least, INT32_MAX);
     *out = (ptrdiff_t)v;
     return KVM_OK;
 }
@@ -76,16 +78,17 @@ kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], const kvm_token
     const kvm_jat text = kvm_json_get(c, keep, "text");
     const kvm_jat sequences = kvm_json_get(c, keep, "sequences");
     ptrdiff_t wanted, tokens, found;
-    TRY(size_of(sequences, KVM_SEQUENCES, &wanted, err));
-    TRY(size_of(kvm_json_get(c, keep, "tokens"), KVM_TOKENS, &tokens, err));
+    TRY(size_of(sequences, KVM_SEQUENCES, KVM_LEAST_SEQUENCES, &wanted, err));
+    TRY(size_of(kvm_json_get(c, keep, "tokens"), KVM_TOKENS, 2, &tokens, err));
     kvm_status st = kvm_calibration_count(&found, s->text_path, t, wanted, tokens, err);
     if (!st) st = kvm_calibration_hash(sha, s->text_path, *keep, err);
     if (st) return kvm_json_prefix(err, st, text);
-    if (found < 2)
-        return kvm_json_fail(err, KVM_RANGE, text,
-                             "gives one sequence of up to %td tokens, and a fit needs "
-                             "two: give more text, or fewer tokens",
-                             tokens);
+    if (found < KVM_LEAST_SEQUENCES)
+        return kvm_json_fail(
+            err, KVM_RANGE, text,
+            "gives %td of the at least %d sequences of up to %td tokens "
+            "that a fit needs: give more text, or fewer tokens",
+            found, KVM_LEAST_SEQUENCES, tokens);
     if (found >= wanted || !kvm_json_has(sequences)) return KVM_OK;
     return kvm_json_fail(err, KVM_RANGE, sequences,
                          "is %td, and the text gives %td: ask for no more, or give "

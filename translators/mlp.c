@@ -146,18 +146,19 @@ static kvm_mlp_options defaults(const kvm_mlp_options *o)
 
 static kvm_status check(trainer *t, kvm_err *err)
 {
-    enum { MOST_BATCH = 16384, MOST_HIDDEN = 1 << 16 };
     const kvm_mlp_options *o = &t->o;
     TRY(kvm_rows_same(t->source, t->target, err));
     const ptrdiff_t sources = kvm_rows_info_of(t->source)->layers;
     const ptrdiff_t targets = kvm_rows_info_of(t->target)->layers;
-    if (o->hidden < 1 || o->hidden > MOST_HIDDEN || o->epochs < 1 || o->batch < 1 ||
-        o->batch > MOST_BATCH || !(o->rate > 0) || !isfinite(o->rate))
+    if (o->hidden < 1 || o->hidden > KVM_MLP_MOST_HIDDEN || o->epochs < 1 ||
+        o->batch < 1 || o->batch > KVM_MLP_MOST_BATCH || !(o->rate > 0) ||
+        !isfinite(o->rate))
         return kvm_fail(
             err, KVM_USAGE,
             "an MLP of width %td (1 to %d), %td epochs, batches of %td (1 to "
             "%d), rate %g",
-            o->hidden, MOST_HIDDEN, o->epochs, o->batch, MOST_BATCH, o->rate);
+            o->hidden, KVM_MLP_MOST_HIDDEN, o->epochs, o->batch, KVM_MLP_MOST_BATCH,
+            o->rate);
     if (t->target_layer < 0 || t->target_layer >= targets || t->count < 1 ||
         t->count > sources)
         return kvm_fail(err, KVM_RANGE,

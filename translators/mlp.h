@@ -10,6 +10,8 @@
 
 #include "translators/translator.h"
 
+enum { KVM_MLP_MOST_BATCH = 16384, KVM_MLP_MOST_HIDDEN = 1 << 16 };
+
 typedef struct kvm_mlp_options { /* 0 = the value in brackets */
     ptrdiff_t hidden;            /* (1024) */
     ptrdiff_t epochs;            /* (20) */
@@ -21,7 +23,7 @@ typedef struct kvm_mlp_options { /* 0 = the value in brackets */
                                         work on the shared inputs done once */
     uint64_t seed;               /* of weights and batches */
     uint64_t split_seed;         /* of the split by sequence */
-    double fraction;             /* held out (0.2) */
+    double fraction;             /* kept from the fit (0.2) */
     kvm_str checkpoint;          /* file, written after each epoch and read at start;
                                         empty: none */
     ptrdiff_t stop_after;        /* end after so many more epochs, step incomplete (0:

@@ -384,12 +384,12 @@ kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
     ptrdiff_t sequences = 0;
     for (ptrdiff_t i = 0; i < r->count; i++)
         sequences += i == 0 || r->sequence[i] != r->sequence[i - 1];
-    if (!(fraction > 0 && fraction < 1) || sequences < 3)
+    if (!(fraction > 0 && fraction < 1) || sequences < KVM_LEAST_SEQUENCES)
         return kvm_fail(
             err, KVM_RANGE,
             "%s: cannot hold out a fraction of %g of %td sequences; hold out "
-            "a part between 0 and 1 of at least 3",
-            r->path.at, fraction, sequences);
+            "a part between 0 and 1 of at least %d",
+            r->path.at, fraction, sequences, KVM_LEAST_SEQUENCES);
     ptrdiff_t out = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
     out = out < 2 ? 2 : out >= sequences ? sequences - 1 : out;
     ptrdiff_t *rows = kvm_new(keep, ptrdiff_t, r->count);

@@ -87,7 +87,8 @@ KVM_MUST kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s
 /* Maps are solved on FIT; layers, k and lambda are chosen on CHOOSE; HELD is read for
  * figures alone, since the best of many on the rows that chose it is flattered. */
 typedef enum kvm_split { KVM_FIT, KVM_CHOOSE, KVM_HELD, KVM_SPLITS } kvm_split;
-const char *kvm_split_name(kvm_split s); /* static: "fit", "choose", "held" */
+const char *kvm_split_name(kvm_split s);   /* static: "fit", "choose", "held" */
+enum { KVM_LEAST_SEQUENCES = KVM_SPLITS }; /* that can be split: one for each */
 
 /* kvm_rows_split - which distinct sequences, by rank in the file, belong to `split`:
  * max(2, round(fraction * sequences)) of them are kept from the fit, chosen by the seed

@@ -341,14 +341,17 @@ static kvm_status greedy_begin(greedy *g, const kvm_moments *m, kvm_space s,
 
 kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
                              ptrdiff_t target, kvm_lambda lambda, int32_t *order,
-                             kvm_arena scratch, kvm_err *err)
+                             ptrdiff_t count, kvm_arena scratch, kvm_err *err)
 {
     TRY(kvm_ridge__check_lambda(lambda, err));
     if (target < 0 || target >= kvm_moments_layers(m, KVM_TARGET))
         return kvm_fail(err, KVM_RANGE, "there is no target layer %td", target);
+    if (count < 0 || count > kvm_moments_layers(m, KVM_SOURCE))
+        return kvm_fail(err, KVM_RANGE, "%td of %td source layers", count,
+                        kvm_moments_layers(m, KVM_SOURCE));
     greedy g = {.c = c};
     TRY(greedy_begin(&g, m, s, target, lambda, &scratch, err));
-    for (ptrdiff_t step = 0; step < g.layers; step++) {
+    for (ptrdiff_t step = 0; step < count; step++) {
         ptrdiff_t best = -1;
         double most = -HUGE_VAL;
         for (ptrdiff_t l = 0; l < g.layers; l++) {
@@ -361,12 +364,12 @@ kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
             }
         }
         if (most < 0) { /* the rest adds nothing: in order of depth */
-            for (ptrdiff_t l = 0; l < g.layers; l++)
+            for (ptrdiff_t l = 0; l < g.layers && step < count; l++)
                 if (g.width[l]) order[step++] = (int32_t)l;
             return KVM_OK;
         }
-        TRY(eliminate(&g, best, scratch, err));
         order[step] = (int32_t)best;
+        if (step + 1 < count) TRY(eliminate(&g, best, scratch, err));
     }
     return KVM_OK;
 }

@@ -42,12 +42,12 @@ KVM_MUST kvm_status kvm_select_rank(kvm_ranking *r, kvm_arena *keep,
 KVM_MUST kvm_status kvm_select_depth(kvm_ranking *r, kvm_arena *keep, ptrdiff_t sources,
                                      ptrdiff_t targets, kvm_err *err);
 
-/* kvm_select_greedy - the order (Ls) in which layers enter for one target layer;
+/* kvm_select_greedy - the first `count` layers that enter for one target layer, in order;
  * kvm_ridge_sweep over its prefixes gives the curve. */
 KVM_MUST kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                       ptrdiff_t target, kvm_lambda lambda,
-                                      int32_t *order /* (Ls) */, kvm_arena scratch,
-                                      kvm_err *err);
+                                      int32_t *order /* (count) */, ptrdiff_t count,
+                                      kvm_arena scratch, kvm_err *err);
 
 /* kvm_select_ks - {1,2,4,6,8,10,12,16,20,24} below `sources`, then all; gives how many */
 enum { KVM_KS = 11 };

@@ -72,7 +72,7 @@ for command in plan run submit; do
     refuses 2 'stride.yaml:4: calibration.stride: is 8' "$command: a stride without end" \
         "$@" "$work/stride.yaml"
 done
-printf 'text_path: %s\nmodel_path: %s\nsequences: 2\ntokens: 8\nstride: 9\n' \
+printf 'text_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 9\n' \
     "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
 refuses 2 'capture.yaml:5: stride: is 9' "a step by itself names the line too" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet

@@ -210,7 +210,7 @@ static void maps_and_greedy_order(void **state)
                              i, maps.r2[s][p][i], want[p * 6 + i]);
     }
     int32_t order[3];
-    check_ok(kvm_select_greedy(f->c, f->m, KVM_SPACE_K, 0, (kvm_lambda){0}, order,
+    check_ok(kvm_select_greedy(f->c, f->m, KVM_SPACE_K, 0, (kvm_lambda){0}, order, 3,
                                f->scratch, &err),
              &err);
     assert_memory_equal(order, golden(f, "greedy")->data, sizeof order);

@@ -319,11 +319,18 @@ static void greedy_sees_what_ranking_does_not(void **state)
         }
     }
     check_ok(kvm_select_greedy(compute, m, KVM_SPACE_V, 1, (kvm_lambda){1e-6, false},
-                               order, scratch, &err),
+                               order, LAYERS, scratch, &err),
              &err);
     assert_int_equal(order[0], 0);
     assert_int_equal(order[1], 2);
     assert_int_equal(order[2], 1);
+    /* the first of them are the same, and no more are written */
+    int32_t first[LAYERS] = {-1, -1, -1};
+    check_ok(kvm_select_greedy(compute, m, KVM_SPACE_V, 1, (kvm_lambda){1e-6, false},
+                               first, 2, scratch, &err),
+             &err);
+    assert_memory_equal(first, order, 2 * sizeof *first);
+    assert_int_equal(first[2], -1);
 }
 
 static void depth_and_head_matching(void **state)
