@@ -21,7 +21,9 @@ const kvm_option kvm_common_options[] = {
      "catalogue and artefacts (KVMILL_STORE, else ./run)"},
     {KVM_OPT_THREADS, "threads", "N",
      "threads of the kernels (KVMILL_THREADS, else all CPUs)"},
-    {KVM_OPT_BACKEND, "backend", "NAME", "cpu or ref (KVMILL_BACKEND, else cpu)"},
+    {KVM_OPT_BACKEND, "backend", "NAME",
+     "cpu, cpu-avx512, cpu-avx2, cpu-plain, cpu-bf16 (rounds activations) or ref "
+     "(KVMILL_BACKEND, else cpu)"},
     {0},
 };
 

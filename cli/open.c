@@ -51,12 +51,9 @@ kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_e
 {
     int threads;
     TRY(kvm_cli_threads(cli, &threads, err));
-    const kvm_backend *b = kvm_backend_find(kvm_str_of(kvm_cli_backend(cli)));
-    if (!b)
-        return kvm_fail(
-            err, KVM_ENVIRONMENT,
-            "%s: backend \"%s\" is not built in; this binary has cpu and ref",
-            cli->from[KVM_OPT_BACKEND], kvm_cli_backend(cli));
+    const kvm_backend *b;
+    const kvm_status s = kvm_backend_choose(&b, kvm_str_of(kvm_cli_backend(cli)), err);
+    if (s) return kvm_err_prefix(err, s, "%s", cli->from[KVM_OPT_BACKEND]);
     return kvm_compute_new(c, keep, b, threads, err);
 }
 

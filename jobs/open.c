@@ -8,12 +8,8 @@
 
 kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err)
 {
-    const char *name = j->backend ? j->backend : "cpu";
-    const kvm_backend *b = kvm_backend_find(kvm_str_of(name));
-    if (!b)
-        return kvm_fail(err, KVM_ENVIRONMENT,
-                        "backend \"%s\" is not built in; this binary has cpu and ref",
-                        name);
+    const kvm_backend *b;
+    TRY(kvm_backend_choose(&b, kvm_str_of(j->backend ? j->backend : "cpu"), err));
     return kvm_compute_new(c, j->keep, b, j->threads, err);
 }
 

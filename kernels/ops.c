@@ -36,9 +36,37 @@ const kvm_backend *kvm_backend_find(kvm_str name)
     return NULL;
 }
 
+kvm_status kvm_backend_choose(const kvm_backend **b, kvm_str name, kvm_err *err)
+{
+    *b = kvm_backend_find(name);
+    if (*b) return KVM_OK;
+    kvm_text t = {0};
+    for (int i = 0; i < BACKENDS; i++)
+        kvm_text_addf(&t, backends[i] == &kvm_backend__ref ? ", %s" : ", %s-%s",
+                      backends[i]->name, backends[i]->isa());
+    const kvm_status s =
+        kvm_fail(err, KVM_ENVIRONMENT,
+                 "backend \"%.*s\" is not built into this binary or not supported by "
+                 "this machine; the names are cpu (the best exact one here)%.*s",
+                 KVM_STR_ARG(name), KVM_STR_ARG(kvm_text_str(&t)));
+    kvm_text_free(&t);
+    return s;
+}
+
 const char *kvm_backend_name(const kvm_backend *b)
 {
     return b->name;
+}
+
+kvm_str kvm_backend_label(const kvm_backend *b, kvm_arena *keep)
+{
+    return b == &kvm_backend__ref ? kvm_str_of(b->name)
+                                  : kvm_str_fmt(keep, "%s-%s", b->name, b->isa());
+}
+
+bool kvm_backend_rounds(const kvm_backend *b)
+{
+    return b->linear_tolerance > 0;
 }
 
 /* ---- the context ------------------------------------------------------------------ */
@@ -72,6 +100,11 @@ int kvm_compute_threads(const kvm_compute *c)
 kvm_pool *kvm_compute_pool(const kvm_compute *c)
 {
     return c->pool;
+}
+
+const kvm_backend *kvm_compute_backend(const kvm_compute *c)
+{
+    return c->backend;
 }
 
 kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep)

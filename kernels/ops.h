@@ -18,7 +18,15 @@ typedef struct kvm_backend kvm_backend;
  * activations to bf16 against bf16 weights; never meant by "cpu"), "cuda"; NULL when not
  * built or not supported by this machine */
 const kvm_backend *kvm_backend_find(kvm_str name);
-const char *kvm_backend_name(const kvm_backend *b);
+/* kvm_backend_choose - the same; KVM_ENVIRONMENT lists the names there are */
+KVM_MUST kvm_status kvm_backend_choose(const kvm_backend **b, kvm_str name,
+                                       kvm_err *err);
+const char *kvm_backend_name(const kvm_backend *b); /* "cpu" */
+/* the name that means this one alone, "cpu-avx512"; in keep */
+kvm_str kvm_backend_label(const kvm_backend *b, kvm_arena *keep);
+/* Whether its products round activations first: what a model gives on it is another
+ * result than on the others, which differ in the order of sums. */
+bool kvm_backend_rounds(const kvm_backend *b);
 
 /* A context: backend + threads + scratch that the kernels own (packing buffers, score tiles). */
 typedef struct kvm_compute kvm_compute;
@@ -27,6 +35,7 @@ KVM_MUST kvm_status kvm_compute_new(kvm_compute **c, kvm_arena *keep,
                                     kvm_err *err); /* threads 0: all allowed CPUs */
 int kvm_compute_threads(const kvm_compute *c);
 kvm_pool *kvm_compute_pool(const kvm_compute *c);
+const kvm_backend *kvm_compute_backend(const kvm_compute *c);
 /* "cpu threads=2 isa=avx2 blas=OpenBLAS/ZEN cc=gcc-12 flags=-O3": goes with every result; in keep */
 kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep);
 
@@ -37,7 +46,7 @@ KVM_MUST kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *id
                                  kvm_tensor w, kvm_err *err);
 
 /* y (T,F) = x * rsqrt(mean over each group of `group` entries of x^2 + eps) * w (group or F).
- * plus_one: times (1+w) (models.md N1/N2). y may be x. group = F for layer norms, D for q/k norms. */
+ * plus_one: times (1+w), for norms whose weights start at 0. y may be x. group = F for layer norms, D for q/k norms. */
 KVM_MUST kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                    kvm_tensor w, ptrdiff_t group, double eps,
                                    bool plus_one, kvm_err *err);
