@@ -114,7 +114,7 @@ static kvm_status find_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
     return KVM_OK;
 }
 
-/* lessons.md section 2: what was fitted on must not be scored on */
+/* what was fitted on must not be scored on */
 static kvm_status refuse_overlap(evaluation *e, kvm_err *err)
 {
     kvm_job *j = e->job;
@@ -258,7 +258,7 @@ static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t 
     return KVM_OK;
 }
 
-/* more than one says that a prompt brought its own: lessons.md section 2 */
+/* more than one says that a prompt brought its own, and is then another prompt */
 static ptrdiff_t count_bos(const evaluation *e, const kvm_item_ids *ids)
 {
     ptrdiff_t n = 0;
@@ -347,7 +347,8 @@ static kvm_status score_all(evaluation *e, kvm_err *err)
     return s;
 }
 
-static json_t *suite_card(const evaluation *e)
+/* The backend by the name of its instruction set: scores differ between two in rounding. */
+static json_t *suite_card(const evaluation *e, kvm_str backend)
 {
     static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",
                                         "generation", "needle"};
@@ -356,15 +357,18 @@ static json_t *suite_card(const evaluation *e)
         if (kvm_arm_absent(&e->caches, arm))
             json_object_set_new(absent, kvm_arms[arm].key,
                                 json_string(kvm_arm_absent(&e->caches, arm)));
-    return json_pack("{s:s%, s:s, s:s, s:f, s:I, s:o}", "suite", e->suite->name.at,
-                     (size_t)e->suite->name.len, "kind", kinds[e->suite->kind],
-                     "metric", e->suite->metric.at, "chance", e->suite->chance, "items",
-                     (json_int_t)e->n, "absent", absent);
+    return json_pack("{s:s%, s:s, s:s, s:f, s:I, s:s%, s:o}", "suite",
+                     e->suite->name.at, (size_t)e->suite->name.len, "kind",
+                     kinds[e->suite->kind], "metric", e->suite->metric.at, "chance",
+                     e->suite->chance, "items", (json_int_t)e->n, "backend", backend.at,
+                     (size_t)backend.len, "absent", absent);
 }
 
 static kvm_status finish(evaluation *e, kvm_str items, kvm_err *err)
 {
-    json_t *figures = suite_card(e);
+    const kvm_compute *c = kvm_model_compute(e->target);
+    const kvm_str backend = kvm_backend_label(kvm_compute_backend(c), e->job->keep);
+    json_t *figures = backend.at ? suite_card(e, backend) : NULL;
     if (!figures) return kvm_nomem(err, e->job->keep);
     TRY(kvm_attention_quality(e->job, &e->caches, e->ids, e->n, figures, err));
     TRY(kvm_job_put_json(e->job, "figures", "figures.json", figures, err));

@@ -30,6 +30,7 @@ typedef struct builder {
     char text_sha[65];
     bool reversed;
     bool attention; /* a suite measures attention outputs */
+    kvm_str rounds; /* the backend's name when it rounds activations; else empty */
     ptrdiff_t capture[2], gram, cross, fit, mlp, report; /* node indices; -1: none */
     kvm_err *err;
 } builder;
@@ -40,6 +41,16 @@ static json_t *str_json(kvm_str s)
 }
 
 /* ---- nodes ---- */
+
+/* Exact backends stay out of the keys: what one of them made, the others may go on with. */
+static kvm_status identify(builder *b, kvm_node *n)
+{
+    if (b->rounds.len == 0 || !(kvm_job_kind_flags(n->kind) & KVM_KIND_MODEL))
+        return KVM_OK;
+    n->identity =
+        kvm_json_own(b->keep, json_pack("{s:o}", "backend", str_json(b->rounds)));
+    return n->identity ? KVM_OK : kvm_nomem(b->err, b->keep);
+}
 
 static kvm_status add_node(builder *b, kvm_kind_id kind, kvm_str label, json_t *params,
                            ptrdiff_t *node)
@@ -56,7 +67,7 @@ static kvm_status add_node(builder *b, kvm_kind_id kind, kvm_str label, json_t *
                     .inputs = kvm_new(b->keep, kvm_node_input, MAX_INPUTS)};
     if (!n->inputs) return kvm_nomem(b->err, b->keep);
     *node = g->count++;
-    return KVM_OK;
+    return identify(b, n);
 }
 
 static kvm_status add_input(builder *b, ptrdiff_t node, const char *name,
@@ -407,6 +418,7 @@ static kvm_status report_params(builder *b, kvm_str reverse, json_t **out)
     json_object_set_new(p, "text", json_string(b->text_sha));
     json_object_set_new(p, "spec", str_json(b->spec->text));
     json_object_set_new(p, "seed", json_integer(b->spec->seed));
+    if (b->rounds.len) json_object_set_new(p, "backend", str_json(b->rounds));
     *out = p;
     return KVM_OK;
 }
@@ -496,8 +508,13 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                            kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err)
 {
     side source, target;
-    kvm_str reverse = {0};
+    kvm_str reverse = {0}, rounds = {0};
     char sha[65];
+    const kvm_backend *backend = kvm_compute_backend(c);
+    if (kvm_backend_rounds(backend)) {
+        rounds = kvm_backend_label(backend, keep);
+        if (!rounds.at) return kvm_nomem(err, keep);
+    }
     TRY(open_side(&source, keep, c, s->source_path, err));
     TRY(open_side(&target, keep, c, s->target_path, err));
     const kvm_status differ =
@@ -516,6 +533,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                      .reversed = i == 1,
                      .source = i ? target : source,
                      .target = i ? source : target,
+                     .rounds = rounds,
                      .mlp = -1,
                      .err = err};
         memcpy(b.text_sha, sha, 65);

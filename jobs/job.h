@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "base/yaml.h"
 
-enum { KVM_KIND_TIMED = 1 };
+enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2 };
 
 typedef enum kvm_kind_id {
 #define X(id, NAME, name, version, flags, what) KVM_JOB_##NAME = id,
@@ -35,7 +35,7 @@ typedef struct kvm_job kvm_job;
 typedef struct kvm_job_host {
     /* a file in the job's directory is a result, under this name (copied name) */
     kvm_status (*output)(kvm_job *j, const char *name, kvm_str path, kvm_err *err);
-    /* one number, e.g. "held_out_r2" with labels {"object":"K","layer":3}; labels
+    /* one number, e.g. "r2_held" with labels {"object":"K","layer":3}; labels
      * borrowed, may be NULL */
     kvm_status (*metric)(kvm_job *j, const char *name, double value,
                          const json_t *labels, kvm_err *err);
@@ -110,8 +110,8 @@ typedef struct kvm_node {
     /* takes part in the key, but for members named *_path, which are places;
      * owned by the graph's arena */
     json_t *params;
-    /* further things the result depends on and that are no artefacts: model
-     * fingerprints, suite file hashes */
+    /* further things the result depends on and that are no artefacts: {"backend":
+     * "cpu-bf16"} where a model runs on a backend that rounds. NULL: none */
     json_t *identity;
     kvm_node_input *inputs;
     ptrdiff_t input_count;

@@ -17,6 +17,8 @@ static const kvm_field params[] = {
     {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
     {"spec", KVM_FIELD_STR, true, "the pair's YAML as it stands", NULL, 0},
     {"seed", KVM_FIELD_INT, true, "of the bootstrap", NULL, 0},
+    {"backend", KVM_FIELD_STR, false, "the backend, when it rounds activations", NULL,
+     0},
     {0},
 };
 
@@ -67,11 +69,17 @@ static void add_provenance(kvm_report_builder *b)
     add_row(program, "commit", kvm_build_commit);
     add_row(program, "compiler", kvm_build_compiler);
     add_row(program, "flags", kvm_build_flags);
-    json_object_set_new(b->doc, "provenance",
-                        json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
-                                  "Models (SHA-256 over config, tokenizer, weights)",
-                                  "rows", models, "title", "Inputs (SHA-256)", "rows",
-                                  inputs, "title", "Program", "rows", program));
+    const char *rounds = json_string_value(param(b, "backend"));
+    if (rounds) add_row(program, "activations rounded by backend", rounds);
+    json_t *groups = json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
+                               "Models (SHA-256 over config, tokenizer, weights)",
+                               "rows", models, "title", "Inputs (SHA-256)", "rows",
+                               inputs, "title", "Program", "rows", program);
+    if (json_array_size(b->backends))
+        json_array_append_new(groups,
+                              json_pack("{s:s, s:O}", "title", "Backend of the scores",
+                                        "rows", b->backends));
+    json_object_set_new(b->doc, "provenance", groups);
     json_object_set(b->doc, "spec", param(b, "spec"));
 }
 
@@ -131,8 +139,12 @@ static kvm_status declare_files(kvm_job *j, kvm_str dir, kvm_str pair, kvm_err *
 
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
-    kvm_report_builder b = {.job = j, .doc = json_object(), .absent = json_object()};
-    if (!kvm_json_own(j->keep, b.doc)) return kvm_nomem(err, j->keep);
+    kvm_report_builder b = {.job = j,
+                            .doc = json_object(),
+                            .absent = json_object(),
+                            .backends = json_array()};
+    if (!kvm_json_own(j->keep, b.doc) || !kvm_json_own(j->keep, b.backends))
+        return kvm_nomem(err, j->keep);
     ptrdiff_t seed;
     TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
     b.seed = (uint64_t)seed;

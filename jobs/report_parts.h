@@ -8,9 +8,10 @@
 
 typedef struct kvm_report_builder {
     kvm_job *job;
-    json_t *doc;    /* owned by the job's arena */
-    json_t *fit;    /* figures of the fit; NULL: none */
-    json_t *absent; /* inside doc */
+    json_t *doc;      /* owned by the job's arena */
+    json_t *fit;      /* figures of the fit; NULL: none */
+    json_t *absent;   /* inside doc */
+    json_t *backends; /* [suite, what scored it] of each evaluation; owned likewise */
     uint64_t seed;
 } kvm_report_builder;
 

@@ -206,6 +206,8 @@ static kvm_status add_one(kvm_report_builder *b, json_t *suites,
     json_t *items, *figures;
     TRY(kvm_report_load_lines(b, items_in, &items, err));
     TRY(kvm_report_load(b, figures_in, &figures, err));
+    json_array_append_new(b->backends, json_pack("[O, O]", get(figures, "suite"),
+                                                 get(figures, "backend")));
     const char *kind = json_string_value(get(figures, "kind"));
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         if (strcmp(metrics[i].kind, kind) != 0) continue;

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/yaml.h"
+#include "kernels/ops.h"
 #include "schema/fault.h"
 #include "workers/worker_internal.h"
 
@@ -135,6 +136,20 @@ static bool can_reuse(kvm_worker *w, const kvm_claim *c, kvm_arena *keep)
     return true;
 }
 
+kvm_status kvm_child__backend(const char **backend, const kvm_worker *w,
+                              const kvm_claim *c, kvm_arena *keep, kvm_err *err)
+{
+    kvm_jat identity;
+    kvm_str named;
+    const kvm_backend *mine = kvm_backend_find(kvm_str_of(w->o.backend));
+    const char *exact = mine && kvm_backend_rounds(mine) ? "cpu" : w->o.backend;
+    TRY(kvm_json_parse(&identity, keep, c->identity, c->label, err));
+    TRY(kvm_json_str_or(kvm_json_get(identity, keep, "backend"), kvm_str_of(exact),
+                        &named, err));
+    *backend = named.at;
+    return KVM_OK;
+}
+
 static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena *keep,
                           kvm_err *err)
 {
@@ -159,8 +174,8 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
                  .before = k->before,
                  .keep = keep,
                  .progress = &progress,
-                 .backend = w->o.backend,
                  .threads = w->o.threads};
+    TRY(kvm_child__backend(&j.backend, w, c, keep, err));
     TRY(kvm_json_parse(&j.params, keep, c->params, c->label, err));
     if (kind->params) TRY(kvm_schema_check(j.params, kind->params, *keep, err));
     TRY(check_inputs(kind, c, err));

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "schema/fault.h"
+#include "workers/machine.h"
 #include "workers/worker_internal.h"
 
 void kvm_tree__remove(kvm_str path)
@@ -76,21 +77,26 @@ static kvm_status hash_outputs(kvm_worker *w, kvm_work *k, kvm_err *err)
     return KVM_OK;
 }
 
-/* A timing's key holds the machine it was measured on. */
+/* A timing's key holds the machine and the backend it was measured on. */
 static kvm_status timed_key(kvm_worker *w, kvm_work *k, kvm_err *err)
 {
     const kvm_claim *c = &k->claim;
     char key[65];
+    const char *backend;
     kvm_jat params, identity;
+    TRY(kvm_child__backend(&backend, w, c, &w->mem, err));
+    const kvm_str machine = strcmp(backend, w->o.backend) != 0
+                                ? kvm_machine_class(&w->mem, backend)
+                                : w->o.machine;
     kvm_job_input *in = kvm_new(&w->mem, kvm_job_input, c->input_count + 1);
-    if (!in) return kvm_nomem(err, &w->mem);
+    if (!in || !machine.at) return kvm_nomem(err, &w->mem);
     for (ptrdiff_t i = 0; i < c->input_count; i++)
         in[i] =
             (kvm_job_input){.name = c->inputs[i].name.at, .sha = c->inputs[i].sha.at};
     TRY(kvm_json_parse(&params, &w->mem, c->params, c->label, err));
     TRY(kvm_json_parse(&identity, &w->mem, c->identity, c->label, err));
     TRY(kvm_job_key(key, (kvm_kind_id)c->kind, params.v, identity.v, in, c->input_count,
-                    w->o.machine, w->mem, err));
+                    machine, w->mem, err));
     k->records.result.key = kvm_str_copy(&w->mem, kvm_str_of(key));
     return k->records.result.key.at ? KVM_OK : kvm_nomem(err, &w->mem);
 }

@@ -59,6 +59,19 @@ run a lambda.yaml
 [ "$("$kvmill" jobs list --store "$work/a" --json --state succeeded | grep -c '"kind": "capture"')" = 2 ]
 ok $? "another lambda runs fit and what follows, no capture"
 
+# two captures for each of them
+if grep -qw avx512_bf16 /proc/cpuinfo; then
+    grep -vE '^(both|mlp|evaluate|timing)' "$work/pair.yaml" >"$work/backend.yaml"
+    bad=0
+    for backend in cpu cpu-bf16 cpu; do KVMILL_BACKEND=$backend run g backend.yaml || bad=1; done
+    [ $bad = 0 ] &&
+        [ "$("$kvmill" jobs list --store "$work/g" --json --state succeeded | grep -c '"kind": "capture"')" = 4 ] &&
+        [ "$("$kvmill" jobs list --store "$work/g" --json | grep -c '"kind": "capture"')" = 4 ]
+    ok $? "a backend that rounds makes captures of its own, and exact ones stand"
+else
+    echo "# skipped: no AVX-512 BF16, so no backend that rounds"
+fi
+
 sum=0
 for i in 1 2 3 4 5 6 7 8 9 10; do
     "$kvmill" run "$work/pair.yaml" --store "$work/b" --quiet >"$work/log" 2>&1 &

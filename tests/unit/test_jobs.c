@@ -191,6 +191,21 @@ static void divergence_weighs_every_token_alike(void **state)
                      first / (double)ITEMS) < 1e-9);
 }
 
+/* scores and page say what computed them */
+static void scores_name_their_backend(void **state)
+{
+    (void)state;
+    const kvm_backend *backend = kvm_backend_find(KVM_STR("cpu"));
+    const char *label = kvm_backend_label(backend, &h.keep).at;
+    const kvm_jat figures = host_json(&h, evaluate_node(), "figures");
+    assert_string_equal(json_string_value(json_object_get(figures.v, "backend")),
+                        label);
+    const kvm_str page =
+        check_read(&h.keep, host_output(&h, h.graph.count - 1, "json").at);
+    check_contains(page.at, "Backend of the scores");
+    check_contains(page.at, label);
+}
+
 /* the next item with a text of its own, again in every run */
 static void the_wrong_donor_is_wrong_and_the_same(void **state)
 {
@@ -279,6 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(perplexity_weighs_every_token_alike),
         cmocka_unit_test(divergence_weighs_every_token_alike),
+        cmocka_unit_test(scores_name_their_backend),
         cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
         cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
         cmocka_unit_test(the_cost_says_what_is_shared),

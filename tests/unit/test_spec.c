@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "tests/support/check.h"
 
 #define DIR "build/tmp/spec"
@@ -241,6 +242,44 @@ static void lambda_changes_the_fit_and_not_the_capture(void **state)
                             params_of(&b[0], KVM_STR("fit small-large"))));
 }
 
+/* What a model gives on a backend that rounds activations is another result: steps that
+ * run one are not equal to those of an exact backend, and the others are. Planning
+ * multiplies nothing, so any machine can plan for any backend. */
+static void a_backend_that_rounds_is_part_of_the_key(void **state)
+{
+    (void)state;
+    int rounding = 0;
+    for (int i = 0; kvm_backend__at(i); i++) {
+        const kvm_backend *backend = kvm_backend__at(i);
+        kvm_spec s;
+        kvm_err err;
+        kvm_compute *c;
+        kvm_graph g[2];
+        ptrdiff_t n;
+        check_ok(read(HEAD CALIBRATION "mlp: {hidden: 8}\n"
+                                       "evaluate: {suites: [prose], ablations: [k1]}\n"
+                                       "timing: {rounds: 3}\n",
+                      &s, &err),
+                 &err);
+        check_ok(kvm_compute_new(&c, &arena, backend, 1, &err), &err);
+        check_ok(kvm_spec_graphs(&s, &arena, c, g, &n, &err), &err);
+        const bool rounds = kvm_backend_rounds(backend);
+        rounding += rounds;
+        for (ptrdiff_t k = 0; k < g[0].count; k++) {
+            const kvm_node *node = &g[0].nodes[k];
+            const bool runs = node->kind == KVM_JOB_CAPTURE ||
+                              node->kind == KVM_JOB_EVALUATE ||
+                              node->kind == KVM_JOB_TIMING;
+            assert_int_equal(node->identity != NULL, rounds && runs);
+            if (node->identity)
+                assert_string_equal(
+                    json_string_value(json_object_get(node->identity, "backend")),
+                    kvm_backend_label(backend, &arena).at);
+        }
+    }
+    assert_true(rounding > 0);
+}
+
 static void an_unknown_ablation_lists_those_there_are(void **state)
 {
     (void)state;
@@ -363,6 +402,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(a_backend_that_rounds_is_part_of_the_key, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(ranges_are_checked_before_anything_runs, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are,

@@ -101,6 +101,59 @@ static void the_same_graph_again_is_done_already(void **state)
     assert_int_equal(w.succeeded, 2);
 }
 
+/* how many jobs were computed on a backend, by the events of their children */
+static int64_t computed_on(const char *backend)
+{
+    return NUMBER(kvm_str_fmt(&b.keep,
+                              "SELECT COUNT(*) FROM v_events WHERE what='backend' AND "
+                              "text='%s'",
+                              backend)
+                      .at);
+}
+
+static kvm_worker_stats work_on(const char *backend)
+{
+    kvm_worker_stats stats;
+    kvm_worker_options o = fake_options(30);
+    o.backend = backend;
+    MUST(kvm_worker_run(&o, &stats, e));
+    return stats;
+}
+
+/* the backend in a step's identity is what the step is computed on, and parts it from
+ * equal steps without one */
+static void a_step_says_its_backend(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 2, true, KVM_JOB_CAPTURE, 0);
+    fake_submit(&b, &g, false);
+    assert_int_equal(work_on("cpu").succeeded, 2);
+    assert_int_equal(computed_on("cpu"), 2);
+
+    const kvm_graph other = kvm_test_graph(&b.keep, 2, true, KVM_JOB_CAPTURE, 0);
+    other.nodes[0].identity =
+        kvm_json_own(&b.keep, json_pack("{s:s}", "backend", "ref"));
+    assert_int_equal(fake_submit(&b, &other, false).outcome, KVM_SUBMIT_NEW);
+    const kvm_worker_stats w = work_on("cpu");
+    assert_int_equal(w.succeeded, 1); /* the same bits, so the next step stands */
+    assert_int_equal(w.skipped, 1);
+    assert_int_equal(computed_on("ref"), 1);
+}
+
+static void a_step_without_a_backend_is_exact(void **state)
+{
+    (void)state;
+    if (!kvm_backend_find(KVM_STR("cpu-bf16"))) {
+        print_message("skipped: this machine has no AVX-512 BF16\n");
+        skip();
+    }
+    const kvm_graph g = kvm_test_graph(&b.keep, 2, false, KVM_JOB_CAPTURE, 0);
+    g.nodes[1].kind = KVM_JOB_TIMING;
+    fake_submit(&b, &g, false);
+    assert_int_equal(work_on("cpu-bf16").succeeded, 2);
+    assert_int_equal(computed_on("cpu"), 2);
+}
+
 static void a_lost_artefact_is_made_again(void **state)
 {
     (void)state;
@@ -437,6 +490,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(a_chain_is_worked_off),
         T(the_same_graph_again_is_done_already),
+        T(a_step_says_its_backend),
+        T(a_step_without_a_backend_is_exact),
         T(a_lost_artefact_is_made_again),
         T(failures_end_by_their_class),
         T(the_cost_of_a_step_is_that_of_all_attempts),
