@@ -16,7 +16,7 @@ static kvm_str text_of(const json_t *o, const char *key)
     return kvm_str_of(json_string_value(json_object_get(o, key)));
 }
 
-/* a list of objects as a table: the first column text where the column says so, numbers else */
+/* a list of objects as a table: text where the column says so, else numbers */
 typedef struct column {
     const char *key, *title;
     kvm_format format;

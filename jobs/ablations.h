@@ -1,6 +1,6 @@
 /* ablations.h - what the closed form loses when a part of it is taken away: rows of
  * ablations.def. What a spec leaves to the fit (k: auto, lambda: auto) is chosen anew,
- * on held-out rows, for each of them. */
+ * on the choosing split, for each of them. */
 #ifndef KVM_JOBS_ABLATIONS_H
 #define KVM_JOBS_ABLATIONS_H
 

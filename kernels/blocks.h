@@ -1,5 +1,5 @@
-/* blocks.h - block-quantised formats to f32, one block at a time (models.md section 6, from the
- * GGUF specification). Plain loops, compiled for each instruction set by its includer. */
+/* blocks.h - block-quantised formats to f32, one block at a time (layouts of the GGUF
+ * specification). Plain loops, compiled for each instruction set by its includer. */
 #ifndef KVM_KERNELS_BLOCKS_H
 #define KVM_KERNELS_BLOCKS_H
 

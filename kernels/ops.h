@@ -46,7 +46,8 @@ KVM_MUST kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *id
                                  kvm_tensor w, kvm_err *err);
 
 /* y (T,F) = x * rsqrt(mean over each group of `group` entries of x^2 + eps) * w (group or F).
- * plus_one: times (1+w), for norms whose weights start at 0. y may be x. group = F for layer norms, D for q/k norms. */
+ * plus_one: times (1+w), for norms whose weights are kept as w-1. y may be x. group = F
+ * for layer norms, D for q/k norms. */
 KVM_MUST kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                    kvm_tensor w, ptrdiff_t group, double eps,
                                    bool plus_one, kvm_err *err);

@@ -93,7 +93,7 @@ static kvm_status cache_row(float *out, kvm_in cache, ptrdiff_t h, ptrdiff_t j,
     return kvm_widen_row(out, from, cache->dtype, cache->dim[2], err);
 }
 
-/* one query over keys from..last: softmax(scale q.k) v, models.md 1.3 */
+/* one query over keys from..last: softmax(scale q.k) v */
 static kvm_status attend(float *out, const float *q, kvm_in k, kvm_in v, ptrdiff_t h,
                          ptrdiff_t from, ptrdiff_t last, double scale,
                          kvm_arena scratch, kvm_err *err)

@@ -1,7 +1,8 @@
-/* chat.h - conversations as the text that each family's stock template writes (models.md
- * section 5). A closed set of frames, rows of chat_frames.def; the frame of a checkpoint
- * is found from its special tokens and from marks in its template, never by running a
- * Jinja program. A default system prompt is taken from the template's own text.
+/* chat.h - conversations as the text that each family's stock template writes
+ * (chat_template of tokenizer_config.json). A closed set of frames, rows of
+ * chat_frames.def; the frame of a checkpoint is found from its special tokens and from
+ * marks in its template, never by running a Jinja program. A default system prompt is
+ * taken from the template's own text.
  *
  * The text begins with the begin-of-text token where the template writes it: encode it
  * without add_bos. */

@@ -23,7 +23,9 @@ static const struct row {
 #undef X
 };
 
-/* models.md section 0: in this order, the first under which there is an embedding */
+/* of transformers' multimodal wrappers, with the text model inside or outside of
+ * "model", and of plain language models: in this order, the first under which there is
+ * an embedding */
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
                                        "model.", ""};
 static const char *const head_prefixes[] = {"", "language_model.", "model."};

@@ -182,7 +182,7 @@ static kvm_status read_rope(const source *s, kvm_config *c)
     return KVM_OK;
 }
 
-/* models.md section 0: all of these mean a layer that attends to everything */
+/* the words of layer_types for a layer that attends to everything */
 static bool is_full(kvm_str type)
 {
     static const char *const names[] = {"full_attention", "attention"};

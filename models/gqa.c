@@ -1,4 +1,4 @@
-/* gqa.c - grouped-query attention with rotary positions (models.md 1.3, 2.1-2.3).
+/* gqa.c - grouped-query attention with rotary positions (Ainslie et al. 2023).
  *
  *   x = norm(h); q, k, v = W x (+ b)         point 1: k, v
  *   q, k = rms per head, where the family has it    2: k
@@ -93,10 +93,8 @@ static const gqa *of(const kvm_layer *l)
 static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
 {
     const gqa *g = of(l);
-    const kvm_object both = {.layer = l->index,
-                             .heads = g->kv_heads,
-                             .dim = g->dim,
-                             .window = g->window};
+    const kvm_object both = {
+        .layer = l->index, .heads = g->kv_heads, .dim = g->dim, .window = g->window};
     out[OBJECT_K] = out[OBJECT_V] = both;
     out[OBJECT_K].kind = KVM_OBJECT_K;
     out[OBJECT_K].rotary = true;
@@ -151,7 +149,9 @@ static kvm_status append(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_aren
     return KVM_OK;
 }
 
-/* models.md 2.3: a query at position p grows by 1 + beta ln(1 + floor(p / L0)) */
+/* a query at position p grows by 1 + beta ln(1 + floor(p / L0)), beta:
+ * llama_4_scaling_beta, L0: original_max_position_embeddings (transformers'
+ * get_llama_4_attn_scale) */
 static void temper(const gqa *g, kvm_tensor q, const int32_t *pos)
 {
     for (ptrdiff_t t = 0; g->temperature > 0 && t < q.dim[0]; t++) {

@@ -94,8 +94,8 @@ kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
-/* models.md section 6, trap: GGUF files of these architectures hold a head's rows as
- * 0, d/2, 1, d/2+1, ... so that rotated pairs are adjacent. `unit` bytes a row. */
+/* GGUF files of these architectures hold a head's rows as 0, d/2, 1, d/2+1, ... so that
+ * rotated pairs are adjacent (permute of llama.cpp's converter). `unit` bytes a row. */
 static void unpair(char *to, const char *from, ptrdiff_t heads, ptrdiff_t dim,
                    ptrdiff_t unit)
 {

@@ -4,7 +4,7 @@
  * as stored (mmap). A cache holds every object of every layer for the tokens seen so
  * far. kvm_model_forward runs n more tokens through both, in one shot or in chunks, and
  * may hand what it computes to a capture sink at three points: 1 raw projection, 2
- * after the norm, 3 what an engine keeps (models.md section 3). Rows can be put into an
+ * after the norm, 3 what an engine keeps. Rows can be put into an
  * empty cache at each of these points; a cache is usable only when every object of
  * every layer has been injected for the same tokens.
  *

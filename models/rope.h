@@ -1,4 +1,6 @@
-/* rope.h - the frequencies and the factor of a rotary encoding (models.md 1.2). */
+/* rope.h - the frequencies and the factor of a rotary encoding: the kinds of rope_type
+ * in a config, as transformers' modeling_rope_utils computes them (YaRN: Peng et al.
+ * 2023). */
 #ifndef KVM_MODELS_ROPE_H
 #define KVM_MODELS_ROPE_H
 

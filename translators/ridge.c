@@ -146,7 +146,8 @@ kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z, ptrdiff_t p,
 
 /* ---- figures ---- */
 
-/* squared errors (p) of weights w (n,p) on a split outside of the fit: y2 - 2 w.b + w.Aw + rows * shift^2 */
+/* squared errors (p) of weights w (n,p) on a split outside of the fit:
+ * y2 - 2 w.b + w.Aw + rows * shift^2 */
 static kvm_status split_errors(kvm_system *y, kvm_split split, ptrdiff_t n,
                                const double *w, ptrdiff_t target, ptrdiff_t from,
                                ptrdiff_t p, double *error, double *total,

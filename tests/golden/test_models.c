@@ -1,8 +1,8 @@
 /* Tiny models of every family against PyTorch and transformers
  * (tests/golden/models/make.py), on every CPU backend: logits, hidden states, keys and
  * values at each capture point, in one pass, in chunks, token by token; greedy
- * continuations; injection at each point. Tolerances are those of models.md section 7.
- */
+ * continuations; injection at each point. Both sides compute
+ * in f32; the tolerances below are theirs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

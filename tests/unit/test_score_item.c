@@ -139,7 +139,7 @@ static kvm_item_ids tokenised(int32_t bos, const char *prefix)
     return ids;
 }
 
-/* a prompt with three begin-of-text ids is another prompt (lessons.md section 2) */
+/* a prompt with three begin-of-text ids is another prompt */
 static void begin_of_text_stands_once(void **state)
 {
     (void)state;

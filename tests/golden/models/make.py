@@ -1,4 +1,4 @@
-"""Golden vectors of the model families, from PyTorch and transformers (models.md section 7).
+"""Golden vectors of the model families, from PyTorch and transformers.
 
     python tests/golden/models/make.py        writes the folders and .gguf files beside it
 
