@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "jobs/spec.h"
+#include "jobs/suite.h"
 
 static const struct {
     const char *name, *args, *help;
@@ -113,6 +114,10 @@ static kvm_status print_command(kvm_str name, kvm_err *err)
                    rows[i].args, rows[i].help);
     print_options(cmd->options);
     print_options(kvm_common_options);
+    if (strcmp(cmd->name, "suites") != 0) return KVM_OK;
+    printf(
+        "\nkeys of a suite's card (YAML 1.2); kvmill(1), SUITES, has its items:\n\n");
+    print_fields(kvm_suite_card_fields, 2);
     return KVM_OK;
 }
 
@@ -198,10 +203,11 @@ static json_t *steps_json(void)
 static kvm_status print_json(kvm_cli *cli, kvm_err *err)
 {
     return kvm_cli_print_json(cli,
-                              json_pack("{s:o, s:o, s:o, s:o}", "commands",
+                              json_pack("{s:o, s:o, s:o, s:o, s:o}", "commands",
                                         commands_json(), "steps", steps_json(),
                                         "options", options_json(kvm_common_options),
-                                        "spec", fields_json(kvm_spec_fields)),
+                                        "spec", fields_json(kvm_spec_fields), "card",
+                                        fields_json(kvm_suite_card_fields)),
                               err);
 }
 

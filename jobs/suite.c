@@ -10,18 +10,21 @@
 
 enum { CARD_MAX_BYTES = 1 << 20, ITEMS_MAX_BYTES = 1 << 30 };
 
-static const kvm_field card_fields[] = {
+const kvm_field kvm_suite_card_fields[] = {
     {"name", KVM_FIELD_STR, true, "the suite's name", NULL, 0},
     {"kind", KVM_FIELD_STR, true,
      "calibration, perplexity, multiple_choice, generation or needle", NULL, 0},
     {"file", KVM_FIELD_STR, true, "the JSONL file beside the card", NULL, 0},
     {"licence", KVM_FIELD_STR, true, "under which the items may be used", NULL, 0},
     {"provenance", KVM_FIELD_STR, true, "where the items come from", NULL, 0},
-    {"chance", KVM_FIELD_NUM, false, "expected score of guessing", NULL, 0},
-    {"max_new_tokens", KVM_FIELD_INT, false, "limit of a generated answer", NULL, 0},
-    {"stop", KVM_FIELD_LIST, false, "strings that end a generated answer", NULL,
+    {"chance", KVM_FIELD_NUM, false, "expected score of guessing (0)", NULL, 0},
+    {"max_new_tokens", KVM_FIELD_INT, false, "limit of a generated answer (32)", NULL,
+     0},
+    {"stop", KVM_FIELD_LIST, false,
+     "strings that end a generated answer; an item may have its own", NULL,
      KVM_FIELD_STR},
-    {"metric", KVM_FIELD_STR, false, "the headline metric", NULL, 0},
+    {"metric", KVM_FIELD_STR, false, "the headline metric (the first of its kind)",
+     NULL, 0},
     {0},
 };
 
@@ -250,7 +253,7 @@ static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep,
 static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
                             kvm_err *err)
 {
-    TRY(kvm_schema_check(card, card_fields, *keep, err));
+    TRY(kvm_schema_check(card, kvm_suite_card_fields, *keep, err));
     TRY(find_kind(kvm_json_get(card, keep, "kind"), &s->kind, err));
     TRY(kvm_json_str(kvm_json_get(card, keep, "name"), &s->name, err));
     TRY(kvm_json_str(kvm_json_get(card, keep, "licence"), &s->licence, err));

@@ -55,6 +55,8 @@ typedef struct kvm_suite {
     const char *sha; /* hex over the card and the items */
 } kvm_suite;
 
+extern const kvm_field kvm_suite_card_fields[]; /* for `kvmill help suites` */
+
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
 KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
                                    kvm_err *err);

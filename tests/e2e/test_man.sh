@@ -47,6 +47,15 @@ echo "missing:$missing" >"$work/log"
 [ -z "$missing" ]
 ok $? "every variable of the environment stands in the manual"
 
+"$kvmill" help --json | sed -n '/^  "card": /,$ s/^ *"key": "\(.*\)",*$/\1/p' |
+    sort >"$work/program"
+awk '/^\.Ss Keys of a card/ { card = 1; next }
+    /^\.S[hs] /             { card = 0 }
+    card && /^\.It Cm /     { for (i = 3; i <= NF; i++) if ($i != ",") print $i }' "$page" |
+    sort >"$work/manual"
+[ "$(wc -l <"$work/program")" -ge 9 ] && diff "$work/program" "$work/manual" >"$work/log"
+ok $? "every key of a card stands in the manual, and no other"
+
 if command -v groff >/dev/null; then
     groff -mdoc -ww -Tutf8 "$page" >/dev/null 2>"$work/log" && [ ! -s "$work/log" ]
     ok $? "the manual is set without a warning"
@@ -89,4 +98,4 @@ KVMILL_SUITES=$work/none "$kvmill" suites list >"$work/log" 2>&1
 [ $? = 2 ] && grep -q KVMILL_SUITES "$work/log"
 ok $? "a folder without suites is named"
 echo "1..$n"
-[ "$n" -ge 9 ]
+[ "$n" -ge 10 ]
