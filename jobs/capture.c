@@ -161,6 +161,7 @@ const kvm_job_kind kvm_job_capture = {
     .inputs = inputs,
     .outputs = outputs,
     .params = params,
+    .section = "calibration",
     .run = run,
     .check = check,
 };

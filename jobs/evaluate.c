@@ -411,6 +411,7 @@ const kvm_job_kind kvm_job_evaluate = {
     .inputs = inputs,
     .outputs = outputs,
     .params = params,
+    .section = "evaluate",
     .run = run,
     .check = check,
 };

@@ -410,6 +410,7 @@ const kvm_job_kind kvm_job_fit = {
     .inputs = inputs,
     .outputs = outputs,
     .params = kvm_fit_params,
+    .section = "fit",
     .run = run,
     .check = check,
 };

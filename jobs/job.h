@@ -80,6 +80,7 @@ typedef struct kvm_job_kind {
     const char *const *inputs;
     const char *const *outputs;     /* names, NULL-terminated, likewise */
     const struct kvm_field *params; /* base/yaml.h table: what params may hold */
+    const char *section; /* of the pair spec that params come from; NULL: none */
     kvm_status (*run)(kvm_job *j, kvm_err *err);
     /* NULL, or reads the parameters and nothing else, so that a plan refuses what run()
      * would */

@@ -190,6 +190,7 @@ const kvm_job_kind kvm_job_mlp = {
     .inputs = inputs,
     .outputs = outputs,
     .params = params,
+    .section = "mlp",
     .run = run,
     .check = check,
 };

@@ -71,10 +71,23 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     return out;
 }
 
-/* a capture and the Gram of one serve every pair of their model */
-static bool is_shared(const char *step)
+/* The steps whose cost a report is given (add_report_inputs, graph.c): whom the result serves,
+ * and whether the closed form, which amortisation is about, was built with it. */
+static const struct cost_row {
+    const char *step, *serves;
+    bool closed_form;
+} cost_rows[] = {
+    {"capture source", "model", true},   {"capture target", "model", true},
+    {"stats source", "model", true},     /* the Gram of one capture */
+    {"stats cross", "directions", true}, /* is read transposed in the other one */
+    {"fit", "direction", true},          {"mlp", "direction", false},
+};
+
+static const struct cost_row *cost_row(const char *step)
 {
-    return strncmp(step, "capture ", 8) == 0 || strcmp(step, "stats source") == 0;
+    for (size_t i = 0; i < sizeof cost_rows / sizeof *cost_rows; i++)
+        if (strcmp(cost_rows[i].step, step) == 0) return &cost_rows[i];
+    return NULL;
 }
 
 static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
@@ -85,13 +98,15 @@ static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,
     const kvm_job_input *in;
     for (ptrdiff_t i = 0; !*s && (in = kvm_report_nth(b, "cost", i, &name)); i++) {
         json_t *cost;
-        *s = kvm_report_load(b, in, &cost, err);
+        const struct cost_row *row = cost_row(name);
+        *s = row ? kvm_report_load(b, in, &cost, err)
+                 : kvm_fail(err, KVM_USAGE, "cost.%s: there is no such step", name);
         if (*s) break;
         const double seconds = json_number_value(get(cost, "seconds"));
-        if (strcmp(name, "mlp") != 0) sum += seconds; /* the closed form alone serves */
+        if (row->closed_form) sum += seconds;
         json_array_append_new(steps,
-                              json_pack("{s:s, s:b, s:f, s:O*, s:O*}", "title", name,
-                                        "reused", is_shared(name), "seconds", seconds,
+                              json_pack("{s:s, s:s, s:f, s:O*, s:O*}", "title", name,
+                                        "serves", row->serves, "seconds", seconds,
                                         "cpu_seconds", get(cost, "cpu_seconds"),
                                         "attempts", get(cost, "attempts")));
     }

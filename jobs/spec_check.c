@@ -4,34 +4,13 @@
 #include "jobs/spec_internal.h"
 #include "translators/rows.h"
 
-/* the section of the spec that a kind's parameters come from */
-static const char *section_of(kvm_kind_id kind)
-{
-    switch (kind) {
-    case KVM_JOB_CAPTURE:
-    case KVM_JOB_STATS:
-        return "calibration";
-    case KVM_JOB_FIT:
-        return "fit";
-    case KVM_JOB_MLP:
-        return "mlp";
-    case KVM_JOB_EVALUATE:
-        return "evaluate";
-    case KVM_JOB_TIMING:
-        return "timing";
-    case KVM_JOB_REPORT:
-        break;
-    }
-    return NULL;
-}
-
 static kvm_status check_node(const kvm_spec *s, const kvm_node *n, kvm_arena *keep,
                              kvm_err *err)
 {
     const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
-    const char *section = section_of(n->kind);
     kvm_job j = {.keep = keep, .params = {.v = n->params}};
-    const kvm_jat from = section ? kvm_json_get(s->root, keep, section) : s->root;
+    const kvm_jat from =
+        kind->section ? kvm_json_get(s->root, keep, kind->section) : s->root;
     TRY(kvm_json_place_as(&j.params, keep, from, err));
     TRY(kvm_schema_check(j.params, kind->params, *keep, err));
     return kind->check ? kind->check(&j, err) : KVM_OK;

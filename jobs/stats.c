@@ -65,6 +65,7 @@ const kvm_job_kind kvm_job_stats = {
     .inputs = inputs,
     .outputs = outputs,
     .params = params,
+    .section = "calibration",
     .run = run,
     .check = check,
 };

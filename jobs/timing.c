@@ -301,6 +301,7 @@ const kvm_job_kind kvm_job_timing = {
     .inputs = inputs,
     .outputs = outputs,
     .params = params,
+    .section = "timing",
     .run = run,
     .check = check,
 };

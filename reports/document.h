@@ -133,7 +133,7 @@ typedef struct kvm_time_point {
 typedef struct kvm_build_step {
     kvm_str title;
     double seconds, cpu_seconds, attempts; /* of all attempts */
-    bool reused;
+    kvm_str serves;                        /* "model", "directions", "direction" */
 } kvm_build_step;
 
 typedef struct kvm_amortised {

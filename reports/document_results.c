@@ -155,7 +155,7 @@ static void read_build(kvm_doc_reader *r, kvm_jat doc)
             .seconds = kvm_doc__num(r, step, "seconds"),
             .cpu_seconds = kvm_doc__num(r, step, "cpu_seconds"),
             .attempts = kvm_doc__num(r, step, "attempts"),
-            .reused = kvm_doc__flag(r, step, "reused", false),
+            .serves = kvm_doc__str(r, step, "serves"),
         };
     }
     const kvm_jat list = kvm_doc__get(r, at, "amortise");

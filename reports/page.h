@@ -83,7 +83,8 @@
  *
  *   "build": {"steps": [{"title": "capture small", "seconds": 41.0,
  *       "cpu_seconds": 79.0, "attempts": 1,               all attempts together
- *       "reused": false}],
+ *       "serves": "model" | "directions" | "direction"}],  every pair of the model, both
+ *                                                       directions of this one, or one
  *     "bytes": 393216,                                    the translator's file
  *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *

@@ -240,12 +240,20 @@ kvm_table kvm_report_table_stages(kvm_arena *keep, const kvm_document *d)
     return t;
 }
 
+/* what a step of the build table is good for */
+static kvm_str whom(kvm_str serves)
+{
+    if (kvm_str_eq(serves, KVM_STR("model"))) return KVM_STR("every pair of the model");
+    if (kvm_str_eq(serves, KVM_STR("directions"))) return KVM_STR("both directions");
+    return KVM_STR("this direction");
+}
+
 kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
 {
     static const kvm_column columns[] = {
         HEAD("step", "Step", TEXT), HEAD("seconds", "Time", NUMBER),
         HEAD("cpu_seconds", "CPU time", NUMBER), HEAD("attempts", "Attempts", NUMBER),
-        HEAD("reused", "Work", TEXT)};
+        HEAD("serves", "Serves", TEXT)};
     kvm_table t = kvm_table_new(keep, "build", KVM_STR("Cost of the translator"),
                                 COLUMNS(columns));
     double sum = 0, cpu = 0, attempts = 0;
@@ -255,7 +263,7 @@ kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, s->seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->cpu_seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->attempts, KVM_FORMAT_COUNT);
-        text(&t, s->reused ? "shared with other pairs" : "for this pair");
+        words(&t, whom(s->serves));
         sum += s->seconds;
         cpu += s->cpu_seconds;
         attempts += s->attempts;
@@ -265,7 +273,7 @@ kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, sum, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, cpu, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, attempts, KVM_FORMAT_COUNT);
-        text(&t, "together");
+        text(&t, "–");
     }
     return t;
 }
