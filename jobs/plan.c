@@ -8,13 +8,13 @@
 #include "jobs/spec_internal.h"
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
+static const ptrdiff_t square = (ptrdiff_t)SIDE * SIDE;
 
 static kvm_status product_rate(double *rate, kvm_compute *c, kvm_arena scratch,
                                kvm_err *err)
 {
-    float *a = kvm_new(&scratch, float, SIDE *SIDE),
-          *b = kvm_new(&scratch, float, SIDE *SIDE);
-    float *out = kvm_new(&scratch, float, SIDE *SIDE);
+    float *a = kvm_new(&scratch, float, square), *b = kvm_new(&scratch, float, square);
+    float *out = kvm_new(&scratch, float, square);
     if (!a || !b || !out) return kvm_nomem(err, &scratch);
     double best = 0;
     for (int r = 0; r < ROUNDS; r++) {
@@ -128,12 +128,12 @@ static double stats_flops(const kvm_model *source, const kvm_model *target, doub
  * each of them the gain of every layer that is left and, but for the last, its
  * elimination from those (kvm_select_greedy); then one sweep over the prefixes. width:
  * features of a layer, out: entries of the target's. */
-static double greedy_flops(double layers, double width, double out, double n)
+static double greedy_flops(double layers, double width, double out, ptrdiff_t n)
 {
     const double factor = width * width * width / 3;
-    double flops = n * n * n * factor;
-    for (double i = 0; i < n; i++) {
-        const double left = layers - i, prefix = (i + 1) * width;
+    double flops = (double)(n * n * n) * factor;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double left = layers - (double)i, prefix = (double)(i + 1) * width;
         flops += left * (factor + 2 * width * width * out) + 4 * prefix * prefix * out;
         if (i + 1 < n)
             flops += factor + 2 * left * width * width * (layers * width + out);
@@ -165,7 +165,7 @@ static double sweep_flops(const kvm_model *source, const kvm_model *target,
         flops += KVM_LAMBDAS * ((double)targets * widest * widest * widest / 3 +
                                 4 * squares * out) +
                  curves * greedy_flops(layers, width, out / (double)targets,
-                                       fmin(k_most, layers));
+                                       (ptrdiff_t)fmin(k_most, layers));
     }
     return flops;
 }
