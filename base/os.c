@@ -30,6 +30,10 @@ static ssize_t os_write(int fd, const void *buf, size_t n)
 {
     RESTART(ssize_t, write(fd, buf, n));
 }
+static int os_touch(const char *path)
+{
+    return utimensat(AT_FDCWD, path, NULL, 0);
+}
 static int os_fsync(int fd)
 {
     RESTART(int, fsync(fd));
@@ -60,6 +64,7 @@ const kvm_os_calls kvm_os_real = {
     .rename = rename,
     .unlink = unlink,
     .mkdir = mkdir,
+    .touch = os_touch,
     .ftruncate = os_ftruncate,
     .mmap = os_mmap,
     .munmap = munmap,

@@ -25,6 +25,7 @@ typedef struct kvm_os_calls {
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, mode_t mode);
+    int (*touch)(const char *path); /* utimensat: all its times are now */
     int (*ftruncate)(int fd, off_t n);
     void *(*mmap)(size_t n, int prot, int flags, int fd, off_t at); /* MAP_FAILED */
     int (*munmap)(void *p, size_t n);

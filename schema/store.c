@@ -183,6 +183,13 @@ static bool sound(kvm_store *s, const char *path, const char *sha, int64_t bytes
     return true;
 }
 
+/* Whether the content is there and as young as if it had just come in: an old object that
+ * nobody names is a sweep's, and the catalogue will only name it when the job commits. */
+static bool renewed(kvm_store *s, const char *path, const char *sha, int64_t bytes)
+{
+    return sound(s, path, sha, bytes) && kvm_os->touch(path) == 0;
+}
+
 kvm_status kvm_store_put(kvm_store *s, kvm_str path, const char *sha, int64_t bytes,
                          kvm_err *err)
 {
@@ -190,7 +197,7 @@ kvm_status kvm_store_put(kvm_store *s, kvm_str path, const char *sha, int64_t by
     if (!text_of(path, from))
         return kvm_fail(err, KVM_USAGE, "store: a path of %td bytes", path.len);
     TRY(object_path(s, sha, to, err));
-    if (sound(s, to, sha, bytes)) {
+    if (renewed(s, to, sha, bytes)) {
         kvm_os->unlink(from);
         return KVM_OK;
     }
@@ -205,7 +212,7 @@ kvm_status kvm_store_add(kvm_store *s, kvm_str content, char sha[65], kvm_err *e
     kvm_arena scratch;
     TRY(kvm_sha_of(content, sha, err));
     TRY(object_path(s, sha, path, err));
-    if (sound(s, path, sha, content.len)) return KVM_OK;
+    if (renewed(s, path, sha, content.len)) return KVM_OK;
     TRY(make_folder(path, err));
     TRY(kvm_arena_init(&scratch, 1 << 20, err));
     const kvm_status r = kvm_file_publish(kvm_str_of(path), content, scratch, err);

@@ -87,6 +87,10 @@ static int f_mkdir(const char *path, mode_t mode)
 {
     return fails("mkdir") ? -1 : kvm_os_real.mkdir(path, mode);
 }
+static int f_touch(const char *path)
+{
+    return fails("touch") ? -1 : kvm_os_real.touch(path);
+}
 static int f_ftruncate(int fd, off_t n)
 {
     return fails("ftruncate") ? -1 : kvm_os_real.ftruncate(fd, n);
@@ -118,6 +122,7 @@ static const kvm_os_calls faulty = {
     .rename = f_rename,
     .unlink = f_unlink,
     .mkdir = f_mkdir,
+    .touch = f_touch,
     .ftruncate = f_ftruncate,
     .mmap = f_mmap,
     .munmap = f_munmap,

@@ -260,6 +260,25 @@ static void the_sweep_leaves_what_is_younger_than_a_live_attempt(void **state)
     assert_int_equal(sweep(s, c, 0, false).bytes, 9); /* it was not named after all */
 }
 
+/* content that an old object holds already is published anew all the same */
+static void what_is_published_again_is_young(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    kvm_catalogue *c = catalogue();
+    char put[65], add[65], old[65];
+    MUST(kvm_store_add(s, KVM_STR("put"), put, e));
+    MUST(kvm_store_add(s, KVM_STR("added"), add, e));
+    MUST(kvm_store_add(s, KVM_STR("old"), old, e));
+    kvm_sleep(2.2);
+    claim_one(c, "live");
+    MUST(kvm_store_put(s, file_of("again.bin", KVM_STR("put")), put, 3, e));
+    MUST(kvm_store_add(s, KVM_STR("added"), add, e));
+    assert_int_equal(sweep(s, c, 0, false).bytes, 3);
+    assert_true(kvm_store_has(s, put, 3) && kvm_store_has(s, add, 5));
+    assert_false(kvm_store_has(s, old, 3));
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -271,6 +290,7 @@ int main(void)
         T(only_plain_files_and_real_hashes),
         T(the_sweep_takes_what_nobody_names),
         T(the_sweep_leaves_what_is_younger_than_a_live_attempt),
+        T(what_is_published_again_is_young),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
