@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "schema/fault.h"
 #include "workers/machine.h"
 #include "workers/worker_internal.h"
@@ -26,7 +27,7 @@ void kvm_tree__remove(kvm_str path)
         return;
     if (lstat(name, &st)) return;
     if (!S_ISDIR(st.st_mode)) {
-        unlink(name);
+        kvm_os->unlink(name);
         return;
     }
     DIR *d = opendir(name);

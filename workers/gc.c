@@ -61,18 +61,28 @@ static kvm_status doom(void *ctx, bool known, kvm_err *err)
 {
     collector *g = ctx;
     if (!known && !old_enough(g, g->path)) return KVM_OK;
-    if (!g->o->dry && kvm_os->rename(g->path, g->doomed))
-        return errno == ENOENT ? KVM_OK
-                               : kvm_fail_errno(err, "%s: cannot rename", g->path);
+    if (!g->o->dry && kvm_os->rename(g->path, g->doomed)) {
+        /* ENOTEMPTY, EEXIST: a leftover that could not be removed; this one waits too */
+        return errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST
+                   ? KVM_OK
+                   : kvm_fail_errno(err, "%s: cannot rename", g->path);
+    }
     if (g->o->dry)
         g->o->found(g->o->ctx, KVM_SWEPT_FOLDER, g->path, tree_bytes(g->path));
     return KVM_OK;
 }
 
+/* Only what is really gone is found: not what stays, nor what was removed since it was
+ * listed. */
 static void remove_doomed(collector *g, const char *path)
 {
+    struct stat st;
+    if (lstat(path, &st)) return;
     const int64_t bytes = tree_bytes(path);
-    if (!g->o->dry) kvm_tree__remove(kvm_str_of(path));
+    if (!g->o->dry) {
+        kvm_tree__remove(kvm_str_of(path));
+        if (!lstat(path, &st)) return;
+    }
     g->o->found(g->o->ctx, KVM_SWEPT_FOLDER, path, bytes);
     kvm_fault(KVM_FAULT_IN_SWEEP);
 }
@@ -81,7 +91,6 @@ static kvm_status collect_folder(collector *g, const char *work, const char *nam
                                  kvm_err *err)
 {
     int64_t job;
-    struct stat st;
     if (!strncmp(name, DOOMED, strlen(DOOMED)) && join(g->path, work, name)) {
         remove_doomed(g, g->path); /* of a collector that was killed */
         return KVM_OK;
@@ -89,8 +98,9 @@ static kvm_status collect_folder(collector *g, const char *work, const char *nam
     if (!kvm_str_to_i64(kvm_str_of(name), &job) || !join(g->path, work, name) ||
         snprintf(g->doomed, PATH_MAX, "%s/" DOOMED "%s", work, name) >= PATH_MAX)
         return KVM_OK;
+    if (!g->o->dry) remove_doomed(g, g->doomed); /* it would be in the way */
     TRY(kvm_job_at_rest(g->catalogue, job, g->o->age_s, doom, g, err));
-    if (!lstat(g->doomed, &st)) remove_doomed(g, g->doomed);
+    if (!g->o->dry) remove_doomed(g, g->doomed);
     return KVM_OK;
 }
 

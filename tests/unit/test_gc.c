@@ -3,9 +3,11 @@
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "workers/gc.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include "tests/support/fake_kinds.h"
+#include "tests/support/fault.h"
 
 static fake_base b;
 
@@ -173,6 +175,39 @@ static void killed_anywhere_it_leaves_a_store_that_works(void **state)
     assert_int_equal(fake_submit(&b, &g, false).outcome, KVM_SUBMIT_DONE);
 }
 
+/* Killed between rename and removal, and the job's folder has come back since. */
+static void leftovers_are_in_nobodys_way(void **state)
+{
+    (void)state;
+    for (int job = 80; job < 90; job++) { /* in whatever order the folder lists them */
+        char name[64];
+        snprintf(name, sizeof name, "work/%d/dir/a", job);
+        put(name, "12");
+        snprintf(name, sizeof name, "work/.gc-%d/dir/b", job);
+        put(name, "345");
+    }
+    kvm_sleep(1.1);
+    assert_int_equal(collect(0, true).found[KVM_SWEPT_FOLDER], 20);
+    const tally t = collect(0, false);
+    assert_int_equal(t.found[KVM_SWEPT_FOLDER], 20);
+    assert_int_equal(t.bytes, 10 * (2 + 3));
+    assert_int_equal(collect(0, false).found[KVM_SWEPT_FOLDER], 0);
+}
+
+static void what_cannot_be_removed_is_not_counted(void **state)
+{
+    (void)state;
+    const kvm_str file = put("work/.gc-90/a", "1"), other = put("work/90/dir/b", "2");
+    kvm_sleep(1.1);
+    fault_begin(
+        (fault_plan){.nth = 1, .error = EACCES, .forever = true, .only = "unlink"});
+    const tally t = collect(0, false);
+    assert_true(fault_end());
+    assert_int_equal(t.found[KVM_SWEPT_FOLDER], 0);
+    assert_true(kvm_path_exists(file) && kvm_path_exists(other));
+    assert_int_equal(collect(0, false).bytes, 2);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -180,6 +215,8 @@ int main(void)
         T(folders_go_by_what_their_job_is),
         T(files_half_written_go),
         T(killed_anywhere_it_leaves_a_store_that_works),
+        T(leftovers_are_in_nobodys_way),
+        T(what_cannot_be_removed_is_not_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
