@@ -103,6 +103,7 @@ int kvm_cli_exit_code(kvm_status s)
     case KVM_GATE:
         return KVM_EXIT_GATE;
     case KVM_DATABASE:
+    case KVM_DAMAGED:
     case KVM_ENVIRONMENT:
     case KVM_VERSION:
     case KVM_NOSPACE:

@@ -111,9 +111,9 @@ struct kvm_db {
     char *text[KVM_SQL_COUNT]; /* expanded on first use, heap */
 };
 
-/* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system, a
- * file that is no sound database, or a place that may not be written; KVM_UNSUPPORTED for
- * an unknown scheme. */
+/* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system or a
+ * place that may not be written; KVM_DAMAGED for a file that is no sound database, from
+ * any later call as well; KVM_UNSUPPORTED for an unknown scheme. */
 KVM_MUST kvm_status kvm_db_open(kvm_db **db, kvm_str where,
                                 const kvm_db_options *options, kvm_err *err);
 void kvm_db_close(kvm_db *db); /* rolls back what is open; NULL is fine */

@@ -38,9 +38,10 @@ static kvm_status status_of(lite *l, int rc)
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_AUTH:
+        return KVM_ENVIRONMENT;
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        return KVM_ENVIRONMENT;
+        return KVM_DAMAGED;
     case SQLITE_CONSTRAINT:
         return rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY
                    ? KVM_EXISTS

@@ -279,13 +279,19 @@ static void end_child(watch *t)
     t->killed = true;
 }
 
+/* the folder may be another's by now */
+static bool fenced(const watch *t)
+{
+    const kvm_beat *b = &t->k->beat;
+    return atomic_load(&b->lost) || kvm_beat__left(b) < t->w->o.lease_s * MARGIN;
+}
+
 /* Looks at everything that may end the child. */
 static void look(watch *t)
 {
     const double now = kvm_now();
-    const kvm_beat *b = &t->k->beat;
     const int drains = kvm_worker__drains();
-    if (atomic_load(&b->lost) || kvm_beat__left(b) < t->w->o.lease_s * MARGIN) {
+    if (fenced(t)) {
         t->end = KVM_CHILD_FENCED;
         end_child(t);
         return;
@@ -296,7 +302,7 @@ static void look(watch *t)
         ask(t, now);
         if (drains > 1) end_child(t);
     }
-    if (atomic_load(&b->cancelling)) ask(t, now);
+    if (atomic_load(&t->k->beat.cancelling)) ask(t, now);
     const double budget = t->k->claim.timeout_s;
     if (budget > 0 && now - t->k->started > budget && t->asked <= 0) {
         t->end = KVM_CHILD_TIMEOUT;
@@ -307,6 +313,7 @@ static void look(watch *t)
 
 static void note_spent(watch *t, double now, double cpu)
 {
+    if (fenced(t)) return;
     t->noted = now;
     kvm_spent_write(t->k->folder,
                     (kvm_job_spent){t->k->before.seconds + now - t->forked,

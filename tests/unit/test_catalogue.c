@@ -100,7 +100,7 @@ static void another_programs_database_is_refused(void **state)
     snprintf(other, sizeof other, "%s.txt", path);
     MUST(kvm_file_publish(kvm_str_of(other), (kvm_str){text, sizeof text}, keep, e));
     assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(other), NULL, &no_db),
-                     KVM_ENVIRONMENT);
+                     KVM_DAMAGED);
     assert_non_null(strstr(no_db.msg, "move the file away"));
     const char *once = strstr(no_db.msg, other);
     assert_non_null(once); /* the path is named, and once */

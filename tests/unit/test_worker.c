@@ -484,6 +484,58 @@ static void workers_know_the_dead(void **state)
     assert_true(kvm_worker_dead((kvm_str){name, n}));
 }
 
+/* pages of a table go bad while a worker is at it: no time is spent on trying again */
+static void a_damaged_catalogue_ends_the_worker(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_submit(&b, &g, false);
+    kvm_catalogue_close(b.c);
+    kvm_test_sql(b.db, "PRAGMA wal_checkpoint(TRUNCATE)");
+    const long page = (long)NUMBER("PRAGMA page_size");
+    const long root =
+        (long)NUMBER("SELECT rootpage FROM sqlite_master WHERE name = 'job'");
+    FILE *f = fopen(b.db, "r+");
+    assert_true(f && fseek(f, page * (root - 1), SEEK_SET) == 0);
+    for (long i = 0; i < page; i++) fputc('x', f);
+    assert_int_equal(fclose(f), 0);
+
+    const double began = kvm_now();
+    kvm_err err = {0};
+    const kvm_worker_options o = fake_options(30);
+    check_status(KVM_DAMAGED, kvm_worker_run(&o, NULL, &err), &err);
+    check_contains(err.msg, "move the file away");
+    assert_true(kvm_now() - began < 10);
+}
+
+/* A worker that slept through its lease finds its child at an end: the job's folder is
+ * another attempt's by then, and so is the note of what it took. */
+static void a_worker_that_lost_its_lease_notes_nothing(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 300);
+    fake_submit(&b, &g, false);
+    kvm_worker_options o = fake_options(1);
+    o.until_idle = false;
+    o.run = 1;
+    const pid_t worker = fake_worker(o, NULL);
+    for (double until = kvm_now() + 10; !fake_pid(0) && kvm_now() < until;)
+        kvm_sleep(0.005);
+    kill(worker, SIGSTOP);
+    kvm_sleep(1.5);
+    kvm_test_sql(b.db,
+                 "UPDATE job SET token = token + 1, lease_until = lease_until + 9");
+    char path[300];
+    snprintf(path, sizeof path, "%s/work/1/spent", fake_home);
+    check_write(path, KVM_STR("another's"));
+    kill(worker, SIGCONT);
+    kvm_sleep(1.5);
+    check_str(check_read(&b.keep, path), "another's");
+    kill(worker, SIGTERM);
+    fake_join(worker, 10);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -492,6 +544,8 @@ int main(void)
         T(the_same_graph_again_is_done_already),
         T(a_step_says_its_backend),
         T(a_step_without_a_backend_is_exact),
+        T(a_damaged_catalogue_ends_the_worker),
+        T(a_worker_that_lost_its_lease_notes_nothing),
         T(a_lost_artefact_is_made_again),
         T(failures_end_by_their_class),
         T(the_cost_of_a_step_is_that_of_all_attempts),
