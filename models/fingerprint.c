@@ -116,33 +116,41 @@ static kvm_status hash_weights(const kvm_checkpoint *ck, char hex[65],
     return s;
 }
 
-/* where it is remembered that a large file in this state is finite; at NULL: nowhere */
-static kvm_str finite_memo(kvm_str path, struct stat *st, kvm_arena *keep)
+/* where it is remembered that what a config reads of a large file in this state is
+ * finite; at NULL: nowhere */
+static kvm_str finite_memo(const struct stat *st, const char *config_hash,
+                           kvm_arena *keep)
 {
-    if (status_of(path, st, NULL) || st->st_size < LARGE) return (kvm_str){0};
+    if (st->st_size < LARGE) return (kvm_str){0};
     const kvm_str memo = memo_path(st, keep);
-    return memo.at ? kvm_str_fmt(keep, "%.*s.finite", KVM_STR_ARG(memo)) : memo;
+    return memo.at ? kvm_str_fmt(keep, "%.*s.%s.finite", KVM_STR_ARG(memo), config_hash)
+                   : memo;
 }
 
-bool kvm_model__known_finite(const kvm_checkpoint *ck, kvm_arena scratch)
+kvm_status kvm_model__finite_memos(kvm_str **memos, bool *known,
+                                   const kvm_checkpoint *ck, kvm_arena *keep,
+                                   kvm_err *err)
 {
-    for (ptrdiff_t i = 0; i < kvm_checkpoint_files(ck); i++) {
-        kvm_arena a = scratch;
+    char hash[65];
+    const ptrdiff_t n = kvm_checkpoint_files(ck);
+    TRY(kvm_config_hash(kvm_checkpoint_config(ck), hash, *keep, err));
+    if (!(*memos = kvm_new(keep, kvm_str, n))) return kvm_nomem(err, keep);
+    *known = true;
+    for (ptrdiff_t i = 0; i < n; i++) {
         struct stat st;
-        const kvm_str memo = finite_memo(kvm_checkpoint_file(ck, i), &st, &a);
-        if (!memo.at || !kvm_path_exists(memo)) return false;
+        kvm_str memo = {0};
+        if (!status_of(kvm_checkpoint_file(ck, i), &st, NULL))
+            memo = finite_memo(&st, hash, keep);
+        *known = *known && memo.at && kvm_path_exists(memo);
+        if (memo.at && settled(&st)) (*memos)[i] = memo;
     }
-    return true;
+    return KVM_OK;
 }
 
-void kvm_model__remember_finite(const kvm_checkpoint *ck, kvm_arena scratch)
+void kvm_model__remember_finite(const kvm_str *memos, ptrdiff_t n, kvm_arena scratch)
 {
-    for (ptrdiff_t i = 0; i < kvm_checkpoint_files(ck); i++) {
-        kvm_arena a = scratch;
-        struct stat st;
-        const kvm_str memo = finite_memo(kvm_checkpoint_file(ck, i), &st, &a);
-        if (memo.at && settled(&st)) remember(memo, "finite\n", a);
-    }
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (memos[i].at) remember(memos[i], "finite\n", scratch);
 }
 
 kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,

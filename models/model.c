@@ -166,15 +166,17 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
     TRY(kvm_checkpoint_open(&ck, keep, path, err));
     m->config = *kvm_checkpoint_config(ck);
     m->compute = c;
-    kvm_loader ld = {.ck = ck,
-                     .config = &m->config,
-                     .compute = c,
-                     .keep = keep,
-                     .check_finite =
-                         o && o->check_finite && !kvm_model__known_finite(ck, *keep)};
+    kvm_loader ld = {.ck = ck, .config = &m->config, .compute = c, .keep = keep};
+    kvm_str *memos = NULL;
+    if (o && o->check_finite) {
+        bool known;
+        TRY(kvm_model__finite_memos(&memos, &known, ck, keep, err));
+        ld.check_finite = !known;
+    }
     TRY(load_stack(m, &ld, err));
     TRY(load_ends(m, &ld, err));
-    if (ld.check_finite) kvm_model__remember_finite(ck, *keep);
+    if (ld.check_finite)
+        kvm_model__remember_finite(memos, kvm_checkpoint_files(ck), *keep);
     fill_info(m, &ld);
     TRY(list_objects(m, keep, err));
     m->logits = kvm_new_raw(keep, float, m->config.vocab);

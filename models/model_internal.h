@@ -50,9 +50,14 @@ struct kvm_cache {
 /* weights_hash and fingerprint of m (models/fingerprint.c) */
 KVM_MUST kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
                                            kvm_arena scratch, kvm_err *err);
-/* whether every number of these files, as they stand, was once found finite; and that it
- * was just now (large files only: others are read faster than asked for) */
-bool kvm_model__known_finite(const kvm_checkpoint *ck, kvm_arena scratch);
-void kvm_model__remember_finite(const kvm_checkpoint *ck, kvm_arena scratch);
+/* kvm_model__finite_memos - where it is remembered that the numbers which the config reads
+ * of each file, as it stands now, are finite: taken before they are looked at, so that a
+ * file that changes meanwhile is not believed. memos (files), in keep; at NULL where
+ * nothing is to be remembered (small files are read faster than asked for). *known: all
+ * were found finite before. */
+KVM_MUST kvm_status kvm_model__finite_memos(kvm_str **memos, bool *known,
+                                            const kvm_checkpoint *ck, kvm_arena *keep,
+                                            kvm_err *err);
+void kvm_model__remember_finite(const kvm_str *memos, ptrdiff_t n, kvm_arena scratch);
 
 #endif
