@@ -172,10 +172,12 @@ static kvm_status watch(kvm_cli *cli, kvm_err *err)
         open = count_states(rows, &line);
         if (!kvm_str_eq(kvm_text_str(&line), kvm_text_str(&last)))
             printf("%.*s\n", KVM_STR_ARG(kvm_text_str(&line)));
-        fflush(stdout);
+        const kvm_status told =
+            fflush(stdout) || ferror(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
         kvm_text_free(&last);
         last = line;
         kvm_arena_free(&each);
+        if (told) return kvm_text_free(&last), told;
         if (open) kvm_sleep(1);
     }
     kvm_text_free(&last);

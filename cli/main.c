@@ -1,6 +1,7 @@
 /* main.c - find the command, read its options, run it, turn its status into an exit
  * code. */
 #include <getopt.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,6 +241,19 @@ static void refuse_small_address_space(void)
     _exit(KVM_EXIT_ENVIRONMENT);
 }
 
+/* Whoever reads our output has seen enough (`| head`) and closed the pipe: we end as other
+ * programs do, by SIGPIPE and without a word; a shell shows 141. Ignored until now, since
+ * it must not end a worker that says how far it is. */
+static void end_by_closed_pipe(const kvm_err *err)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    if (!kvm_str_starts(kvm_str_of(err->msg), KVM_STR("stdout: ")) ||
+        poll(&out, 1, 0) != 1 || !(out.revents & POLLERR))
+        return;
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
 int main(int argc, char **argv)
 {
     refuse_small_address_space();
@@ -258,6 +272,7 @@ int main(int argc, char **argv)
         s = cmd->run(&cli, &err);
     }
     if (!s && (fflush(stdout) || ferror(stdout))) s = kvm_fail_errno(&err, "stdout");
+    if (s) end_by_closed_pipe(&err);
     if (s)
         fprintf(stderr, "kvmill%s%s: %s\n", cli.name ? " " : "",
                 cli.name ? cli.name : "", err.msg);

@@ -43,12 +43,21 @@ refuses 4 '/proc/no: cannot make|--store' "a store that cannot be made" \
     "$kvmill" migrate --store /proc/no/store
 refuses 2 '--store: the value is empty' "an empty option" "$kvmill" doctor --store ""
 
+# --- a reader that has seen enough is no error: ended by SIGPIPE, without a word
+for command in "models inspect tests/zoo/small" "models inspect --json tests/zoo/small" "help spec"; do
+    refuses 141 '' "$command into a closed pipe" bash -c \
+        '(sleep 0.3; exec "$0" $1) | true; exit ${PIPESTATUS[0]}' "$kvmill" "$command"
+    [ ! -s "$work/log" ]
+    silent=$?
+    refuses 0 '' "... and silently" test $silent = 0
+done
+
 # --- numbers say who gave them
 refuses 2 'KVMILL_THREADS: "many"' "a bad number in the environment names its variable" \
     env KVMILL_THREADS=many "$kvmill" plan tests/zoo/pair.yaml
 refuses 2 '--threads: "many"' "a bad number of an option names the option" \
     env KVMILL_THREADS=2 "$kvmill" plan tests/zoo/pair.yaml --threads many
-refuses 4 'KVMILL_BACKEND: backend "gpu"' "so does an unknown backend" \
+refuses 4 'KVMILL_BACKEND: backend "gpu"|cpu-bf16' "so does an unknown backend" \
     env KVMILL_BACKEND=gpu "$kvmill" plan tests/zoo/pair.yaml
 
 # --- a spec is refused by its line, when it is planned and when it is run
