@@ -1,8 +1,8 @@
 /* From libyaml's events to a jansson tree.
  *
  * Invariants: depth never exceeds KVM_JSON_DEPTH and the tree, with every alias counted
- * as a copy of what it names, never exceeds YAML_NODES, so that no walk over a document
- * of a few bytes takes forever. Aliases share the value of their anchor. Scalars are
+ * as a copy of what it names, never exceeds YAML_NODES values, nor aliases YAML_BYTES of
+ * text, so that no walk over a document of a few bytes takes forever or fills memory. Aliases share the value of their anchor. Scalars are
  * resolved by YAML 1.2's core schema; where YAML 1.1 and 1.2 read one text differently
  * and both readings are plausible (010), it is refused. */
 #include "base/yaml.h"
@@ -20,6 +20,7 @@ typedef struct node {
     json_t *v;       /* one reference */
     int height;      /* levels of containers in it */
     ptrdiff_t nodes; /* values in it, itself and those behind aliases included */
+    ptrdiff_t bytes; /* of the texts and keys of all of them */
 } node;
 
 typedef struct anchor {
@@ -32,7 +33,7 @@ typedef struct reader {
     kvm_str text;
     const char *file;
     int depth;
-    ptrdiff_t nodes;
+    ptrdiff_t nodes, alias_bytes;
     kvm_arena names;
     anchor anchors[YAML_ANCHORS];
     int n_anchors;
@@ -198,7 +199,7 @@ static kvm_status parse_scalar(reader *r, const yaml_event_t *e, node *out,
         TRY(resolve(s, &v, r->file, event_line(e), err));
     if (!v) v = json_stringn(s.at, (size_t)s.len);
     if (!v) return kvm_fail(err, KVM_NOMEM, "%s: no memory to read it", r->file);
-    *out = (node){.v = v, .nodes = 1};
+    *out = (node){.v = v, .nodes = 1, .bytes = s.len};
     return KVM_OK;
 }
 
@@ -220,6 +221,7 @@ static kvm_status parse_list(reader *r, node *out, kvm_err *err)
         if (json_array_append_new(out->v, item.v))
             return kvm_fail(err, KVM_NOMEM, "%s: no memory to read it", r->file);
         out->nodes += item.nodes;
+        out->bytes += item.bytes;
         if (item.height >= out->height) out->height = item.height + 1;
     }
 }
@@ -276,6 +278,7 @@ static kvm_status parse_member(reader *r, const yaml_event_t *e, node *out,
     if (json_object_set_new(out->v, key.at, value.v))
         return kvm_fail(err, KVM_NOMEM, "%s: no memory to read it", r->file);
     out->nodes += value.nodes;
+    out->bytes += key.len + value.bytes;
     if (value.height >= out->height) out->height = value.height + 1;
     return KVM_OK;
 }
@@ -332,6 +335,10 @@ static kvm_status parse_alias(reader *r, const yaml_event_t *e, node *out, kvm_e
         return kvm_fail(err, KVM_FORMAT, "%s:%d: nested deeper than %d", r->file, line,
                         KVM_JSON_DEPTH);
     r->nodes += a->node.nodes;
+    r->alias_bytes += a->node.bytes;
+    if (r->alias_bytes > YAML_BYTES)
+        return kvm_fail(err, KVM_RANGE, "%s:%d: aliases repeat more than %d bytes",
+                        r->file, line, YAML_BYTES);
     *out = a->node;
     json_incref(out->v);
     return KVM_OK;

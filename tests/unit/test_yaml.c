@@ -206,6 +206,22 @@ static void aliases_that_multiply_are_refused(void **state)
     kvm_text_free(&t);
 }
 
+/* few values, but of a long text: a tree of gigabytes out of a file of kilobytes */
+static void aliases_that_multiply_text_are_refused(void **state)
+{
+    (void)state;
+    kvm_text t = {0};
+    kvm_text_add(&t, KVM_STR("a: &a "));
+    for (int i = 0; i < 1000; i++) kvm_text_add(&t, KVM_STR("long text, "));
+    kvm_text_add(&t, KVM_STR("\nb:\n"));
+    for (int i = 0; i < 2000; i++) kvm_text_add(&t, KVM_STR("  - *a\n"));
+    kvm_jat root;
+    kvm_err err = {0};
+    check_status(KVM_RANGE, read_yaml(&root, kvm_text_str(&t), &err), &err);
+    check_contains(err.msg, "aliases repeat more than 16777216 bytes");
+    kvm_text_free(&t);
+}
+
 static void huge_documents_are_refused_or_read(void **state)
 {
     (void)state;
@@ -395,6 +411,7 @@ int main(void)
         cmocka_unit_test(traps_are_refused_with_their_line),
         cmocka_unit_test(depth_is_limited_to_64),
         cmocka_unit_test(aliases_that_multiply_are_refused),
+        cmocka_unit_test(aliases_that_multiply_text_are_refused),
         cmocka_unit_test(huge_documents_are_refused_or_read),
         cmocka_unit_test(every_value_knows_its_line),
         cmocka_unit_test(a_table_of_fields_checks_a_document),
