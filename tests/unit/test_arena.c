@@ -196,7 +196,8 @@ static void a_limited_address_space_is_shared(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    skip(); /* their shadow is larger than any such limit */
+    print_message("skipped: the shadow of sanitizers is larger than any such limit\n");
+    skip();
 #endif
     static const size_t limits[] = {(size_t)1 << 30, (size_t)3 << 30, (size_t)20 << 30};
     for (size_t i = 0; i < COUNT(limits); i++) {
