@@ -156,6 +156,7 @@ fault:
 	@$(MAKE) test T=tests/fault/
 ## asan tsan: all tests under the address+undefined / thread sanitizer
 .PHONY: asan tsan cov
+asan tsan: export KVM_TEST_TIMEOUT ?= 3600
 asan tsan:
 	@$(MAKE) V=$@ test
 ## cov: line coverage per source file
