@@ -157,6 +157,7 @@ fault:
 ## asan tsan: all tests under the address+undefined / thread sanitizer
 .PHONY: asan tsan cov
 asan tsan: export KVM_TEST_TIMEOUT ?= 3600
+tsan: export TSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/tsan.supp
 asan tsan:
 	@$(MAKE) V=$@ test
 ## cov: line coverage per source file
