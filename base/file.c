@@ -1,6 +1,6 @@
 /* Every call of the operating system that can fail the work goes through kvm_os
- * (base/os.h), so that tests/fault can fail each of them; hints (madvise) do not. A failure leaves no descriptor, no mapping and no
- * temporary behind. */
+ * (base/os.h), so that tests/fault can fail each of them; hints (madvise) do not. A
+ * failure leaves no descriptor, no mapping and no temporary behind. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "base/file.h"
 

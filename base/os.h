@@ -1,9 +1,9 @@
 /* os.h - the one door to the operating system's files.
  *
- * Every file call of kvmill crosses this table, hints to the kernel apart, so that a test can fail the nth call of
- * a kind, once or for good (tests/fault), and a full disk can be had without one. Calls
- * have POSIX meaning: -1 and errno; the real ones restart after EINTR. kvm_os is the
- * real table unless a test swapped it.
+ * Every file call of kvmill crosses this table, hints to the kernel apart, so that a test
+ * can fail the nth call of a kind, once or for good (tests/fault), and a full disk can be
+ * had without one. Calls have POSIX meaning: -1 and errno; the real ones restart after
+ * EINTR. kvm_os is the real table unless a test swapped it.
  */
 #ifndef KVM_BASE_OS_H
 #define KVM_BASE_OS_H

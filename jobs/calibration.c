@@ -152,20 +152,32 @@ static kvm_status count_text(ptrdiff_t *found, kvm_arena *work, kvm_str path,
     }
 }
 
+/* What counting and reading begin with; the caller frees work, whatever is returned. */
+typedef struct opening {
+    kvm_arena work;
+    kvm_encoder *e;
+    int32_t bos;
+    bool suite;
+} opening;
+
+static kvm_status begin(opening *o, kvm_str path, const kvm_tokenizer *t, kvm_err *err)
+{
+    *o = (opening){.suite = kvm_str_ends(path, KVM_STR(".yaml"))};
+    TRY(kvm_arena_reserve(&o->work, WORK_BYTES, err));
+    TRY(kvm_encoder_new(&o->e, &o->work, t, err));
+    return kvm_text_begin(&o->bos, o->e, t, o->work, err);
+}
+
 kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path, const kvm_tokenizer *t,
                                  ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
 {
-    kvm_arena work = {0};
-    TRY(kvm_arena_reserve(&work, WORK_BYTES, err));
-    kvm_encoder *e;
-    int32_t bos;
+    opening o;
     *found = 0;
-    kvm_status s = kvm_encoder_new(&e, &work, t, err);
-    if (!s) s = kvm_text_begin(&bos, e, t, work, err);
+    kvm_status s = begin(&o, path, t, err);
     if (!s)
-        s = (kvm_str_ends(path, KVM_STR(".yaml")) ? count_suite : count_text)(
-            found, &work, path, e, bos, sequences, tokens, err);
-    kvm_arena_free(&work);
+        s = (o.suite ? count_suite : count_text)(found, &o.work, path, o.e, o.bos,
+                                                 sequences, tokens, err);
+    kvm_arena_free(&o.work);
     if (!s && *found == 0) s = nothing(path, err);
     return s;
 }
@@ -174,16 +186,12 @@ kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep, kvm_str pat
                                 const kvm_tokenizer *t, ptrdiff_t sequences,
                                 ptrdiff_t tokens, kvm_err *err)
 {
-    kvm_arena work = {0};
-    TRY(kvm_arena_reserve(&work, WORK_BYTES, err));
-    kvm_encoder *e;
-    int32_t bos;
-    kvm_status s = kvm_encoder_new(&e, &work, t, err);
-    if (!s) s = kvm_text_begin(&bos, e, t, work, err);
+    opening o;
+    kvm_status s = begin(&o, path, t, err);
     if (!s)
-        s = (kvm_str_ends(path, KVM_STR(".yaml")) ? read_suite : read_text)(
-            c, keep, &work, path, e, bos, sequences, tokens, err);
-    kvm_arena_free(&work);
+        s = (o.suite ? read_suite : read_text)(c, keep, &o.work, path, o.e, o.bos,
+                                               sequences, tokens, err);
+    kvm_arena_free(&o.work);
     if (!s && c->sequences == 0) s = nothing(path, err);
     return s;
 }

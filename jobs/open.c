@@ -87,11 +87,9 @@ kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    const double cpu = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-                       1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
     json_t *v = json_pack("{s:f, s:f, s:i, s:i}", "seconds",
                           j->before.seconds + kvm_now() - started, "cpu_seconds",
-                          j->before.cpu_seconds + cpu, "attempts",
+                          j->before.cpu_seconds + kvm_cpu_seconds(&u), "attempts",
                           j->before.attempts + 1, "threads", j->threads);
     if (!v) return kvm_nomem(err, j->keep);
     return kvm_job_put_json(j, "cost", "cost.json", v, err);

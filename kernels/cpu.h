@@ -4,6 +4,12 @@
 
 #include "kernels/backend.h"
 
+/* what x86-64-v4 asks of a machine */
+#define CPU_HAS_AVX512                                                                 \
+    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&        \
+     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&       \
+     __builtin_cpu_supports("avx512vl"))
+
 kvm_status kvm_cpu__cholesky(kvm_compute *c, kvm_in a, kvm_err *err);
 kvm_status kvm_cpu__cholesky_solve(kvm_compute *c, kvm_in factor, kvm_in b,
                                    kvm_err *err);

@@ -3,8 +3,5 @@
  * half the instructions. */
 #define CPU_TABLE kvm_backend__cpu_avx512
 #define CPU_ISA "avx512"
-#define CPU_SUPPORTED                                                                  \
-    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&        \
-     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&       \
-     __builtin_cpu_supports("avx512vl"))
+#define CPU_SUPPORTED CPU_HAS_AVX512
 #include "kernels/cpu_table.h"

@@ -5,10 +5,7 @@
  * exact is for the user to choose: "cpu" never means this table, only "cpu-bf16" does. */
 #define CPU_TABLE kvm_backend__cpu_bf16
 #define CPU_ISA "bf16"
-#define CPU_SUPPORTED                                                                  \
-    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&        \
-     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&       \
-     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16"))
+#define CPU_SUPPORTED (CPU_HAS_AVX512 && __builtin_cpu_supports("avx512bf16"))
 /* An activation moves by 2^-9 of itself. These errors add as the terms of a sum do when
  * they are of either sign, so the largest stays near 2^-9 of the largest entry; twice that
  * leaves room for sums that cancel. Of rounded activations the product is as exact as

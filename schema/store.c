@@ -276,8 +276,7 @@ static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
         (int)sizeof path)
         return KVM_OK;
     if (kvm_os->stat(path, &st) || !S_ISREG(st.st_mode)) return KVM_OK;
-    if ((double)st.st_ctim.tv_sec + 1e-9 * (double)st.st_ctim.tv_nsec > w->before)
-        return KVM_OK;
+    if (kvm_seconds(st.st_ctim) > w->before) return KVM_OK;
     const bool object = strspn(name, "0123456789abcdef") == 62 && !name[62];
     if (object) {
         snprintf(sha, sizeof sha, "%.2s%.62s", folder, name);

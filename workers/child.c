@@ -329,14 +329,12 @@ static void note_running(watch *t)
     if (now - t->noted < SPENT_S || clock_getcpuclockid(t->pid, &clock) ||
         clock_gettime(clock, &cpu))
         return;
-    note_spent(t, now, (double)cpu.tv_sec + 1e-9 * (double)cpu.tv_nsec);
+    note_spent(t, now, kvm_seconds(cpu));
 }
 
 static void note_ended(watch *t, const struct rusage *u)
 {
-    note_spent(t, kvm_now(),
-               (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
-                   1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec));
+    note_spent(t, kvm_now(), kvm_cpu_seconds(u));
 }
 
 /* Polls: the read end of a pipe that only the child holds open wakes us when it

@@ -50,9 +50,7 @@ static int64_t tree_bytes(const char *path)
 static bool old_enough(const collector *g, const char *path)
 {
     struct stat st;
-    return !lstat(path, &st) &&
-           (double)st.st_ctim.tv_sec + 1e-9 * (double)st.st_ctim.tv_nsec <=
-               kvm_wall() - g->o->age_s - 1;
+    return !lstat(path, &st) && kvm_seconds(st.st_ctim) <= kvm_wall() - g->o->age_s - 1;
 }
 
 /* The folder is of a job at rest. Renamed while the catalogue is locked, removed

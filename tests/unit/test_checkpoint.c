@@ -164,17 +164,15 @@ static void contradictions(void **state)
     check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
 }
 
-/* a bias in the file that the config does not announce would be left out in silence */
-static void unknown_bias(void **state)
+/* the golden model's weights and one tensor more, whose data is `bytes` long */
+static void write_with(kvm_arena *a, const kvm_st_spec *more, const void *data,
+                       size_t bytes)
 {
-    (void)state;
-    kvm_arena a = check_arena(1 << 24);
     kvm_err err = {0};
-    copy_model(&none);
     kvm_st *st;
     kvm_st_writer *w;
-    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
     kvm_st_spec specs[64];
+    check_ok(kvm_st_open(&st, a, KVM_STR(GOLDEN), &err), &err);
     const ptrdiff_t n = kvm_st_count(st);
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_st_tensor *t = kvm_st_at(st, i);
@@ -182,18 +180,30 @@ static void unknown_bias(void **state)
             (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
         memcpy(specs[i].dim, t->t.dim, sizeof specs[i].dim);
     }
-    specs[n] =
-        (kvm_st_spec){{"model.layers.1.self_attn.o_proj.bias", 36}, KVM_F32, 1, {64}};
-    check_ok(kvm_st_begin(&w, &a, KVM_STR(DIR "/model.safetensors"), specs, n + 1, NULL,
+    specs[n] = *more;
+    check_ok(kvm_st_begin(&w, a, KVM_STR(DIR "/model.safetensors"), specs, n + 1, NULL,
                           &err),
              &err);
     for (ptrdiff_t i = 0; i < n; i++)
         check_ok(
             kvm_st_append(w, kvm_st_at(st, i)->t.data, kvm_st_at(st, i)->bytes, &err),
             &err);
-    const float bias[64] = {1};
-    check_ok(kvm_st_append(w, bias, sizeof bias, &err), &err);
+    check_ok(kvm_st_append(w, data, bytes, &err), &err);
     check_ok(kvm_st_publish(w, NULL, &err), &err);
+}
+
+/* a bias in the file that the config does not announce would be left out in silence */
+static void unknown_bias(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 24);
+    kvm_err err = {0};
+    copy_model(&none);
+    const float bias[64] = {1};
+    write_with(
+        &a,
+        &(kvm_st_spec){{"model.layers.1.self_attn.o_proj.bias", 36}, KVM_F32, 1, {64}},
+        bias, sizeof bias);
     check_status(KVM_MISMATCH, open_model(DIR, false, NULL, NULL, &err), &err);
     check_contains(err.msg, "attention_bias");
     kvm_arena_free(&a);
@@ -271,28 +281,10 @@ static ptrdiff_t write_large(const char *tensor)
     enum { MORE = 64 << 20 };
     kvm_arena a = check_arena((size_t)1 << 28);
     kvm_err err = {0};
-    kvm_st *st;
-    kvm_st_writer *w;
-    kvm_st_spec specs[64];
     copy_model(&none);
-    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
-    const ptrdiff_t n = kvm_st_count(st);
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const kvm_st_tensor *t = kvm_st_at(st, i);
-        specs[i] =
-            (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
-        memcpy(specs[i].dim, t->t.dim, sizeof specs[i].dim);
-    }
-    specs[n] = (kvm_st_spec){KVM_STR("unused"), KVM_BF16, 1, {MORE / 2}};
-    check_ok(kvm_st_begin(&w, &a, KVM_STR(DIR "/model.safetensors"), specs, n + 1, NULL,
-                          &err),
-             &err);
-    for (ptrdiff_t i = 0; i < n; i++)
-        check_ok(
-            kvm_st_append(w, kvm_st_at(st, i)->t.data, kvm_st_at(st, i)->bytes, &err),
-            &err);
-    check_ok(kvm_st_append(w, kvm_new(&a, char, MORE), MORE, &err), &err);
-    check_ok(kvm_st_publish(w, NULL, &err), &err);
+    write_with(&a, &(kvm_st_spec){KVM_STR("unused"), KVM_BF16, 1, {MORE / 2}},
+               kvm_new(&a, char, MORE), MORE);
+    kvm_st *st;
     kvm_str whole;
     check_ok(kvm_file_map(&whole, &a, KVM_STR(DIR "/model.safetensors"), &err), &err);
     check_ok(kvm_st_open(&st, &a, KVM_STR(DIR), &err), &err);

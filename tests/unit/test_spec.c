@@ -76,6 +76,15 @@ static kvm_status build(const char *yaml, kvm_graph g[2], kvm_err *err)
     return kvm_spec_graphs(&s, &arena, c, g, &n, err);
 }
 
+/* of whatever ends first: reading the spec or building the graphs */
+static kvm_status planned(const char *yaml, kvm_err *err)
+{
+    kvm_spec s;
+    kvm_graph g[2];
+    const kvm_status st = read(yaml, &s, err);
+    return st ? st : build(yaml, g, err);
+}
+
 static void both_directions_have_names_of_their_own(void **state)
 {
     (void)state;
@@ -142,20 +151,10 @@ static void calibration_is_checked_before_anything_runs(void **state)
                         "eleven twelve thirteen fourteen"));
     check_write(DIR "/latin.txt", KVM_STR("one two\nr\xe9sum\xe9\n"));
     for (size_t i = 0; i < COUNT(bad); i++) {
-        kvm_spec s;
         kvm_err err;
-        kvm_compute *c;
-        kvm_graph g[2];
-        ptrdiff_t n;
         const kvm_str yaml =
             kvm_str_fmt(&arena, "%s\ncalibration: %s\n", HEAD, bad[i].section);
-        kvm_status st = read(yaml.at, &s, &err);
-        if (!st) {
-            check_ok(
-                kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
-                &err);
-            st = kvm_spec_graphs(&s, &arena, c, g, &n, &err);
-        }
+        const kvm_status st = planned(yaml.at, &err);
         check_status(bad[i].status, st, &err);
         check_contains(err.msg, bad[i].part);
         check_contains(err.msg, "pair.yaml");
@@ -339,20 +338,10 @@ static void ranges_are_checked_before_anything_runs(void **state)
          ":5: evaluate.ablations"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
-        kvm_spec s;
         kvm_err err;
-        kvm_compute *c;
-        kvm_graph g[2];
-        ptrdiff_t n;
         const kvm_str yaml =
             kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, bad[i].section);
-        kvm_status st = read(yaml.at, &s, &err);
-        if (!st) {
-            check_ok(
-                kvm_compute_new(&c, &arena, kvm_backend_find(KVM_STR("cpu")), 1, &err),
-                &err);
-            st = kvm_spec_graphs(&s, &arena, c, g, &n, &err);
-        }
+        const kvm_status st = planned(yaml.at, &err);
         assert_int_not_equal(st, KVM_OK);
         check_contains(err.msg, bad[i].part);
         check_contains(err.msg, "pair.yaml");
