@@ -300,6 +300,25 @@ static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
     return kvm_log_append(e->log, text, true, err);
 }
 
+/* A score of a whole number stands there as an integer: the canonical form of 1.0 is 1. */
+static kvm_status replay_scores(evaluation *e, kvm_jat line, kvm_str item, kvm_err *err)
+{
+    const kvm_jat scores = kvm_json_get(line, e->job->keep, "scores");
+    const char *arm, *metric;
+    json_t *row, *value;
+    json_object_foreach(json_object_get(line.v, "scores"), arm, row)
+    {
+        const kvm_jat at = kvm_json_get(scores, e->job->keep, arm);
+        json_object_foreach(row, metric, value)
+        {
+            double x;
+            TRY(kvm_json_f64(kvm_json_get(at, e->job->keep, metric), &x, err));
+            TRY(e->job->host->sample(e->job, e->name.at, arm, metric, item, x, err));
+        }
+    }
+    return KVM_OK;
+}
+
 /* samples of the lines that an earlier attempt left, which also counts them */
 static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
 {
@@ -316,11 +335,7 @@ static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
         if (!kvm_str_eq(id, item->id))
             return kvm_fail(err, KVM_MISMATCH, "%.*s: line %td is not item %.*s",
                             KVM_STR_ARG(path), e->done + 1, KVM_STR_ARG(item->id));
-        const char *arm, *metric;
-        json_t *row, *value;
-        json_object_foreach(json_object_get(root.v, "scores"), arm, row)
-            json_object_foreach(row, metric, value) TRY(e->job->host->sample(
-                e->job, e->name.at, arm, metric, id, json_real_value(value), err));
+        TRY(replay_scores(e, root, id, err));
         e->done++;
     }
     return KVM_OK;

@@ -149,6 +149,14 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
     return s;
 }
 
+void host_leave(host *h, const char *name, kvm_str text)
+{
+    kvm_err err = {0};
+    const kvm_str dir = kvm_str_fmt(&h->keep, "%s/%d", h->dir.at, h->runs);
+    check_ok(kvm_dir_make(dir, &err), &err);
+    check_write(kvm_path_join(&h->keep, dir, kvm_str_of(name)).at, text);
+}
+
 void host_run_to(host *h, ptrdiff_t node)
 {
     for (ptrdiff_t i = 0; i <= node; i++) {

@@ -24,6 +24,9 @@ ptrdiff_t host_node(const host *h, const char *label);
 /* host_run - one node, in a new folder, on what its inputs' nodes have put out. The test
  * fails when they have not run, or when the kind puts out what its table does not name. */
 KVM_MUST kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err);
+/* what a killed attempt left: the next host_run finds a file of that name and text in its
+ * folder */
+void host_leave(host *h, const char *name, kvm_str text);
 /* all nodes up to this one that have not run; the test fails on an error */
 void host_run_to(host *h, ptrdiff_t node);
 /* an output of a node that has run */

@@ -226,6 +226,44 @@ static void the_wrong_donor_is_wrong_and_the_same(void **state)
     assert_true(kvm_str_eq(before, after));
 }
 
+/* the value of a sample that the last run reported; the test fails when there is none */
+static double sample_of(const char *arm, const char *metric, const char *item)
+{
+    for (size_t i = json_array_size(h.samples); i-- > 0;) {
+        const char *got[4];
+        double value;
+        json_t *row = json_array_get(h.samples, i);
+        assert_int_equal(json_unpack(row, "[s, s, s, s, F]", &got[0], &got[1], &got[2],
+                                     &got[3], &value),
+                         0);
+        if (!strcmp(got[1], arm) && !strcmp(got[2], metric) && !strcmp(got[3], item))
+            return value;
+    }
+    fail_msg("no sample %s %s of item %s", arm, metric, item);
+    return 0;
+}
+
+/* what a killed attempt had scored comes into the catalogue as it was, whole numbers too,
+ * which the log's canonical form writes as integers */
+static void scores_of_a_killed_attempt_stand(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    host_leave(&h, "items.jsonl",
+               KVM_STR("{\"item\":\"a\",\"scores\":{\"native\":"
+                       "{\"em\":1,\"f1\":0.5,\"none\":0}}}\n"));
+    check_ok(host_run(&h, evaluate_node(), &err), &err);
+    assert_true(sample_of("native", "em", "a") == 1);
+    assert_true(sample_of("native", "f1", "a") == 0.5);
+    assert_true(sample_of("native", "none", "a") == 0);
+
+    err = (kvm_err){0};
+    host_leave(&h, "items.jsonl",
+               KVM_STR("{\"item\":\"a\",\"scores\":{\"native\":{\"em\":\"1\"}}}\n"));
+    check_status(KVM_FORMAT, host_run(&h, evaluate_node(), &err), &err);
+    check_contains(err.msg, "scores.native.em");
+}
+
 /* A window that begins in the prefix and ends in the continuation is text that was fitted
  * on, though neither part alone is. */
 static void a_continuation_that_was_fitted_on_is_refused(void **state)
@@ -299,6 +337,7 @@ int main(void)
         cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
         cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
         cmocka_unit_test(the_cost_says_what_is_shared),
+        cmocka_unit_test(scores_of_a_killed_attempt_stand),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
