@@ -348,6 +348,8 @@ static int watch_child(watch *t, int life)
         const pid_t got = wait4(t->pid, &status, WNOHANG, &u);
         if (got == t->pid) {
             note_ended(t, &u);
+            if (fenced(t))
+                t->end = KVM_CHILD_FENCED; /* its files are not ours to take */
             break;
         }
         if (got < 0 && errno != EINTR) break;

@@ -143,19 +143,26 @@ kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
     }
 }
 
+/* Whoever has the job now has its folder too. */
+static kvm_status still_ours(const kvm_work *k, kvm_err *err)
+{
+    if (!atomic_load(&k->beat.lost) && kvm_beat__left(&k->beat) > 0) return KVM_OK;
+    return kvm_fail(err, KVM_LOST, "job %lld: the lease ended while it was published",
+                    (long long)k->claim.fence.job);
+}
+
 kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err)
 {
     TRY(hash_outputs(w, k, err));
     if (k->claim.timed) TRY(timed_key(w, k, err));
     kvm_fault(KVM_FAULT_BEFORE_PUBLISH);
-    for (ptrdiff_t i = 0; i < k->records.output_count; i++)
+    for (ptrdiff_t i = 0; i < k->records.output_count; i++) {
+        TRY(still_ours(k, err));
         TRY(kvm_store_put(w->store, k->records.outputs[i].path,
                           k->records.result.artefacts[i].sha.at,
                           k->records.result.artefacts[i].bytes, err));
+    }
     kvm_fault(KVM_FAULT_AFTER_PUBLISH);
-    if (atomic_load(&k->beat.lost) || kvm_beat__left(&k->beat) <= 0)
-        return kvm_fail(err, KVM_LOST,
-                        "job %lld: the lease ended while it was published",
-                        (long long)k->claim.fence.job);
+    TRY(still_ours(k, err));
     return kvm_commit__insist(w, k, name_them, NULL, err);
 }

@@ -8,6 +8,7 @@
 #include "tests/support/fake_kinds.h"
 #include "workers/host.h"
 #include "workers/machine.h"
+#include "workers/worker_internal.h"
 
 static fake_base b;
 
@@ -509,8 +510,8 @@ static void a_damaged_catalogue_ends_the_worker(void **state)
 }
 
 /* A worker that slept through its lease finds its child at an end: the job's folder is
- * another attempt's by then, and so is the note of what it took. */
-static void a_worker_that_lost_its_lease_notes_nothing(void **state)
+ * another attempt's by then, and so are the note of what it took and the output. */
+static void a_worker_that_lost_its_lease_touches_nothing(void **state)
 {
     (void)state;
     kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
@@ -532,8 +533,30 @@ static void a_worker_that_lost_its_lease_notes_nothing(void **state)
     kill(worker, SIGCONT);
     kvm_sleep(1.5);
     check_str(check_read(&b.keep, path), "another's");
+    snprintf(path, sizeof path, "%s/work/1/dir/out.bin", fake_home);
+    assert_true(kvm_path_exists(kvm_str_of(path)));
     kill(worker, SIGTERM);
     fake_join(worker, 10);
+}
+
+/* The lease ends after the child was waited for: while the outputs are hashed, say. */
+static void a_lease_that_ends_before_a_commit_moves_nothing(void **state)
+{
+    (void)state;
+    const kvm_str dir = kvm_str_fmt(&b.keep, "%s/work/1/dir", fake_home);
+    kvm_recorded_output out = {.name = KVM_STR("out"),
+                               .path = kvm_path_join(&b.keep, dir, KVM_STR("out.bin"))};
+    kvm_worker w = {.store = b.store, .mem = b.keep};
+    for (int lost = 0; lost < 2; lost++) { /* another has it; it could not be renewed */
+        kvm_work k = {.dir = dir, .records = {.outputs = &out, .output_count = 1}};
+        kvm_err err = {0};
+        atomic_store(&k.beat.lost, lost);
+        atomic_store(&k.beat.until, kvm_bits(kvm_now() + (lost ? 9 : -1)));
+        MUST(kvm_dir_make(dir, e));
+        MUST(kvm_file_publish(out.path, KVM_STR("row"), b.keep, e));
+        check_status(KVM_LOST, kvm_commit__results(&w, &k, &err), &err);
+        assert_true(kvm_path_exists(out.path));
+    }
 }
 
 int main(void)
@@ -545,7 +568,8 @@ int main(void)
         T(a_step_says_its_backend),
         T(a_step_without_a_backend_is_exact),
         T(a_damaged_catalogue_ends_the_worker),
-        T(a_worker_that_lost_its_lease_notes_nothing),
+        T(a_worker_that_lost_its_lease_touches_nothing),
+        T(a_lease_that_ends_before_a_commit_moves_nothing),
         T(a_lost_artefact_is_made_again),
         T(failures_end_by_their_class),
         T(the_cost_of_a_step_is_that_of_all_attempts),
