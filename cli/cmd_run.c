@@ -247,12 +247,12 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
     kvm_catalogue_close(c);
     TRY(work(cli, 0, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(
+        TRY(kvm_cli_print_json(
             cli,
             json_pack("{s:I, s:I, s:I, s:I}", "succeeded", (json_int_t)stats.succeeded,
                       "reused", (json_int_t)stats.skipped, "retried",
                       (json_int_t)stats.retried, "failed", (json_int_t)stats.failed),
-            err);
+            err));
     return stats.failed ? kvm_fail(err, KVM_INTERNAL, "%td jobs failed", stats.failed)
                         : KVM_OK;
 }
