@@ -81,30 +81,47 @@ static kvm_status show(kvm_cli *cli, kvm_err *err)
     return show_view(cli, "v_attempts", &f, 1, columns, err);
 }
 
+/* what an attempt wrote; *text is {0} when nothing is there */
+static kvm_status read_log(kvm_cli *cli, const json_t *attempt, kvm_str *text,
+                           kvm_err *err)
+{
+    const char *log = json_string_value(json_object_get(attempt, "log"));
+    *text = (kvm_str){0};
+    if (!log) return KVM_OK;
+    const kvm_str path = kvm_path_join(cli->keep, kvm_cli_store(cli), kvm_str_of(log));
+    if (!path.at) return kvm_nomem(err, cli->keep);
+    if (!kvm_path_exists(path)) return KVM_OK;
+    return kvm_file_read(text, cli->keep, path, (size_t)1 << 30, err);
+}
+
 static kvm_status logs(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
-    json_t *rows, *row;
+    json_t *rows, *row, *out = json_array();
     size_t i;
     kvm_view_filter f = {"job", {0}, 0};
+    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
     TRY(job_id(cli, &f.number, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_attempts", &f, 1, 0, err));
     json_array_foreach(rows, i, row)
     {
-        const char *log = json_string_value(json_object_get(row, "log"));
-        printf("== attempt %lld\n",
-               json_integer_value(json_object_get(row, "attempt")));
-        if (!log) continue;
-        const kvm_str path =
-            kvm_path_join(cli->keep, kvm_cli_store(cli), kvm_str_of(log));
+        const json_int_t attempt = json_integer_value(json_object_get(row, "attempt"));
         kvm_str text;
-        if (!path.at) return kvm_nomem(err, cli->keep);
-        if (!kvm_path_exists(path)) continue;
-        TRY(kvm_file_read(&text, cli->keep, path, (size_t)1 << 30, err));
-        TRY(kvm_cli_print(text, err));
+        TRY(read_log(cli, row, &text, err));
+        if (kvm_cli_has(cli, KVM_OPT_JSON)) {
+            json_array_append_new(
+                out, json_pack("{s:I, s:O, s:o}", "attempt", attempt, "log",
+                               json_object_get(row, "log"), "text",
+                               text.at ? kvm_cli_json_text(text) : json_null()));
+            continue;
+        }
+        printf("== attempt %lld\n", attempt);
+        if (text.at) TRY(kvm_cli_print(text, err));
     }
-    return KVM_OK;
+    return kvm_cli_has(cli, KVM_OPT_JSON)
+               ? kvm_cli_print_json(cli, json_incref(out), err)
+               : KVM_OK;
 }
 
 static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
@@ -116,31 +133,44 @@ static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
     return show_view(cli, "v_lineage", &f, cli->arg_count > 1, columns, err);
 }
 
+static kvm_status print_state(kvm_cli *cli, int64_t id, kvm_job_state now, kvm_err *err)
+{
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        return kvm_cli_print_json(cli,
+                                  json_pack("{s:I, s:s}", "job", (json_int_t)id,
+                                            "state", kvm_state_name(now)),
+                                  err);
+    printf("job %lld is %s\n", (long long)id, kvm_state_name(now));
+    return KVM_OK;
+}
+
 static kvm_status cancel(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
     int64_t id;
+    kvm_job_state now;
     TRY(job_id(cli, &id, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    kvm_job_state now;
     TRY(kvm_job_cancel(c, id, &now, err));
-    printf("job %lld is %s\n", (long long)id, kvm_state_name(now));
-    return KVM_OK;
+    return print_state(cli, id, now, err);
 }
 
 static kvm_status retry(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
     int64_t id;
+    kvm_job_state now;
     TRY(job_id(cli, &id, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    return kvm_job_retry(c, id, err);
+    TRY(kvm_job_retry(c, id, err));
+    TRY(kvm_job_state_of(c, id, &now, err));
+    return print_state(cli, id, now, err);
 }
 
-/* "succeeded 12, running 1": how many jobs stand in each state; false when none can go on */
-static bool count_states(const json_t *rows, kvm_text *line)
+/* how many jobs stand in each state: "succeeded 12, running 1", or {"succeeded": 12, ...} */
+static json_t *count_states(const json_t *rows, kvm_text *line)
 {
-    bool open = false;
+    json_t *counts = json_object();
     for (int st = 0; st < KVM_STATE_COUNT; st++) {
         const char *name = kvm_state_name((kvm_job_state)st);
         size_t i;
@@ -149,39 +179,49 @@ static bool count_states(const json_t *rows, kvm_text *line)
         json_array_foreach(rows, i, row) n +=
             strcmp(json_string_value(json_object_get(row, "state")), name) == 0;
         if (n) kvm_text_addf(line, "%s%s %td", line->len ? ", " : "", name, n);
-        const kvm_state_class class = kvm_state_class_of((kvm_job_state)st);
-        open |= n && (class == KVM_CLASS_WAITING || class == KVM_CLASS_LIVE);
+        if (n) json_object_set_new(counts, name, json_integer(n));
     }
-    return open;
+    return counts;
 }
 
-/* a line whenever something changed, until nothing waits or runs */
+/* one look: a line when it differs from *last, which it replaces; *open is asked first,
+ * so that the last line is of a queue at rest */
+static kvm_status look(kvm_cli *cli, kvm_catalogue *c, kvm_text *last, bool *open,
+                       kvm_err *err)
+{
+    kvm_arena each = {0};
+    kvm_text line = {0};
+    json_t *rows;
+    const bool as_json = kvm_cli_has(cli, KVM_OPT_JSON);
+    TRY(kvm_runs_open(c, open, err));
+    TRY(kvm_arena_reserve(&each, (size_t)1 << 32, err));
+    kvm_status s = kvm_catalogue_view(c, &rows, &each, "v_queue", NULL, 0, 0, err);
+    if (s) return kvm_arena_free(&each), s;
+    json_t *counts = count_states(rows, &line);
+    kvm_arena_free(&each);
+    if (!as_json && !kvm_str_eq(kvm_text_str(&line), kvm_text_str(last)))
+        printf("%.*s\n", KVM_STR_ARG(kvm_text_str(&line)));
+    kvm_text_free(last);
+    *last = line;
+    if (as_json && !*open) return kvm_cli_print_json(cli, counts, err);
+    json_decref(counts);
+    return fflush(stdout) || ferror(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
+}
+
+/* a line whenever something changed, until no run can go on; as JSON the last one alone */
 static kvm_status watch(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
     kvm_text last = {0};
+    bool open = true;
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    for (bool open = true; open;) {
-        kvm_arena each = {0};
-        kvm_text line = {0};
-        json_t *rows;
-        TRY(kvm_arena_reserve(&each, (size_t)1 << 32, err));
-        const kvm_status s =
-            kvm_catalogue_view(c, &rows, &each, "v_queue", NULL, 0, 0, err);
-        if (s) return kvm_arena_free(&each), s;
-        open = count_states(rows, &line);
-        if (!kvm_str_eq(kvm_text_str(&line), kvm_text_str(&last)))
-            printf("%.*s\n", KVM_STR_ARG(kvm_text_str(&line)));
-        const kvm_status told =
-            fflush(stdout) || ferror(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
-        kvm_text_free(&last);
-        last = line;
-        kvm_arena_free(&each);
-        if (told) return kvm_text_free(&last), told;
-        if (open) kvm_sleep(1);
+    kvm_status s = look(cli, c, &last, &open, err);
+    while (!s && open) {
+        kvm_sleep(1);
+        s = look(cli, c, &last, &open, err);
     }
     kvm_text_free(&last);
-    return KVM_OK;
+    return s;
 }
 
 typedef struct verb {

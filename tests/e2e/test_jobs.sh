@@ -41,4 +41,21 @@ call 1 worker --quiet --json && json '"failed":1}' && grep -q '^kvmill worker: '
 ok $? "a worker with failed jobs says so by its status, as data too"
 [ "$(count failed)" = 1 ] && [ "$(count blocked)" -ge 1 ]
 ok $? "what comes after a failed job is blocked"
+call 0 jobs watch && grep -q 'blocked .*failed 1' "$work/out"
+ok $? "watching ends when nothing can go on"
+call 0 jobs watch --json && json '"blocked":2,' '"failed":1'
+ok $? "... and gives the counts as data"
+
+call 0 jobs list --json --state failed && id=$(sed -n 's/^ *"job": \([0-9]*\).*/\1/p' "$work/out")
+call 0 jobs logs "$id" --json &&
+    json '[{"attempt":1,' '"log":"logs/' '"text":"' features
+ok $? "logs are data with --json"
+call 0 jobs logs "$id" && grep -q '^== attempt 1$' "$work/out" && grep -q features "$work/out"
+ok $? "... and text without"
+call 0 jobs retry "$id" --json && json "{\"job\":$id,\"state\":\"ready\"}"
+ok $? "retry tells the state, as data"
+call 0 jobs cancel "$id" --json && json "{\"job\":$id,\"state\":\"cancelled\"}"
+ok $? "cancel too"
+call 0 jobs retry "$id" && grep -qx "job $id is ready" "$work/out"
+ok $? "... and text without"
 echo "1..$n"
