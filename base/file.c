@@ -130,7 +130,8 @@ static void unmap(void *arg)
     kvm_os->munmap(m->at, m->bytes);
 }
 
-kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *err)
+kvm_status kvm_file_map_state(kvm_str *out, struct stat *state, kvm_arena *keep,
+                              kvm_str path, kvm_err *err)
 {
     char name[PATH_MAX];
     struct stat st;
@@ -140,6 +141,7 @@ kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *er
     if (st.st_size == 0) {
         kvm_os->close(fd);
         *out = KVM_STR("");
+        *state = st;
         return KVM_OK;
     }
     mapping *m = kvm_new(keep, mapping, 1);
@@ -156,7 +158,14 @@ kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *er
     if (s) return s;
     TRY(kvm_arena_defer(keep, unmap, m, err));
     *out = (kvm_str){m->at, (ptrdiff_t)m->bytes};
+    *state = st;
     return KVM_OK;
+}
+
+kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    struct stat state;
+    return kvm_file_map_state(out, &state, keep, path, err);
 }
 
 /* --- files being written --- */

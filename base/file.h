@@ -20,6 +20,11 @@ KVM_MUST kvm_status kvm_file_open(int *fd, kvm_str path, kvm_err *err);
  * keep's cleanup. A file of zero bytes gives at = "" and len = 0. */
 KVM_MUST kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path,
                                  kvm_err *err);
+/* kvm_file_map_state - the same, and what fstat said of the file that was mapped: its
+ * path may name another one by now */
+struct stat;
+KVM_MUST kvm_status kvm_file_map_state(kvm_str *out, struct stat *state,
+                                       kvm_arena *keep, kvm_str path, kvm_err *err);
 
 /* A file being written: begin -> write* -> (publish | drop), named PATH.PID-N.tmp until
  * it is published. Writes are buffered (1 MiB) and hashed (SHA-256) on the way;

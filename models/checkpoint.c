@@ -194,3 +194,13 @@ kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i)
 {
     return ck->gguf ? ck->path : kvm_st_file(ck->st, i);
 }
+
+kvm_str kvm_checkpoint_whole(const kvm_checkpoint *ck, ptrdiff_t i)
+{
+    return ck->gguf ? kvm_gguf_bytes(ck->gguf) : kvm_st_whole(ck->st, i);
+}
+
+const struct stat *kvm_checkpoint_state(const kvm_checkpoint *ck, ptrdiff_t i)
+{
+    return ck->gguf ? kvm_gguf_state(ck->gguf) : kvm_st_state(ck->st, i);
+}

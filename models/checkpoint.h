@@ -41,5 +41,9 @@ KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_id i
 /* the files that hold the weights, in order of their names */
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);
 kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i);
+/* as it was mapped, whatever its path names now: its bytes, what fstat said of it */
+kvm_str kvm_checkpoint_whole(const kvm_checkpoint *ck, ptrdiff_t i);
+struct stat;
+const struct stat *kvm_checkpoint_state(const kvm_checkpoint *ck, ptrdiff_t i);
 
 #endif

@@ -6,30 +6,21 @@
  * takes a second per 0.5-2 GB, so the digest of a large file is remembered under
  * $XDG_CACHE_HOME/kvmill (default ~/.cache/kvmill) by device, inode, size and both
  * times: a file that changes gets another ctime. A file changed within the last seconds
- * is not remembered, as a second change could keep its ctime. That all numbers of a file
- * are finite is remembered beside its digest, so that a plan reads large weights once. */
-#include <fcntl.h>
+ * is not remembered, as a second change could keep its ctime. That all numbers which a
+ * config reads of a file are finite is remembered beside its digest, so that a plan
+ * reads large weights once. Bytes and state are those of the file that was mapped: its
+ * path may name another one a moment later. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/os.h"
 #include "models/model_internal.h"
 
 enum { LARGE = 64 << 20, SETTLED_SECONDS = 10 };
-
-static kvm_status status_of(kvm_str path, struct stat *st, kvm_err *err)
-{
-    const int fd = kvm_os->open(path.at, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return kvm_fail_errno(err, "%s", path.at);
-    kvm_status s = KVM_OK;
-    if (kvm_os->fstat(fd, st)) s = kvm_fail_errno(err, "%s", path.at);
-    kvm_os->close(fd);
-    return s;
-}
 
 /* where the digest of a file in this state is remembered; at NULL: nowhere */
 static kvm_str memo_path(const struct stat *st, kvm_arena *keep)
@@ -83,17 +74,18 @@ static void remember(kvm_str memo, const char *text, kvm_arena scratch)
         kvm_log(KVM_LOG_DEBUG, "models.memo", "error=\"%s\"", err.msg);
 }
 
-static kvm_status hash_file(kvm_str path, char hex[65], kvm_arena scratch, kvm_err *err)
+static kvm_status hash_file(const kvm_checkpoint *ck, ptrdiff_t i, char hex[65],
+                            kvm_arena scratch, kvm_err *err)
 {
-    struct stat st;
-    TRY(status_of(path, &st, err));
-    if (st.st_size < LARGE) return kvm_sha_file(path, hex, scratch, err);
-    const kvm_str memo = memo_path(&st, &scratch);
+    const struct stat *st = kvm_checkpoint_state(ck, i);
+    const kvm_str bytes = kvm_checkpoint_whole(ck, i);
+    if (st->st_size < LARGE) return kvm_sha_of(bytes, hex, err);
+    const kvm_str memo = memo_path(st, &scratch);
     if (recall(memo, hex, scratch)) return KVM_OK;
-    kvm_log(KVM_LOG_INFO, "models.hash", "file=\"%s\" bytes=%lld", path.at,
-            (long long)st.st_size);
-    TRY(kvm_sha_file(path, hex, scratch, err));
-    if (memo.at && settled(&st)) remember(memo, hex, scratch);
+    kvm_log(KVM_LOG_INFO, "models.hash", "file=\"%s\" bytes=%td",
+            kvm_checkpoint_file(ck, i).at, bytes.len);
+    TRY(kvm_sha_of(bytes, hex, err));
+    if (memo.at && settled(st)) remember(memo, hex, scratch);
     return KVM_OK;
 }
 
@@ -101,13 +93,13 @@ static kvm_status hash_weights(const kvm_checkpoint *ck, char hex[65],
                                kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t files = kvm_checkpoint_files(ck);
-    if (files == 1) return hash_file(kvm_checkpoint_file(ck, 0), hex, scratch, err);
+    if (files == 1) return hash_file(ck, 0, hex, scratch, err);
     kvm_sha *all;
     char line[66];
     TRY(kvm_sha_begin(&all, err));
     kvm_status s = KVM_OK;
     for (ptrdiff_t i = 0; !s && i < files; i++) {
-        s = hash_file(kvm_checkpoint_file(ck, i), line, scratch, err);
+        s = hash_file(ck, i, line, scratch, err);
         line[64] = '\n';
         if (!s) s = kvm_sha_add(all, line, 65, err);
     }
@@ -137,12 +129,10 @@ kvm_status kvm_model__finite_memos(kvm_str **memos, bool *known,
     if (!(*memos = kvm_new(keep, kvm_str, n))) return kvm_nomem(err, keep);
     *known = true;
     for (ptrdiff_t i = 0; i < n; i++) {
-        struct stat st;
-        kvm_str memo = {0};
-        if (!status_of(kvm_checkpoint_file(ck, i), &st, NULL))
-            memo = finite_memo(&st, hash, keep);
+        const struct stat *st = kvm_checkpoint_state(ck, i);
+        const kvm_str memo = finite_memo(st, hash, keep);
         *known = *known && memo.at && kvm_path_exists(memo);
-        if (memo.at && settled(&st)) (*memos)[i] = memo;
+        if (memo.at && settled(st)) (*memos)[i] = memo;
     }
     return KVM_OK;
 }

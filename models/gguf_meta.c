@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/checked.h"
 #include "base/file.h"
@@ -36,6 +37,7 @@ typedef struct gguf_value {
 
 struct kvm_gguf {
     kvm_str bytes, name;
+    struct stat state;  /* of the mapped file; zero without one */
     gguf_value *values; /* (n_values), by key */
     ptrdiff_t n_values;
     kvm_gguf_tensor *tensors;        /* (n_tensors), file order */
@@ -342,13 +344,22 @@ kvm_status kvm_gguf_parse(kvm_gguf **out, kvm_arena *keep, kvm_str bytes, kvm_st
 kvm_status kvm_gguf_open(kvm_gguf **out, kvm_arena *keep, kvm_str path, kvm_err *err)
 {
     kvm_str bytes;
-    TRY(kvm_file_map(&bytes, keep, path, err));
-    return kvm_gguf_parse(out, keep, bytes, path, err);
+    struct stat state;
+    kvm_gguf *g;
+    TRY(kvm_file_map_state(&bytes, &state, keep, path, err));
+    TRY(kvm_gguf_parse(&g, keep, bytes, path, err));
+    g->state = state;
+    *out = g;
+    return KVM_OK;
 }
 
 kvm_str kvm_gguf_bytes(const kvm_gguf *g)
 {
     return g->bytes;
+}
+const struct stat *kvm_gguf_state(const kvm_gguf *g)
+{
+    return &g->state;
 }
 kvm_str kvm_gguf_name(const kvm_gguf *g)
 {

@@ -38,7 +38,11 @@ KVM_MUST kvm_status kvm_gguf_parse(kvm_gguf **g, kvm_arena *keep, kvm_str bytes,
                                    kvm_str name, kvm_err *err);
 
 kvm_str kvm_gguf_bytes(const kvm_gguf *g); /* the whole file; borrows */
-kvm_str kvm_gguf_name(const kvm_gguf *g);  /* the path it was opened by; borrows */
+/* what fstat said of the file that was mapped, whatever its path names now; all zero
+ * after kvm_gguf_parse */
+struct stat;
+const struct stat *kvm_gguf_state(const kvm_gguf *g);
+kvm_str kvm_gguf_name(const kvm_gguf *g); /* the path it was opened by; borrows */
 
 bool kvm_gguf_has(const kvm_gguf *g, const char *key);
 bool kvm_gguf_is_array(const kvm_gguf *g, const char *key); /* false when absent */

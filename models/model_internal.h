@@ -1,5 +1,5 @@
 /* model_internal.h - a model and a cache from the inside: for model.c, forward.c,
- * cache.c and inject.c. */
+ * generate.c, cache.c, inspect.c and fingerprint.c. */
 #ifndef KVM_MODELS_MODEL_INTERNAL_H
 #define KVM_MODELS_MODEL_INTERNAL_H
 
@@ -50,11 +50,11 @@ struct kvm_cache {
 /* weights_hash and fingerprint of m (models/fingerprint.c) */
 KVM_MUST kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
                                            kvm_arena scratch, kvm_err *err);
-/* kvm_model__finite_memos - where it is remembered that the numbers which the config reads
- * of each file, as it stands now, are finite: taken before they are looked at, so that a
- * file that changes meanwhile is not believed. memos (files), in keep; at NULL where
- * nothing is to be remembered (small files are read faster than asked for). *known: all
- * were found finite before. */
+/* kvm_model__finite_memos - where it is remembered that the numbers which the config
+ * reads of each file, as it was when it was mapped, are finite: a file that changed
+ * since is not believed. memos (files), in keep; at NULL where nothing is to be
+ * remembered (small files are read faster than asked for). *known: all were found
+ * finite before. */
 KVM_MUST kvm_status kvm_model__finite_memos(kvm_str **memos, bool *known,
                                             const kvm_checkpoint *ck, kvm_arena *keep,
                                             kvm_err *err);

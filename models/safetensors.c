@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/checked.h"
 #include "base/file.h"
@@ -13,14 +14,16 @@ struct kvm_st {
     kvm_st_tensor *tensors; /* sorted by name */
     ptrdiff_t n;
     struct part {
-        kvm_str path;
-        const json_t *meta; /* `__metadata__`, or NULL */
-    } * parts;              /* (files) sorted by path */
+        kvm_str path, whole; /* whole: all bytes of the file */
+        struct stat state;   /* of the mapped file; zero without one */
+        const json_t *meta;  /* `__metadata__`, or NULL */
+    } * parts;               /* (files) sorted by path */
     ptrdiff_t files;
 };
 
 typedef struct shard {
-    kvm_str path;
+    kvm_str path, whole;
+    struct stat state;
     const char *data; /* first byte after the header */
     ptrdiff_t bytes;  /* of data */
     json_t *head;
@@ -38,9 +41,10 @@ static uint64_t le64(const char *p)
     return v;
 }
 
-static kvm_status read_head(shard *s, kvm_arena *keep, kvm_str map, kvm_str path,
-                            kvm_err *err)
+/* the header of s->whole */
+static kvm_status read_head(shard *s, kvm_arena *keep, kvm_err *err)
 {
+    const kvm_str map = s->whole, path = s->path;
     if (map.len < 8)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: %td bytes are no safetensors file (8 bytes of header "
@@ -61,10 +65,9 @@ static kvm_status read_head(shard *s, kvm_arena *keep, kvm_str map, kvm_str path
     TRY(kvm_json_parse(&root, keep, kvm_str_slice(map, 8, 8 + (ptrdiff_t)n), path,
                        err));
     TRY(kvm_json_object(root, err));
-    *s = (shard){.path = path,
-                 .data = map.at + 8 + n,
-                 .bytes = map.len - 8 - (ptrdiff_t)n,
-                 .head = json_incref((json_t *)(uintptr_t)root.v)};
+    s->data = map.at + 8 + n;
+    s->bytes = map.len - 8 - (ptrdiff_t)n;
+    s->head = json_incref((json_t *)(uintptr_t)root.v);
     json_decref(s->head); /* the document owns it; only constness was in the way */
     return KVM_OK;
 }
@@ -204,8 +207,8 @@ static kvm_status add_shard(kvm_st *st, kvm_arena *keep, const shard *s,
         }
         st->tensors[st->n++] = t;
     }
-    st->parts[st->files++] =
-        (struct part){s->path, json_object_get(s->head, "__metadata__")};
+    st->parts[st->files++] = (struct part){s->path, s->whole, s->state,
+                                           json_object_get(s->head, "__metadata__")};
     return check_tiling(s, spans, n, err);
 }
 
@@ -217,20 +220,18 @@ static kvm_status reserve(kvm_st *st, kvm_arena *keep, size_t tensors, size_t fi
     return st->tensors && st->parts ? KVM_OK : kvm_nomem(err, keep);
 }
 
-static kvm_status open_bytes(kvm_st *st, kvm_arena *keep, kvm_str bytes, kvm_str path,
-                             kvm_err *err)
+static kvm_status add_only(kvm_st *st, kvm_arena *keep, shard *s, kvm_err *err)
 {
-    shard s;
-    TRY(read_head(&s, keep, bytes, path, err));
-    TRY(reserve(st, keep, json_object_size(s.head), 1, err));
-    return add_shard(st, keep, &s, NULL, NULL, err);
+    TRY(read_head(s, keep, err));
+    TRY(reserve(st, keep, json_object_size(s->head), 1, err));
+    return add_shard(st, keep, s, NULL, NULL, err);
 }
 
 static kvm_status open_single(kvm_st *st, kvm_arena *keep, kvm_str path, kvm_err *err)
 {
-    kvm_str map;
-    TRY(kvm_file_map(&map, keep, path, err));
-    return open_bytes(st, keep, map, path, err);
+    shard s = {.path = path};
+    TRY(kvm_file_map_state(&s.whole, &s.state, keep, path, err));
+    return add_only(st, keep, &s, err);
 }
 
 /* the distinct file names of a weight_map, as the keys of an object */
@@ -269,12 +270,10 @@ static kvm_status check_all_found(const kvm_st *st, const json_t *map, kvm_str i
 static kvm_status open_shard(kvm_st *st, kvm_arena *keep, kvm_str dir,
                              const json_t *map, const char *file, kvm_err *err)
 {
-    shard s;
-    kvm_str bytes;
-    const kvm_str path = kvm_path_join(keep, dir, kvm_str_of(file));
-    if (!path.at) return kvm_nomem(err, keep);
-    TRY(kvm_file_map(&bytes, keep, path, err));
-    TRY(read_head(&s, keep, bytes, path, err));
+    shard s = {.path = kvm_path_join(keep, dir, kvm_str_of(file))};
+    if (!s.path.at) return kvm_nomem(err, keep);
+    TRY(kvm_file_map_state(&s.whole, &s.state, keep, s.path, err));
+    TRY(read_head(&s, keep, err));
     return add_shard(st, keep, &s, map, file, err);
 }
 
@@ -348,7 +347,8 @@ kvm_status kvm_st_parse(kvm_st **out, kvm_arena *keep, kvm_str bytes, kvm_str na
 {
     kvm_st *st;
     TRY(begin(&st, keep, name, err));
-    TRY(open_bytes(st, keep, bytes, st->path, err));
+    shard s = {.path = st->path, .whole = bytes};
+    TRY(add_only(st, keep, &s, err));
     sort(st);
     *out = st;
     return KVM_OK;
@@ -365,6 +365,14 @@ ptrdiff_t kvm_st_files(const kvm_st *st)
 kvm_str kvm_st_file(const kvm_st *st, ptrdiff_t i)
 {
     return st->parts[i].path;
+}
+kvm_str kvm_st_whole(const kvm_st *st, ptrdiff_t i)
+{
+    return st->parts[i].whole;
+}
+const struct stat *kvm_st_state(const kvm_st *st, ptrdiff_t i)
+{
+    return &st->parts[i].state;
 }
 ptrdiff_t kvm_st_count(const kvm_st *st)
 {

@@ -38,6 +38,11 @@ KVM_MUST kvm_status kvm_st_parse(kvm_st **st, kvm_arena *keep, kvm_str bytes,
 kvm_str kvm_st_path(const kvm_st *st);
 ptrdiff_t kvm_st_files(const kvm_st *st);           /* 1, or the number of shards */
 kvm_str kvm_st_file(const kvm_st *st, ptrdiff_t i); /* path; by name */
+/* the file that was mapped, whatever its path names now: all its bytes, and what fstat
+ * said of it (all zero after kvm_st_parse); both borrow */
+kvm_str kvm_st_whole(const kvm_st *st, ptrdiff_t i);
+struct stat;
+const struct stat *kvm_st_state(const kvm_st *st, ptrdiff_t i);
 ptrdiff_t kvm_st_count(const kvm_st *st);
 /* tensors in byte order of their names, i < count */
 const kvm_st_tensor *kvm_st_at(const kvm_st *st, ptrdiff_t i);

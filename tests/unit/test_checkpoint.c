@@ -1,14 +1,9 @@
 /* Checkpoints that contradict themselves: each is refused with the tensor's name. The
  * golden llama model is copied, one thing is changed, and it is opened. */
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/file.h"
-#include "base/os.h"
 #include "models/checkpoint.h"
 #include "models/model.h"
 #include "models/safetensors.h"
@@ -264,146 +259,6 @@ static void fingerprints(void **state)
     assert_string_not_equal(first[2], other[2]);
 }
 
-/* Large weights are looked through once, as long as the file stays as it was: its state
- * is what fstat says, here of a file made 100 s ago (younger ones are not remembered). */
-static time_t made;
-
-static int fstat_settled(int fd, struct stat *st)
-{
-    const int r = kvm_os_real.fstat(fd, st);
-    st->st_mtim = st->st_ctim = (struct timespec){.tv_sec = made};
-    return r;
-}
-
-/* the golden model with 64 MiB that nothing asks for; gives the first byte of a tensor */
-static ptrdiff_t write_large(const char *tensor)
-{
-    enum { MORE = 64 << 20 };
-    kvm_arena a = check_arena((size_t)1 << 28);
-    kvm_err err = {0};
-    copy_model(&none);
-    write_with(&a, &(kvm_st_spec){KVM_STR("unused"), KVM_BF16, 1, {MORE / 2}},
-               kvm_new(&a, char, MORE), MORE);
-    kvm_st *st;
-    kvm_str whole;
-    check_ok(kvm_file_map(&whole, &a, KVM_STR(DIR "/model.safetensors"), &err), &err);
-    check_ok(kvm_st_open(&st, &a, KVM_STR(DIR), &err), &err);
-    const kvm_st_tensor *t = kvm_st_find(st, kvm_str_of(tensor));
-    assert_non_null(t);
-    ptrdiff_t at = 0; /* both map the file: the tensor's bytes tell where it stands */
-    while (memcmp(whole.at + at, t->t.data, t->bytes) != 0) at++;
-    kvm_arena_free(&a);
-    return at;
-}
-
-/* an empty folder for what is remembered */
-static void remember_here(void)
-{
-    char cache[4096] = "";
-    check_tmpdir("checkpoint/cache");
-    assert_non_null(getcwd(cache, sizeof cache / 2));
-    strncat(cache, "/" DIR "/cache", sizeof cache / 2);
-    setenv("XDG_CACHE_HOME", cache, 1);
-}
-
-/* a number of the weights becomes NaN, or what it was before */
-static void put_nan(ptrdiff_t at, bool nan)
-{
-    static uint16_t before;
-    const uint16_t bad = 0x7FC0;
-    const int fd = open(DIR "/model.safetensors", O_RDWR);
-    if (nan) assert_int_equal(pread(fd, &before, sizeof before, at), sizeof before);
-    assert_int_equal(pwrite(fd, nan ? &bad : &before, sizeof bad, at), sizeof bad);
-    assert_int_equal(close(fd), 0);
-}
-
-static void large_weights_are_searched_for_nan_once(void **state)
-{
-    (void)state;
-    kvm_err err = {0};
-    kvm_os_calls calls = kvm_os_real;
-    calls.fstat = fstat_settled;
-    made = time(NULL) - 100;
-    const ptrdiff_t at = write_large("model.layers.1.self_attn.k_proj.weight");
-    remember_here();
-    kvm_os = &calls;
-    check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
-    put_nan(at, true);
-    check_ok(open_model(DIR, true, NULL, NULL, &err), &err); /* taken as it was */
-    made++;
-    check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
-    check_contains(err.msg, "model.layers.1.self_attn.k_proj.weight: number 0");
-    err = (kvm_err){0}; /* what is refused is not remembered */
-    check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
-    kvm_os = &kvm_os_real;
-}
-
-/* the file changes when its state is asked for the nth time */
-static long asked, change_at;
-static ptrdiff_t change_where;
-
-static int fstat_changing(int fd, struct stat *st)
-{
-    const int r = fstat_settled(fd, st);
-    if (st->st_size < 64 << 20 || ++asked != change_at) return r;
-    put_nan(change_where, true);
-    made++;
-    return fstat_settled(fd, st);
-}
-
-/* A file that changes while it is looked through is not remembered as what it became. */
-static void weights_that_change_meanwhile_are_not_believed(void **state)
-{
-    (void)state;
-    kvm_os_calls calls = kvm_os_real;
-    calls.fstat = fstat_changing;
-    made = time(NULL) - 1000;
-    change_where = write_large("model.layers.1.self_attn.k_proj.weight");
-    kvm_os = &calls;
-    for (change_at = 1;; change_at++) {
-        kvm_err err = {0};
-        remember_here();
-        made++;
-        asked = 0;
-        const kvm_status s = open_model(DIR, true, NULL, NULL, &err);
-        if (asked < change_at) break;
-        assert_true(s == KVM_OK || s == KVM_NAN);
-        err = (kvm_err){0};
-        check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
-        put_nan(change_where, false);
-    }
-    assert_true(change_at > 2);
-    kvm_os = &kvm_os_real;
-}
-
-/* Tied, the model does not read its lm_head: that it is finite is not known of it. */
-static void another_config_reads_other_weights(void **state)
-{
-    (void)state;
-    kvm_err err = {0};
-    kvm_os_calls calls = kvm_os_real;
-    calls.fstat = fstat_settled;
-    made = time(NULL) - 100;
-    put_nan(write_large("lm_head.weight"), true);
-    kvm_arena a = check_arena(1 << 20);
-    const kvm_str untied = check_read(&a, DIR "/config.json");
-    const ptrdiff_t at =
-        kvm_str_find(untied, KVM_STR("\"tie_word_embeddings\": false"));
-    assert_true(at >= 0);
-    const kvm_str tied = kvm_str_fmt(
-        &a, "%.*s\"tie_word_embeddings\": true%s",
-        KVM_STR_ARG(kvm_str_slice(untied, 0, at)),
-        untied.at + at + (ptrdiff_t)strlen("\"tie_word_embeddings\": false"));
-    remember_here();
-    kvm_os = &calls;
-    check_write(DIR "/config.json", tied);
-    check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
-    check_write(DIR "/config.json", untied);
-    check_status(KVM_NAN, open_model(DIR, true, NULL, NULL, &err), &err);
-    kvm_os = &kvm_os_real;
-    kvm_arena_free(&a);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,9 +266,6 @@ int main(void)
         cmocka_unit_test(unknown_bias),
         cmocka_unit_test(places),
         cmocka_unit_test(fingerprints),
-        cmocka_unit_test(large_weights_are_searched_for_nan_once),
-        cmocka_unit_test(weights_that_change_meanwhile_are_not_believed),
-        cmocka_unit_test(another_config_reads_other_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,10 +98,17 @@ static void mapping(void **state)
     check_write(TMP "m", KVM_STR("mapped"));
     check_ok(kvm_file_map(&s, &own, KVM_STR(TMP "m"), &err), &err);
     check_str(s, "mapped");
+    struct stat said, is;
+    check_ok(kvm_file_map_state(&s, &said, &own, KVM_STR(TMP "m"), &err), &err);
+    assert_int_equal(stat(TMP "m", &is), 0);
+    assert_true(said.st_ino == is.st_ino && said.st_size == 6);
+    check_str(s, "mapped");
     check_write(TMP "e", KVM_STR(""));
     check_ok(kvm_file_map(&s, &own, KVM_STR(TMP "e"), &err), &err);
     assert_int_equal(s.len, 0);
     assert_string_equal(s.at, "");
+    check_ok(kvm_file_map_state(&s, &said, &own, KVM_STR(TMP "e"), &err), &err);
+    assert_int_equal(said.st_size, 0);
     kvm_arena_free(&own);
     kvm_arena none = {0};
     check_status(KVM_NOMEM, kvm_file_map(&s, &none, KVM_STR(TMP "m"), &err), &err);
