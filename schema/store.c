@@ -263,9 +263,15 @@ typedef struct sweep {
     double before; /* wall clock: older files may go */
 } sweep;
 
-/* An object's file name within folder ab is 62 hex digits; all else there is temporary.
- * The change time is looked at: it is when the file entered, however old its
- * content. */
+/* The change time is looked at: it is when the file entered, however old its content. */
+static bool old_enough(const sweep *w, const char *path, struct stat *st)
+{
+    return kvm_os->stat(path, st) == 0 && S_ISREG(st->st_mode) &&
+           kvm_seconds(st->st_ctim) <= w->before;
+}
+
+/* An object's file name within folder ab is 62 hex digits; all else there is
+ * temporary. */
 static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
                              kvm_err *err)
 {
@@ -275,15 +281,15 @@ static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
     if (snprintf(path, sizeof path, "%s/%s/%s", w->store->dir, folder, name) >=
         (int)sizeof path)
         return KVM_OK;
-    if (kvm_os->stat(path, &st) || !S_ISREG(st.st_mode)) return KVM_OK;
-    if (kvm_seconds(st.st_ctim) > w->before) return KVM_OK;
+    if (!old_enough(w, path, &st)) return KVM_OK;
     const bool object = strspn(name, "0123456789abcdef") == 62 && !name[62];
     if (object) {
         snprintf(sha, sizeof sha, "%.2s%.62s", folder, name);
         TRY(kvm_db_one(w->db, KVM_SQL_ARTEFACT_NAMED, KVM_ARGS(kvm_cell_c(sha)), &named,
                        err));
     }
-    if (named) return KVM_OK;
+    /* once more: it may have been published again meanwhile */
+    if (named || !old_enough(w, path, &st)) return KVM_OK;
     if (!w->o->dry && kvm_os->unlink(path))
         return errno == ENOENT ? KVM_OK /* another sweep */
                                : kvm_fail_errno(err, "%s: cannot remove", path);

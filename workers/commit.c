@@ -164,5 +164,10 @@ kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err)
     }
     kvm_fault(KVM_FAULT_AFTER_PUBLISH);
     TRY(still_ours(k, err));
-    return kvm_commit__insist(w, k, name_them, NULL, err);
+    kvm_err why = {0};
+    const kvm_status s = kvm_commit__insist(w, k, name_them, NULL, &why);
+    if (s == KVM_NOTFOUND) /* swept, or deleted by a person: another attempt makes it */
+        return kvm_fail(err, KVM_IO, "%s", why.msg);
+    if (s && err) *err = why;
+    return s;
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
+#include "base/os.h"
 #include "tests/support/fake_kinds.h"
 #include "tests/support/fault.h"
 
@@ -208,6 +209,72 @@ static void what_cannot_be_removed_is_not_counted(void **state)
     assert_int_equal(collect(0, false).bytes, 2);
 }
 
+/* ---- an old object that nobody names is published again while a sweep is at it ---- */
+
+static char raced[400];  /* its path */
+static int stats, races; /* looks at it; times the other was between two steps */
+
+static int stat_then_publish(const char *path, struct stat *st)
+{
+    const int rc = kvm_os_real.stat(path, st);
+    if (!strcmp(path, raced) && stats++ == 0) assert_int_equal(kvm_os->touch(path), 0);
+    return rc;
+}
+
+static int touch_then_sweep(const char *path)
+{
+    const int rc = kvm_os_real.touch(path);
+    if (!strcmp(path, raced) && races++ == 0) assert_int_equal(unlink(path), 0);
+    return rc;
+}
+
+static void add_raced(const char *content)
+{
+    char sha[65];
+    MUST(kvm_store_add(b.store, kvm_str_of(content), sha, e));
+    snprintf(raced, sizeof raced, "%s/objects/%.2s/%s", fake_home, sha, sha + 2);
+    assert_true(kvm_path_exists(kvm_str_of(raced)));
+}
+
+static void what_is_published_again_is_not_swept(void **state)
+{
+    (void)state;
+    kvm_os_calls calls = kvm_os_real;
+    calls.stat = stat_then_publish;
+    stats = 0;
+    add_raced("0<>");
+    kvm_sleep(1.1);
+    kvm_os = &calls;
+    const tally t = collect(0, false);
+    kvm_os = &kvm_os_real;
+    assert_int_equal(t.found[KVM_SWEPT_OBJECT], 0);
+    assert_true(stats > 0 && kvm_path_exists(kvm_str_of(raced)));
+}
+
+/* the moment in which it is: the job that lost its output to the sweep makes it again */
+static void a_swept_output_is_made_again(void **state)
+{
+    (void)state;
+    kvm_os_calls calls = kvm_os_real;
+    calls.touch = touch_then_sweep;
+    races = 0;
+    add_raced("0<>");
+    const kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_submit(&b, &g, false);
+    kvm_worker_stats done;
+    const kvm_worker_options o = fake_options(30);
+    kvm_os = &calls;
+    MUST(kvm_worker_run(&o, &done, e));
+    kvm_os = &kvm_os_real;
+    assert_int_equal(races, 1);
+    assert_int_equal(done.retried, 1);
+    assert_int_equal(done.succeeded, 1);
+    assert_true(kvm_path_exists(kvm_str_of(raced)));
+    assert_int_equal(kvm_test_number(b.db, "SELECT COUNT(*) FROM v_attempts WHERE "
+                                           "message LIKE '%gone from the store%'"),
+                     1);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -217,6 +284,8 @@ int main(void)
         T(killed_anywhere_it_leaves_a_store_that_works),
         T(leftovers_are_in_nobodys_way),
         T(what_cannot_be_removed_is_not_counted),
+        T(what_is_published_again_is_not_swept),
+        T(a_swept_output_is_made_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
