@@ -114,7 +114,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_plan_measure(&r, c, err));
     TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
     TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));
-    TRY(kvm_plan_json(&plan, &spec, c, &r, cli->keep, err));
+    TRY(kvm_plan_json(&plan, &spec, &graphs[0], c, &r, cli->keep, err));
     const kvm_str warning = graphs[0].warning;
     if (warning.len)
         json_object_set_new(plan, "warning",

@@ -28,6 +28,7 @@ typedef struct builder {
     kvm_graph *graph;
     side source, target;
     char text_sha[65];
+    ptrdiff_t sequences; /* of the calibration, as they will be read */
     bool reversed;
     bool attention; /* a suite measures attention outputs */
     kvm_str rounds; /* the backend's name when it rounds activations; else empty */
@@ -131,7 +132,7 @@ static kvm_str label(builder *b, const char *what, kvm_str name)
 static json_t *calibration(const builder *b)
 {
     json_t *c = section(b, "calibration");
-    set(c, "sequences", json_integer(KVM_SEQUENCES));
+    set(c, "sequences", json_integer(b->sequences));
     set(c, "tokens", json_integer(KVM_TOKENS));
     set(c, "stride", json_integer(1));
     set(c, "held_out", json_real(0.2));
@@ -510,6 +511,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
     side source, target;
     kvm_str reverse = {0}, rounds = {0};
     char sha[65];
+    ptrdiff_t sequences;
     const kvm_backend *backend = kvm_compute_backend(c);
     if (kvm_backend_rounds(backend)) {
         rounds = kvm_backend_label(backend, keep);
@@ -522,7 +524,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
     if (differ)
         return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
                               KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
-    TRY(kvm_spec__check_text(s, sha, source.tokenizer, keep, err));
+    TRY(kvm_spec__check_text(s, sha, &sequences, source.tokenizer, keep, err));
     if (s->both_directions) TRY(reverse_name(s, keep, &reverse, err));
     *n = s->both_directions ? 2 : 1;
     for (ptrdiff_t i = 0; i < *n; i++) {
@@ -533,6 +535,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                      .reversed = i == 1,
                      .source = i ? target : source,
                      .target = i ? source : target,
+                     .sequences = sequences,
                      .rounds = rounds,
                      .mlp = -1,
                      .err = err};

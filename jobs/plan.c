@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "jobs/fit_sweep.h"
-#include "jobs/spec_internal.h"
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
 static const ptrdiff_t square = (ptrdiff_t)SIDE * SIDE;
@@ -242,17 +241,26 @@ static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes,
     return KVM_OK;
 }
 
-kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, kvm_compute *c,
-                         const kvm_machine_rates *r, kvm_arena *keep, kvm_err *err)
+/* of what the captures read, by their params: defaults are filled in there */
+static double captured(const kvm_graph *g, const char *key)
+{
+    for (ptrdiff_t i = 0; i < g->count; i++)
+        if (g->nodes[i].kind == KVM_JOB_CAPTURE)
+            return json_number_value(json_object_get(g->nodes[i].params, key));
+    return 0;
+}
+
+kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
+                         kvm_compute *c, const kvm_machine_rates *r, kvm_arena *keep,
+                         kvm_err *err)
 {
     kvm_model *source, *target;
-    double sequences, tokens, stride, held, k_most, bytes;
+    const double sequences = captured(g, "sequences"), tokens = captured(g, "tokens");
+    const double stride = captured(g, "stride");
+    double held, k_most, bytes;
     const kvm_model_options o = {.no_tokenizer = true};
     TRY(kvm_model_open(&source, keep, c, s->source_path, &o, err));
     TRY(kvm_model_open(&target, keep, c, s->target_path, &o, err));
-    TRY(number(s, keep, "calibration", "sequences", KVM_SEQUENCES, &sequences, err));
-    TRY(number(s, keep, "calibration", "tokens", KVM_TOKENS, &tokens, err));
-    TRY(number(s, keep, "calibration", "stride", 1, &stride, err));
     TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
     TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
     TRY(row_bytes(s, keep, &bytes, err));

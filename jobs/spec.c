@@ -12,7 +12,8 @@ enum { SPEC_MAX_BYTES = 1 << 20 };
 static const kvm_field calibration_fields[] = {
     {"text", KVM_FIELD_STR, true,
      "a calibration suite (.yaml or a bundled name) or a text file", NULL, 0},
-    {"sequences", KVM_FIELD_INT, false, "how many sequences (300)", NULL, 0},
+    {"sequences", KVM_FIELD_INT, false,
+     "how many sequences (300, or what the text gives)", NULL, 0},
     {"tokens", KVM_FIELD_INT, false, "tokens per sequence (512)", NULL, 0},
     {"stride", KVM_FIELD_INT, false, "every so many tokens become a row (1)", NULL, 0},
     {"held_out", KVM_FIELD_NUM, false,

@@ -50,14 +50,14 @@ static kvm_status size_of(kvm_jat at, int64_t fallback, int least, ptrdiff_t *ou
     return KVM_OK;
 }
 
-kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], const kvm_tokenizer *t,
-                                kvm_arena *keep, kvm_err *err)
+kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], ptrdiff_t *sequences,
+                                const kvm_tokenizer *t, kvm_arena *keep, kvm_err *err)
 {
     const kvm_jat c = kvm_json_get(s->root, keep, "calibration");
     const kvm_jat text = kvm_json_get(c, keep, "text");
-    const kvm_jat sequences = kvm_json_get(c, keep, "sequences");
+    const kvm_jat given = kvm_json_get(c, keep, "sequences");
     ptrdiff_t wanted, tokens, found;
-    TRY(size_of(sequences, KVM_SEQUENCES, KVM_LEAST_SEQUENCES, &wanted, err));
+    TRY(size_of(given, KVM_SEQUENCES, KVM_LEAST_SEQUENCES, &wanted, err));
     TRY(size_of(kvm_json_get(c, keep, "tokens"), KVM_TOKENS, 2, &tokens, err));
     kvm_status st = kvm_calibration_count(&found, s->text_path, t, wanted, tokens, err);
     if (!st) st = kvm_calibration_hash(sha, s->text_path, *keep, err);
@@ -68,9 +68,11 @@ kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], const kvm_token
             "gives %td of the at least %d sequences of up to %td tokens "
             "that a fit needs: give more text, or fewer tokens",
             found, KVM_LEAST_SEQUENCES, tokens);
-    if (found >= wanted || !kvm_json_has(sequences)) return KVM_OK;
-    return kvm_json_fail(err, KVM_RANGE, sequences,
-                         "is %td, and the text gives %td: ask for no more, or give "
-                         "more text",
-                         wanted, found);
+    if (found < wanted && kvm_json_has(given))
+        return kvm_json_fail(err, KVM_RANGE, given,
+                             "is %td, and the text gives %td: ask for no more, or give "
+                             "more text",
+                             wanted, found);
+    *sequences = found < wanted ? found : wanted;
+    return KVM_OK;
 }

@@ -25,7 +25,10 @@ static json_t *plan_of(kvm_arena *keep, const char *path)
     check_ok(kvm_spec_read(&spec, keep, kvm_str_of(path), &err), &err);
     const kvm_machine_rates rates = {.flops = 1e9, .bytes = 1e9};
     json_t *plan;
-    check_ok(kvm_plan_json(&plan, &spec, c, &rates, keep, &err), &err);
+    kvm_graph graphs[2];
+    ptrdiff_t n;
+    check_ok(kvm_spec_graphs(&spec, keep, c, graphs, &n, &err), &err);
+    check_ok(kvm_plan_json(&plan, &spec, &graphs[0], c, &rates, keep, &err), &err);
     kvm_json_own(keep, plan);
     return plan;
 }
@@ -155,11 +158,34 @@ static void largest_k_bounds_the_sweep(void **state)
     kvm_arena_free(&keep);
 }
 
+/* a text shorter than the 300 sequences that a spec without a number means */
+static void rows_are_those_of_the_text(void **state)
+{
+    (void)state;
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    check_tmpdir("plan");
+    check_write(DIR "/short.txt",
+                KVM_STR("one two three four five six seven eight nine ten "
+                        "eleven twelve thirteen fourteen"));
+    check_write(DIR "/short.yaml",
+                KVM_STR("name: a-b\n"
+                        "source: ../../../tests/zoo/small\n"
+                        "target: ../../../tests/zoo/large\n"
+                        "calibration: {text: short.txt, tokens: 8}\n"));
+    const json_t *plan = plan_of(&keep, DIR "/short.yaml");
+    for (size_t i = 0; i < 2; i++)
+        check_near(json_number_value(json_object_get(
+                       json_array_get(json_object_get(plan, "capture"), i), "rows")),
+                   4 * 8);
+    kvm_arena_free(&keep);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fit_of_both_directions),
         cmocka_unit_test(largest_k_bounds_the_sweep),
+        cmocka_unit_test(rows_are_those_of_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,8 @@ static int teardown(void **state)
 #define HEAD                                                                           \
     "name: small-large\nsource: ../../../tests/zoo/small\ntarget: "                    \
     "../../../tests/zoo/large\n"
+#define FEW /* 4 sequences of 8 tokens */                                              \
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 #define CALIBRATION "calibration: {text: calibration}\n"
 
 static kvm_status read(const char *yaml, kvm_spec *s, kvm_err *err)
@@ -146,9 +148,7 @@ static void calibration_is_checked_before_anything_runs(void **state)
         {"{text: calibration, dtype: f8}", ":5: calibration.dtype", KVM_USAGE},
         {"{text: calibration, held_out: 2}", ":5: calibration.held_out", KVM_RANGE},
     };
-    check_write(DIR "/few.txt",
-                KVM_STR("one two three four five six seven eight nine ten "
-                        "eleven twelve thirteen fourteen"));
+    check_write(DIR "/few.txt", KVM_STR(FEW));
     check_write(DIR "/latin.txt", KVM_STR("one two\nr\xe9sum\xe9\n"));
     for (size_t i = 0; i < COUNT(bad); i++) {
         kvm_err err;
@@ -227,6 +227,31 @@ static void both_directions_share_captures(void **state)
     for (int i = 0; i < 2; i++)
         assert_true(kvm_str_eq(params_of(&g[0], kvm_str_of(labels[i])),
                                params_of(&g[1], kvm_str_of(labels[i]))));
+}
+
+/* without a number the sequences are those that the text gives, up to 300: the steps and
+ * the report say so, and the key is that of a spec that names the number */
+static void sequences_are_those_of_the_text(void **state)
+{
+    (void)state;
+    static const char *const labels[] = {"capture small", "capture large",
+                                         "evaluate prose", "report small-large"};
+    kvm_graph left_out[2], given[2];
+    check_write(DIR "/few.txt", KVM_STR(FEW));
+    graphs(HEAD "evaluate: {suites: [prose]}\n"
+                "calibration: {text: few.txt, tokens: 8}\n",
+           left_out);
+    graphs(HEAD "evaluate: {suites: [prose]}\n"
+                "calibration: {text: few.txt, tokens: 8, sequences: 4}\n",
+           given);
+    for (size_t i = 0; i < COUNT(labels); i++) {
+        const kvm_str params = params_of(&left_out[0], kvm_str_of(labels[i]));
+        check_contains(params.at, "\"sequences\":4,");
+        if (i < 3) check_str(params, params_of(&given[0], kvm_str_of(labels[i])).at);
+    }
+    graphs(HEAD CALIBRATION, given);
+    check_contains(params_of(&given[0], KVM_STR("capture small")).at,
+                   "\"sequences\":300,");
 }
 
 static void lambda_changes_the_fit_and_not_the_capture(void **state)
@@ -388,6 +413,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_text_that_never_ends_is_refused, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(both_directions_share_captures, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(sequences_are_those_of_the_text, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(lambda_changes_the_fit_and_not_the_capture,
                                         setup, teardown),
