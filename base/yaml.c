@@ -1,8 +1,8 @@
 /* From libyaml's events to a jansson tree.
  *
  * Invariants: depth never exceeds KVM_JSON_DEPTH and the tree, with every alias counted
- * as a copy of what it names, never exceeds YAML_NODES values, nor aliases YAML_BYTES of
- * text, so that no walk over a document of a few bytes takes forever or fills memory.
+ * as a copy of what it names, never exceeds YAML_NODES values, nor aliases ALIAS_BYTES
+ * of text, so that no walk over a document of a few bytes takes forever or fills memory.
  * Aliases share the value of their anchor. Scalars are resolved by YAML 1.2's core
  * schema; where YAML 1.1 and 1.2 read one text differently and both readings are
  * plausible (010), it is refused. */
@@ -15,7 +15,12 @@
 #include "base/file.h"
 #include "base/json_internal.h"
 
-enum { YAML_BYTES = 16 << 20, YAML_NODES = 1000000, YAML_ANCHORS = 256 };
+enum {
+    YAML_BYTES = 16 << 20,
+    ALIAS_BYTES = 1 << 20, /* a spec repeats a few lines */
+    YAML_NODES = 1000000,
+    YAML_ANCHORS = 256
+};
 
 typedef struct node {
     json_t *v;       /* one reference */
@@ -337,9 +342,9 @@ static kvm_status parse_alias(reader *r, const yaml_event_t *e, node *out, kvm_e
                         KVM_JSON_DEPTH);
     r->nodes += a->node.nodes;
     r->alias_bytes += a->node.bytes;
-    if (r->alias_bytes > YAML_BYTES)
+    if (r->alias_bytes > ALIAS_BYTES)
         return kvm_fail(err, KVM_RANGE, "%s:%d: aliases repeat more than %d bytes",
-                        r->file, line, YAML_BYTES);
+                        r->file, line, ALIAS_BYTES);
     *out = a->node;
     json_incref(out->v);
     return KVM_OK;

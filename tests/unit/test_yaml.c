@@ -210,16 +210,36 @@ static void aliases_that_multiply_are_refused(void **state)
 static void aliases_that_multiply_text_are_refused(void **state)
 {
     (void)state;
-    kvm_text t = {0};
-    kvm_text_add(&t, KVM_STR("a: &a "));
-    for (int i = 0; i < 1000; i++) kvm_text_add(&t, KVM_STR("long text, "));
-    kvm_text_add(&t, KVM_STR("\nb:\n"));
-    for (int i = 0; i < 2000; i++) kvm_text_add(&t, KVM_STR("  - *a\n"));
-    kvm_jat root;
-    kvm_err err = {0};
-    check_status(KVM_RANGE, read_yaml(&root, kvm_text_str(&t), &err), &err);
-    check_contains(err.msg, "aliases repeat more than 16777216 bytes");
-    kvm_text_free(&t);
+    enum { WORD = 1000, MOST = 1 << 20 };
+    char word[WORD + 1] = "";
+    memset(word, 'w', WORD);
+    static const struct {
+        const char *before, *after; /* the word, in what the anchor names */
+        int bytes;                  /* of the text in it */
+    } rows[] = {
+        {"", "", WORD},
+        {"[[x, ", "], y]", WORD + 2},
+        {"{key: {k: ", "}}", 3 + 1 + WORD},
+        {"{", ": 12}", WORD + 2},
+        {"[{ab: [{", ": }]}]", 2 + WORD},
+        {"{a: x, b: &b ", ", c: [*b, *b]}", 4 + 3 * WORD},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const bool twice = strstr(rows[i].after, "*b") != NULL; /* two are aliases */
+        const int fit = (MOST - (twice ? 2 * WORD : 0)) / rows[i].bytes;
+        for (int more = 0; more <= 1; more++) {
+            kvm_text t = {0};
+            kvm_jat root;
+            kvm_err err = {0};
+            kvm_text_addf(&t, "a: &a %s%s%s\nz:\n", rows[i].before, word,
+                          rows[i].after);
+            for (int n = 0; n < fit + more; n++) kvm_text_add(&t, KVM_STR("  - *a\n"));
+            check_status(more ? KVM_RANGE : KVM_OK,
+                         read_yaml(&root, kvm_text_str(&t), &err), &err);
+            if (more) check_contains(err.msg, "aliases repeat more than 1048576 bytes");
+            kvm_text_free(&t);
+        }
+    }
 }
 
 static void huge_documents_are_refused_or_read(void **state)
