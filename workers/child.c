@@ -364,9 +364,11 @@ static int watch_child(watch *t, int life)
     return status;
 }
 
-static void describe(int status, char how[128])
+static void describe(const watch *t, int status, char how[128])
 {
-    if (WIFSIGNALED(status))
+    if (t->killed && WIFSIGNALED(status))
+        snprintf(how, 128, "cancelled; did not stop within %g s", CANCEL_S);
+    else if (WIFSIGNALED(status))
         snprintf(how, 128, "the job's process was ended by signal %d (%s%s)",
                  WTERMSIG(status), strsignal(WTERMSIG(status)),
                  WTERMSIG(status) == SIGKILL ? "; out of memory, perhaps" : "");
@@ -413,7 +415,8 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char h
         end_child(&t);
         waitpid(pid, NULL, 0);
     } else {
-        describe(watch_child(&t, life[0]), how);
+        const int status = watch_child(&t, life[0]);
+        describe(&t, status, how);
         *end = t.end;
     }
     close(life[0]);

@@ -310,6 +310,10 @@ static void cancel_stops_a_running_job(void **state)
     kvm_run_state now;
     MUST(kvm_run_state_of(b.c, s.run, &now, e));
     assert_int_equal(now, KVM_RUN_CANCELLED);
+    assert_int_equal(
+        NUMBER("SELECT COUNT(*) FROM v_attempts WHERE job = 2 AND message = "
+               "'cancelled; did not stop within 4 s'"),
+        1);
     fake_no_children();
 }
 
