@@ -1,6 +1,7 @@
 /* records.c - reading what a job recorded. The file was written by a process that may
  * have died in the middle of a line, or by a job with a bug: nothing in it is believed
  * before it is checked. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,6 +59,28 @@ static double number(const json_t *line, const char *key, bool *ok)
     return json_number_value(v);
 }
 
+/* 0..most; as an integer, since a double outside the type's range must not be converted */
+static int64_t counted(const json_t *line, const char *key, int64_t most, bool *ok)
+{
+    const json_t *v = json_object_get(line, key);
+    const json_int_t n = json_integer_value(v);
+    if (json_is_integer(v) && n >= 0 && n <= most) return n;
+    *ok = false;
+    return 0;
+}
+
+static bool is_status(int64_t id)
+{
+    switch (id) {
+#define X(id, name, action, text) case id:
+#include "base/status.def"
+#undef X
+        return true;
+    default:
+        return false;
+    }
+}
+
 static bool read_output(reader *r, const json_t *line)
 {
     bool ok = true;
@@ -101,7 +124,7 @@ static bool read_timing(reader *r, const json_t *line)
     if (!t) return !(r->spent = true);
     t->arm = text(r, line, "timing", &ok);
     t->stage = text(r, line, "stage", &ok);
-    t->tokens = (int64_t)number(line, "tokens", &ok);
+    t->tokens = counted(line, "tokens", INT64_MAX, &ok);
     const json_t *all = json_object_get(line, "seconds");
     if (!ok || !json_is_array(all)) return false;
     t->count = (ptrdiff_t)json_array_size(all);
@@ -145,14 +168,14 @@ static bool read_end(reader *r, const json_t *line)
 {
     bool ok = true;
     kvm_err *e = &r->out->end;
-    const int code = (int)number(line, "end", &ok);
+    const int64_t code = counted(line, "end", INT_MAX, &ok);
     const kvm_str message = text(r, line, "message", &ok);
     const kvm_str file = text(r, line, "file", &ok);
     e->code = (kvm_status)code;
-    e->line = (int)number(line, "line", &ok);
+    e->line = (int)counted(line, "line", INT_MAX, &ok);
     e->file = file.at;
     snprintf(e->msg, sizeof e->msg, "%.*s", KVM_STR_ARG(message));
-    return r->out->ended = ok;
+    return r->out->ended = ok && is_status(code);
 }
 
 /* A line is known by the first of these members that it has (a sample has a metric

@@ -440,6 +440,14 @@ static void records_are_not_believed(void **state)
         "{\"what\":1}\n",
         "{\"metric\":\"m\",\"value\":1}\n",
         "{\"timing\":\"a\",\"tokens\":1,\"stage\":\"s\"}\n",
+        "{\"timing\":\"a\",\"tokens\":1e300,\"stage\":\"s\",\"seconds\":[]}\n",
+        "{\"timing\":\"a\",\"tokens\":-1,\"stage\":\"s\",\"seconds\":[]}\n",
+        "{\"end\":1e300,\"message\":\"\",\"file\":\"\",\"line\":0}\n",
+        "{\"end\":1.5,\"message\":\"\",\"file\":\"\",\"line\":0}\n",
+        "{\"end\":-1,\"message\":\"\",\"file\":\"\",\"line\":0}\n",
+        "{\"end\":999,\"message\":\"\",\"file\":\"\",\"line\":0}\n",
+        "{\"end\":4294967296,\"message\":\"\",\"file\":\"\",\"line\":0}\n",
+        "{\"end\":6,\"message\":\"\",\"file\":\"\",\"line\":1e300}\n",
         "{\"end\":0,\"message\":\"\",\"file\":\"\",\"line\":0}\n{\"reuse\":true}\n"};
     char path[300];
     kvm_records r;
