@@ -24,7 +24,7 @@ static bool wait_stop(kvm_beat *b, double seconds)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    const double at = (double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds;
+    const double at = kvm_seconds(t) + seconds;
     t.tv_sec = (time_t)floor(at);
     t.tv_nsec = (long)((at - floor(at)) * 1e9);
     pthread_mutex_lock(&b->lock);
