@@ -130,10 +130,18 @@ typedef struct kvm_time_point {
     kvm_str note;
 } kvm_time_point;
 
+/* what a step of the build table is good for */
+typedef enum kvm_step_serves {
+    KVM_STEP_MODEL,      /* "model": every pair of it */
+    KVM_STEP_DIRECTIONS, /* "directions": both of this pair */
+    KVM_STEP_DIRECTION,  /* "direction": this one */
+    KVM_STEP_SERVES_COUNT
+} kvm_step_serves;
+
 typedef struct kvm_build_step {
     kvm_str title;
     double seconds, cpu_seconds, attempts; /* of all attempts */
-    kvm_str serves;                        /* "model", "directions", "direction" */
+    kvm_step_serves serves;
 } kvm_build_step;
 
 typedef struct kvm_amortised {

@@ -141,6 +141,21 @@ static void read_timing(kvm_doc_reader *r, kvm_jat doc)
     r->d->timing.points = points;
 }
 
+static kvm_step_serves read_serves(kvm_doc_reader *r, kvm_jat at)
+{
+    static const char *const words[KVM_STEP_SERVES_COUNT] = {"model", "directions",
+                                                             "direction"};
+    const kvm_str word = kvm_doc__str(r, at, "serves");
+    for (kvm_step_serves s = 0; s < KVM_STEP_SERVES_COUNT; s++)
+        if (kvm_str_eq(word, kvm_str_of(words[s]))) return s;
+    if (!r->status)
+        r->status = kvm_fail(r->err, KVM_FORMAT,
+                             "%s: %s.serves: \"%s\"; expected model, directions or "
+                             "direction",
+                             at.file, at.path, kvm_quote(word).at);
+    return KVM_STEP_DIRECTION;
+}
+
 static void read_build(kvm_doc_reader *r, kvm_jat doc)
 {
     const kvm_jat at = kvm_doc__get(r, doc, "build");
@@ -155,7 +170,7 @@ static void read_build(kvm_doc_reader *r, kvm_jat doc)
             .seconds = kvm_doc__num(r, step, "seconds"),
             .cpu_seconds = kvm_doc__num(r, step, "cpu_seconds"),
             .attempts = kvm_doc__num(r, step, "attempts"),
-            .serves = kvm_doc__str(r, step, "serves"),
+            .serves = read_serves(r, step),
         };
     }
     const kvm_jat list = kvm_doc__get(r, at, "amortise");

@@ -84,7 +84,8 @@
  *   "build": {"steps": [{"title": "capture small", "seconds": 41.0,
  *       "cpu_seconds": 79.0, "attempts": 1,               all attempts together
  *       "serves": "model" | "directions" | "direction"}],  every pair of the model, both
- *                                                       directions of this one, or one
+ *                                                       directions of this one, or one;
+ *                                                       never absent
  *     "bytes": 393216,                                    the translator's file
  *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *
@@ -111,7 +112,7 @@
 #include "base/json.h"
 
 #define KVM_REPORT_FORMAT "kvmill.report"
-enum { KVM_REPORT_VERSION = 1 };
+enum { KVM_REPORT_VERSION = 2 };
 
 /* kvm_page_html - append the whole page to out. On error out may hold a part of it. */
 KVM_MUST kvm_status kvm_page_html(kvm_text *out, kvm_jat doc, kvm_arena scratch,

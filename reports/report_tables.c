@@ -240,16 +240,10 @@ kvm_table kvm_report_table_stages(kvm_arena *keep, const kvm_document *d)
     return t;
 }
 
-/* what a step of the build table is good for */
-static kvm_str whom(kvm_str serves)
-{
-    if (kvm_str_eq(serves, KVM_STR("model"))) return KVM_STR("every pair of the model");
-    if (kvm_str_eq(serves, KVM_STR("directions"))) return KVM_STR("both directions");
-    return KVM_STR("this direction");
-}
-
 kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
 {
+    static const char *const whom[KVM_STEP_SERVES_COUNT] = {
+        "every pair of the model", "both directions", "this direction"};
     static const kvm_column columns[] = {
         HEAD("step", "Step", TEXT), HEAD("seconds", "Time", NUMBER),
         HEAD("cpu_seconds", "CPU time", NUMBER), HEAD("attempts", "Attempts", NUMBER),
@@ -263,7 +257,7 @@ kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, s->seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->cpu_seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->attempts, KVM_FORMAT_COUNT);
-        words(&t, whom(s->serves));
+        text(&t, whom[s->serves]);
         sum += s->seconds;
         cpu += s->cpu_seconds;
         attempts += s->attempts;

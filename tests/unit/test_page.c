@@ -75,7 +75,7 @@ static void check_no_nan(kvm_str html)
         }
 }
 
-#define HEAD "{\"format\":\"kvmill.report\",\"version\":1,"
+#define HEAD "{\"format\":\"kvmill.report\",\"version\":2,"
 #define PAIR                                                                           \
     "\"pair\":{\"name\":\"a-b\",\"source\":{\"name\":\"A\"},\"target\":{\"name\":"     \
     "\"B\"}}"
@@ -225,7 +225,7 @@ static const struct {
 } bad[] = {
     {"[]", "expected an object", KVM_FORMAT},
     {"{\"format\":\"other\",\"version\":1}", "format is \"other\"", KVM_FORMAT},
-    {"{\"format\":\"kvmill.report\",\"version\":2}", "version 2", KVM_VERSION},
+    {"{\"format\":\"kvmill.report\",\"version\":1}", "version 1", KVM_VERSION},
     {HEAD PAIR ",\"suits\":[]}", "nearest: suites", KVM_FORMAT},
     {HEAD "\"pair\":{\"name\":\"x\"}}", "pair.source", KVM_FORMAT},
     {HEAD "\"pair\":{\"source\":{\"name\":\"A\"},\"target\":{\"name\":\"B\"}}}",
@@ -248,6 +248,10 @@ static const struct {
      ",\"ablations\":{\"columns\":[{\"title\":\"a\"}],\"rows\":[{\"cells\":[]}"
      "]}}",
      "0 entries where 1 belong", KVM_FORMAT},
+    {HEAD PAIR ",\"build\":{\"steps\":[{\"title\":\"fit\",\"serves\":\"all\"}]}}",
+     "build.steps[0].serves: \"all\"", KVM_FORMAT},
+    {HEAD PAIR ",\"build\":{\"steps\":[{\"title\":\"fit\"}]}}", "serves: \"\"",
+     KVM_FORMAT},
     {HEAD PAIR ",\"absent\":{\"tming\":\"x\"}}", "tming", KVM_FORMAT},
     {HEAD PAIR ",\"provenance\":[{\"rows\":[[\"only one\"]]}]}", "2 belong",
      KVM_FORMAT},

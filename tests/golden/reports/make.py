@@ -231,7 +231,7 @@ def sigma(r2, top, fall):
 grid = [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
 cols = ["Validation KL, nats", "Perplexity", "Needle 512", "Cloze, 4-way"]
 doc = {
-    "format": "kvmill.report", "version": 1,
+    "format": "kvmill.report", "version": 2,
     "sample": "Every number on this page is made up by tests/golden/reports/make.py to show the layout.",
     "made": "2026-01-31T12:00:00Z",
     "pair": {"name": "sample-small-large",
