@@ -3,6 +3,7 @@
 #include "schema/store.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "tests/support/fault.h"
 #include "tests/support/queue.h"
 
 static kvm_arena keep;
@@ -279,6 +281,40 @@ static void what_is_published_again_is_young(void **state)
     assert_false(kvm_store_has(s, old, 3));
 }
 
+static double changed_at(const char *sha)
+{
+    struct stat st;
+    assert_int_equal(stat(object_of(sha).at, &st), 0);
+    return kvm_seconds(st.st_ctim);
+}
+
+/* ... also where its times may not be set: it comes in as if it were new */
+static void what_cannot_be_renewed_is_published(void **state)
+{
+    (void)state;
+    kvm_store *s = fresh();
+    char sha[65];
+    kvm_str path, content;
+    MUST(kvm_store_add(s, KVM_STR("known"), sha, e));
+    const kvm_str file = file_of("again.bin", KVM_STR("known"));
+    for (int add = 0; add <= 1; add++) {
+        const double before = changed_at(sha);
+        kvm_sleep(0.05); /* several ticks of the file system's clock */
+        fault_begin(
+            (fault_plan){.only = "touch", .nth = 1, .error = EPERM, .forever = true});
+        if (add)
+            MUST(kvm_store_add(s, KVM_STR("known"), sha, e));
+        else
+            MUST(kvm_store_put(s, file, sha, 5, e));
+        assert_true(fault_end());
+        assert_true(changed_at(sha) >= before + 0.04);
+        MUST(kvm_store_get(fresh(), &path, &keep, sha, 5, e));
+        MUST(kvm_file_read(&content, &keep, path, 100, e));
+        assert_string_equal(content.at, "known");
+    }
+    assert_false(kvm_path_exists(file));
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -291,6 +327,7 @@ int main(void)
         T(the_sweep_takes_what_nobody_names),
         T(the_sweep_leaves_what_is_younger_than_a_live_attempt),
         T(what_is_published_again_is_young),
+        T(what_cannot_be_renewed_is_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
