@@ -2,6 +2,7 @@
 #include "base/clock.h"
 
 #include <math.h>
+#include <sys/resource.h>
 
 #include "tests/support/check.h"
 
@@ -42,10 +43,21 @@ static void sleeping_takes_at_least_that_long(void **state)
     assert_true(kvm_wall() > 1.7e9);
 }
 
+static void times_of_the_system_are_seconds(void **state)
+{
+    (void)state;
+    const struct timespec t = {.tv_sec = 7, .tv_nsec = 250000000};
+    const struct rusage u = {.ru_utime = {.tv_sec = 20, .tv_usec = 500000},
+                             .ru_stime = {.tv_sec = 3, .tv_usec = 250000}};
+    assert_true(kvm_seconds(t) == 7.25);
+    assert_true(fabs(kvm_cpu_seconds(&u) - 23.75) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_have_a_text),
+        cmocka_unit_test(times_of_the_system_are_seconds),
         cmocka_unit_test(sleeping_takes_at_least_that_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

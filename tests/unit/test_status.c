@@ -18,7 +18,7 @@ static void every_row_has_a_name_a_text_and_an_action(void **state)
     rows++;
 #include "base/status.def"
 #undef X
-    assert_true(rows >= 23);
+    assert_true(rows >= 24);
     assert_string_equal(kvm_status_name((kvm_status)9999), "UNKNOWN");
     assert_int_equal(kvm_status_action((kvm_status)9999), KVM_FAIL);
 }
@@ -32,6 +32,7 @@ static void ids_never_change(void **state)
     assert_int_equal(KVM_SINGULAR, 10);
     assert_int_equal(KVM_CANCELLED, 17);
     assert_int_equal(KVM_INTERNAL, 22);
+    assert_int_equal(KVM_DAMAGED, 23);
 }
 
 static void the_first_failure_wins(void **state)
