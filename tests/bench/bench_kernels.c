@@ -88,7 +88,7 @@ static double clock_of(int threads)
     struct timespec t;
     if (threads > 1) return kvm_now();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return kvm_seconds(t);
 }
 
 /* seconds per call */

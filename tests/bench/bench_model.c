@@ -140,7 +140,7 @@ static double seconds(const bench *b)
     struct timespec t;
     if (kvm_compute_threads(b->c) > 1) return kvm_now();
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return kvm_seconds(t);
 }
 
 __attribute__((target("avx2,fma"))) static void fma_part(void *ctx, ptrdiff_t part,

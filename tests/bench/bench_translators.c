@@ -57,7 +57,7 @@ static double now(void)
     struct timespec t;
     if (kvm_compute_threads(compute) > 1) return kvm_now();
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return kvm_seconds(t);
 }
 
 static float *noise(ptrdiff_t n)
