@@ -13,7 +13,7 @@
  *   "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people read.
  *
  * {
- *   "format": "kvmill.report", "version": 1,
+ *   "format": "kvmill.report", "version": 2,
  *   "sample": "why these numbers are not a measurement",  -> a banner; omit for real runs
  *   "made": "2026-01-31T12:00:00Z",
  *   "pair": {"name": "small-large",                       file names derive from it
