@@ -115,12 +115,17 @@ static double translator_parameters(const kvm_model *source, const kvm_model *ta
     return n;
 }
 
-/* Gram matrices of both sides and their cross product, over K content, K rotated and V */
+/* the Gram matrix of the source, whose symmetric half is computed, over K content, K
+ * rotated and V; with a target also their cross product */
 static double stats_flops(const kvm_model *source, const kvm_model *target, double rows)
 {
-    const double k = features(source, KVM_OBJECT_K) + features(target, KVM_OBJECT_K);
-    const double v = features(source, KVM_OBJECT_V) + features(target, KVM_OBJECT_V);
-    return rows * (2 * k * k + v * v);
+    const double k = features(source, KVM_OBJECT_K), v = features(source, KVM_OBJECT_V);
+    double flops = rows * (2 * k * k + v * v);
+    if (target)
+        flops += 2 * rows *
+                 (2 * k * features(target, KVM_OBJECT_K) +
+                  v * features(target, KVM_OBJECT_V));
+    return flops;
 }
 
 /* a curve of the first n layers that greedy selection takes for one target layer: for
@@ -169,10 +174,11 @@ static double sweep_flops(const kvm_model *source, const kvm_model *target,
     return flops;
 }
 
-static json_t *fit_plan(const kvm_model *source, const kvm_model *target, double rows,
-                        double k_most, const kvm_machine_rates *r)
+/* cross: the cross moments are computed for this direction; they serve both */
+static json_t *fit_plan(const kvm_model *source, const kvm_model *target, bool cross,
+                        double rows, double k_most, const kvm_machine_rates *r)
 {
-    const double stats = stats_flops(source, target, rows);
+    const double stats = stats_flops(source, cross ? target : NULL, rows);
     const double sweep = sweep_flops(source, target, k_most);
     return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
                      kvm_model_info_of(source)->name.at,
@@ -265,9 +271,9 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
     TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
     TRY(row_bytes(s, keep, &bytes, err));
     const double rows = sequences * tokens / stride;
-    json_t *fits = json_pack("[o]", fit_plan(source, target, rows, k_most, r));
+    json_t *fits = json_pack("[o]", fit_plan(source, target, true, rows, k_most, r));
     if (s->both_directions)
-        json_array_append_new(fits, fit_plan(target, source, rows, k_most, r));
+        json_array_append_new(fits, fit_plan(target, source, false, rows, k_most, r));
     *out = json_pack(
         "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, s:o}",
         "machine", "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),

@@ -20,7 +20,7 @@ KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
 /* g: the graph of the spec's first direction (kvm_spec_graphs), whose captures say how many
  * sequences there are.
  * {"models": {...}, "capture": [...], "moments": {...}, "translator": [...], "fit":
- * [... a direction each], "ttft": [...]}; new reference */
+ * [... a direction each; the first has the cross moments of both], "ttft": [...]}; new reference */
 KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
                                   kvm_compute *c, const kvm_machine_rates *r,
                                   kvm_arena *keep, kvm_err *err);
