@@ -1,7 +1,8 @@
 # kvmill - one non-recursive Makefile; `make help` lists the targets.
 #
-#   build/$(V)/   everything a build makes; V = release (default), debug, asan, tsan, cov,
-#                 fuzz, or any other name, which means release flags in a folder of its own
+#   build/$(V)/   everything a build makes; V = release (default), debug, asan, tsan,
+#                 cov, fuzz, or any other name, which means release flags in a folder of
+#                 its own
 #   FLOORS="base kernels"   build only these folders, and not the program
 #   T="unit/ fuzz_json"     only the tests whose path contains one of these words
 #   WERROR=1                warnings are errors (continuous integration)
@@ -60,6 +61,13 @@ else ifeq ($(V),fuzz)
 CC  := clang
 OPT := -O1
 SAN := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+endif
+# what tests need under a sanitizer, however they are started
+ifneq ($(filter asan tsan,$(V)),)
+export KVM_TEST_TIMEOUT ?= 3600
+endif
+ifeq ($(V),tsan)
+export TSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/tsan.supp
 endif
 CPPFLAGS := -I. -D_POSIX_C_SOURCE=200809L $(PKG_CFLAGS)
 CFLAGS   := -std=c11 -fno-common -ffp-contract=off -pthread -g $(OPT) $(SAN) $(WARN)
@@ -156,8 +164,6 @@ fault:
 	@$(MAKE) test T=tests/fault/
 ## asan tsan: all tests under the address+undefined / thread sanitizer
 .PHONY: asan tsan cov
-asan tsan: export KVM_TEST_TIMEOUT ?= 3600
-tsan: export TSAN_OPTIONS ?= suppressions=$(CURDIR)/tests/tsan.supp
 asan tsan:
 	@$(MAKE) V=$@ test
 ## cov: line coverage per source file
