@@ -1,8 +1,11 @@
 /* os.h - the one door to the operating system's files.
  *
- * Every file call of kvmill crosses this table, hints to the kernel apart, so that a test
- * can fail the nth call of a kind, once or for good (tests/fault), and a full disk can be
- * had without one. Calls have POSIX meaning: -1 and errno; the real ones restart after
+ * What makes, names, reads, writes and maps the files of base, models, translators and
+ * the store crosses this table, hints to the kernel apart, and so does memory that is
+ * mapped. A test can thus fail the nth call of a kind, once or for good (tests/fault),
+ * and have a full disk without one. Outside of it stay listings of folders, processes
+ * with their pipes, locks and logs, SQLite's own files, and what is read of the machine
+ * (/proc, mounts). Calls have POSIX meaning: -1 and errno; the real ones restart after
  * EINTR. kvm_os is the real table unless a test swapped it.
  */
 #ifndef KVM_BASE_OS_H
