@@ -11,9 +11,9 @@
 #define __has_feature(x) 0
 #endif
 
-/* Under AddressSanitizer a poisoned red zone stands behind each block, so that an overrun
- * is caught inside an arena too. (Poisoning all that is free would touch the shadow of
- * every reserved byte.) */
+/* Under AddressSanitizer a poisoned red zone stands behind each block, so that an
+ * overrun is caught inside an arena too. (Poisoning all that is free would touch the
+ * shadow of every reserved byte.) */
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #include <sanitizer/asan_interface.h>
 enum { RED_ZONE = 32, FRONT = 4096 };
@@ -26,7 +26,8 @@ static void show(const char *p, size_t n)
     ASAN_UNPOISON_MEMORY_REGION(p, n);
 }
 /* A page in front of what an arena maps says how far it or a copy of it ever went: to
- * unpoison all that is reserved would touch 128 GiB of shadow for the program's arena. */
+ * unpoison all that is reserved would touch 128 GiB of shadow for the program's
+ * arena. */
 static char **high(const kvm_arena *a)
 {
     return (char **)(void *)(a->base - FRONT);
@@ -81,8 +82,8 @@ kvm_status kvm_arena_init(kvm_arena *a, size_t bytes, kvm_err *err)
                         "cannot reserve %zu MiB of address space: raise the limit "
                         "(`ulimit -v`) or the memory of the container",
                         bytes >> 20);
-    /* rows streamed through huge pages come faster by a third; only a hint, and small arenas
-     * stay small */
+    /* rows streamed through huge pages come faster by a third; only a hint, and small
+     * arenas stay small */
     if (bytes >= HUGE_FROM) madvise(base, bytes + FRONT, MADV_HUGEPAGE);
     base += FRONT;
     *a = (kvm_arena){.base = base, .at = base, .end = base + bytes, .owns = true};

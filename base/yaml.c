@@ -2,9 +2,9 @@
  *
  * Invariants: depth never exceeds KVM_JSON_DEPTH and the tree, with every alias counted
  * as a copy of what it names, never exceeds YAML_NODES values, nor aliases ALIAS_BYTES
- * of text, so that no walk over a document of a few bytes takes forever or fills memory.
- * Aliases share the value of their anchor. Scalars are resolved by YAML 1.2's core
- * schema; where YAML 1.1 and 1.2 read one text differently and both readings are
+ * of text, so that no walk over a document of a few bytes takes forever or fills
+ * memory. Aliases share the value of their anchor. Scalars are resolved by YAML 1.2's
+ * core schema; where YAML 1.1 and 1.2 read one text differently and both readings are
  * plausible (010), it is refused. */
 #include "base/yaml.h"
 

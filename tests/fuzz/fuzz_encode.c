@@ -1,6 +1,6 @@
 /* Any bytes as a text, through one pattern each (chosen by the first byte) with the 256
- * bytes and a few merges as vocabulary: it comes back as what lossy decoding makes of it,
- * and the hand-written matcher cuts it as PCRE2 does. */
+ * bytes and a few merges as vocabulary: it comes back as what lossy decoding makes of
+ * it, and the hand-written matcher cuts it as PCRE2 does. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* fuzz_report - any text as a report document: a page that is well-formed by length, or one
- * error; never a crash. */
+/* fuzz_report - any text as a report document: a page that is well-formed by length, or
+ * one error; never a crash. */
 #include <stdint.h>
 #include <stdlib.h>
 

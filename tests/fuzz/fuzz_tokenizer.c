@@ -1,5 +1,5 @@
-/* Any bytes as a tokenizer.json: refused with a reason, or it encodes a text to ids that
- * it has. */
+/* Any bytes as a tokenizer.json: refused with a reason, or it encodes a text to ids
+ * that it has. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* Tiny models of every family against PyTorch and transformers
- * (tests/golden/models/make.py), on every CPU backend: logits, hidden states, keys and
- * values at each capture point, in one pass, in chunks, token by token; greedy
- * continuations; injection at each point. Both sides compute
- * in f32; the tolerances below are theirs. */
+ * (tests/golden/models/make.py), on ref and cpu: logits, hidden states, keys and values
+ * at each capture point, in one pass, in chunks, token by token; greedy continuations;
+ * injection at each point. Both sides compute in f32; LOGITS, CACHED and INCREMENTAL
+ * are for that. cpu-bf16 rounds activations: the logits of one pass, within PAIRS. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -343,8 +343,8 @@ static void test_identity(void **state)
 
 /* ---- activations rounded to bf16 ---- */
 
-/* cpu-bf16 against the f32 reference: an activation moves by 2^-9 = 0.2 %; 1 to 3 layers
- * and the head made 0.2 to 0.8 % of the largest logit of it. */
+/* cpu-bf16 against the f32 reference: an activation moves by 2^-9 = 0.2 %; 1 to 3
+ * layers and the head made 0.2 to 0.8 % of the largest logit of it. */
 static const double PAIRS = 2e-2;
 
 static void test_pairs(void **state)

@@ -226,7 +226,8 @@ static void the_wrong_donor_is_wrong_and_the_same(void **state)
     assert_true(kvm_str_eq(before, after));
 }
 
-/* the value of a sample that the last run reported; the test fails when there is none */
+/* the value of a sample that the last run reported; the test fails when there is
+ * none */
 static double sample_of(const char *arm, const char *metric, const char *item)
 {
     for (size_t i = json_array_size(h.samples); i-- > 0;) {
@@ -243,8 +244,8 @@ static double sample_of(const char *arm, const char *metric, const char *item)
     return 0;
 }
 
-/* what a killed attempt had scored comes into the catalogue as it was, whole numbers too,
- * which the log's canonical form writes as integers */
+/* what a killed attempt had scored comes into the catalogue as it was, whole numbers
+ * too, which the log's canonical form writes as integers */
 static void scores_of_a_killed_attempt_stand(void **state)
 {
     (void)state;
@@ -264,8 +265,8 @@ static void scores_of_a_killed_attempt_stand(void **state)
     check_contains(err.msg, "scores.native.em");
 }
 
-/* A window that begins in the prefix and ends in the continuation is text that was fitted
- * on, though neither part alone is. */
+/* A window that begins in the prefix and ends in the continuation is text that was
+ * fitted on, though neither part alone is. */
 static void a_continuation_that_was_fitted_on_is_refused(void **state)
 {
     (void)state;
@@ -306,8 +307,8 @@ static kvm_jat build_step(const char *title)
     return steps;
 }
 
-/* what other pairs of the models use too, or the other direction, is not this one's cost
- * alone */
+/* what other pairs of the models use too, or the other direction, is not this one's
+ * cost alone */
 static void the_cost_says_what_is_shared(void **state)
 {
     (void)state;
