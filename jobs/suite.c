@@ -39,6 +39,45 @@ static const struct {
     {"needle", KVM_SUITE_NEEDLE},
 };
 
+/* what an item of each kind holds */
+static const kvm_field calibration_item[] = {
+    {"id", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {"text", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {0}};
+#define PROMPT                                                                         \
+    {"id", KVM_FIELD_STR, true, NULL, NULL, 0},                                        \
+        {"prefix", KVM_FIELD_STR, true, NULL, NULL, 0},                                \
+    {                                                                                  \
+        "question", KVM_FIELD_STR, false, NULL, NULL, 0                                \
+    }
+static const kvm_field perplexity_item[] = {
+    PROMPT, {"continuation", KVM_FIELD_STR, true, NULL, NULL, 0}, {0}};
+static const kvm_field choice_item[] = {
+    PROMPT,
+    {"choices", KVM_FIELD_LIST, true, NULL, NULL, KVM_FIELD_STR},
+    {"answer", KVM_FIELD_INT, true, NULL, NULL, 0},
+    {"leads", KVM_FIELD_LIST, false, NULL, NULL, KVM_FIELD_STR},
+    {"subject", KVM_FIELD_STR, false, NULL, NULL, 0}, /* for people; MMLU has them */
+    {0}};
+static const kvm_field generation_item[] = {
+    PROMPT,
+    {"answers", KVM_FIELD_LIST, true, NULL, NULL, KVM_FIELD_STR},
+    {"stop", KVM_FIELD_LIST, false, NULL, NULL, KVM_FIELD_STR},
+    {0}};
+static const kvm_field needle_item[] = {
+    PROMPT,
+    {"answer", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {"length", KVM_FIELD_INT, true, NULL, NULL, 0},
+    {"depth", KVM_FIELD_NUM, false, NULL, NULL, 0},
+    {"stop", KVM_FIELD_LIST, false, NULL, NULL, KVM_FIELD_STR},
+    {0}};
+static const kvm_field *const item_fields[] = {
+    [KVM_SUITE_CALIBRATION] = calibration_item,
+    [KVM_SUITE_PERPLEXITY] = perplexity_item,
+    [KVM_SUITE_MULTIPLE_CHOICE] = choice_item,
+    [KVM_SUITE_GENERATION] = generation_item,
+    [KVM_SUITE_NEEDLE] = needle_item};
+
 static bool generates(kvm_suite_kind kind)
 {
     return kind == KVM_SUITE_GENERATION || kind == KVM_SUITE_NEEDLE;
@@ -126,6 +165,9 @@ static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
     TRY(kvm_json_f64_or(kvm_json_get(root, keep, "depth"), 0, &it->depth, err));
     if (length <= 0)
         return kvm_fail(err, KVM_RANGE, "%s: length must be positive", root.file);
+    if (!(it->depth >= 0 && it->depth <= 1))
+        return kvm_fail(err, KVM_RANGE, "%s: depth is %g, must lie in 0..1", root.file,
+                        it->depth);
     it->length = (ptrdiff_t)length;
     it->choices = answer;
     it->choice_count = 1;
@@ -136,6 +178,7 @@ static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
                             kvm_arena *keep, kvm_err *err)
 {
     const kvm_suite_kind kind = s->kind;
+    TRY(kvm_schema_check(root, item_fields[kind], *keep, err));
     *it = (kvm_item){.stop = s->stop, .stop_count = s->stop_count};
     if (generates(kind))
         TRY(read_stop(kvm_json_get(root, keep, "stop"), keep, &it->stop,

@@ -18,7 +18,7 @@ typedef enum kvm_suite_kind {
     KVM_SUITE_CALIBRATION, /* {"id","text"} */
     KVM_SUITE_PERPLEXITY,  /* {"id","prefix","continuation"} */
     /* {"id","prefix","question","choices":[…],"answer":index}; "leads":[…] (optional):
-     * text read before each choice and not scored */
+     * text read before each choice and not scored; "subject" (optional): for people */
     KVM_SUITE_MULTIPLE_CHOICE,
     KVM_SUITE_GENERATION, /* {"id","prefix","question","answers":[…]} */
     KVM_SUITE_NEEDLE      /* {"id","length","depth","prefix","question","answer"} */

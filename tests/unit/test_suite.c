@@ -110,6 +110,38 @@ static void wrong_items_are_named_by_line(void **state)
             KVM_FORMAT, ":2:");
 }
 
+/* a misspelt field would otherwise be left out without a word */
+static void unknown_fields_are_refused_as_a_cards_are(void **state)
+{
+    (void)state;
+#define NEEDLE "{\"id\":\"a\",\"prefix\":\"p\",\"answer\":\"x\",\"length\":9,"
+    static const struct {
+        const char *kind, *item, *says;
+        kvm_status status;
+    } rows[] = {
+        {"multiple_choice",
+         "{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0,"
+         "\"lead\":[\"z\"]}",
+         "leads", KVM_FORMAT},
+        {"perplexity",
+         "{\"id\":\"a\",\"prefix\":\"p\",\"continuation\":\"x\",\"stop\":[\"z\"]}",
+         "stop", KVM_FORMAT},
+        {"generation",
+         "{\"id\":\"a\",\"prefix\":\"p\",\"answers\":[\"x\"],\"answer\":\"x\"}",
+         "answers", KVM_FORMAT},
+        {"calibration", "{\"id\":\"a\",\"text\":\"p\",\"prefix\":\"x\"}", "prefix",
+         KVM_FORMAT},
+        {"needle", NEEDLE "\"dept\":1}", "depth", KVM_FORMAT},
+        {"needle", NEEDLE "\"depth\":1.5}", "depth is 1.5", KVM_RANGE},
+        {"needle", NEEDLE "\"depth\":-0.1}", "depth is -0.1", KVM_RANGE},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        write_card(rows[i].kind, "");
+        refused(rows[i].item, rows[i].status, rows[i].says);
+        refused(rows[i].item, rows[i].status, "s.jsonl:1");
+    }
+}
+
 static void a_generated_answer_has_stop_strings(void **state)
 {
     (void)state;
@@ -208,6 +240,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(unknown_fields_are_refused_as_a_cards_are,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(a_generated_answer_has_stop_strings, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_cards_are_named, setup, teardown),
