@@ -24,6 +24,7 @@ typedef struct talk {
     ptrdiff_t cached_n;
     ptrdiff_t max_new;
     bool on_target;
+    kvm_err unheard; /* why a piece of an answer could not be printed */
     json_t *log;
 } talk;
 
@@ -66,11 +67,9 @@ static kvm_status switch_over(talk *t, const int32_t *ids, ptrdiff_t n, times *w
 
 static bool print_piece(void *ctx, int32_t id)
 {
-    const talk *t = ctx; /* both models share one tokenizer */
+    talk *t = ctx; /* both models share one tokenizer */
     const kvm_str piece = kvm_tokenizer_piece(kvm_model_tokenizer(t->s.source), id);
-    if (piece.at) fwrite(piece.at, 1, (size_t)piece.len, stdout);
-    fflush(stdout);
-    return true;
+    return !piece.at || kvm_cli_print(piece, &t->unheard) == KVM_OK;
 }
 
 static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
@@ -95,6 +94,7 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     const bool quiet = kvm_cli_has(t->cli, KVM_OPT_JSON);
     TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said,
                      &said_n, quiet ? NULL : print_piece, t, err));
+    if (t->unheard.code) return kvm_fail(err, t->unheard.code, "%s", t->unheard.msg);
     memcpy(t->cached, ids, (size_t)n * sizeof *ids);
     memcpy(t->cached + n, said, (size_t)said_n * sizeof *said);
     const ptrdiff_t held = kvm_cache_length(cache);

@@ -107,6 +107,9 @@ ok $? "two runs on one store share the work and agree to the bit"
 "$kvmill" chat "$work/pair.yaml" --switch --json --tokens 8 --store "$work/a" "Hello there." "And now?" >"$work/log" 2>&1
 [ $? = 0 ] && grep -q '"model": "target"' "$work/log" && grep -q '"cold_ttft_s": [0-9]' "$work/log"
 ok $? "a conversation goes on with the target"
+(sleep 0.3; exec "$kvmill" chat "$work/pair.yaml" --tokens 8 --store "$work/a" "Hello there." "And now?" 2>"$work/log") | true
+[ "${PIPESTATUS[0]}" = 141 ] && [ ! -s "$work/log" ]
+ok $? "... and ends where nobody listens any more"
 
 sed 's/lambda: 1e-2/lamda: 1e-2/' "$work/lambda.yaml" >"$work/typo.yaml"
 "$kvmill" run "$work/typo.yaml" --store "$work/a" >"$work/log" 2>&1
