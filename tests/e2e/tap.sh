@@ -1,4 +1,5 @@
-# tap.sh - sourced by the tests of this folder, which set $work: one TAP line a check
+# tap.sh - sourced by the tests of this folder, which set $work (with the build's name in
+# it: others may be tested meanwhile): one TAP line a check
 n=0
 ok() { # ok STATUS NAME - with the end of the log when it is bad
     n=$((n + 1))

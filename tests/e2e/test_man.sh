@@ -4,7 +4,7 @@
 set -u
 kvmill=$PWD/$1/kvmill
 build=$1
-work=$PWD/build/tmp/e2e-man
+work=$PWD/build/tmp/e2e-man-${1##*/}
 rm -rf "$work" && mkdir -p "$work"
 page=doc/kvmill.1
 . tests/e2e/tap.sh

@@ -3,7 +3,7 @@
 # Output is TAP; usage: test_run.sh BUILD-DIR
 set -u
 kvmill=$PWD/$1/kvmill
-work=build/tmp/e2e-run
+work=build/tmp/e2e-run-${1##*/}
 rm -rf "$work" && mkdir -p "$work"
 zoo=$PWD/tests/zoo
 export KVMILL_THREADS=2
