@@ -2,7 +2,8 @@
  *
  *   capture S   capture T        shared with every partner and with the reverse
  *               direction
- *   stats S  stats T  stats S x T
+ *   stats S     stats S x T      the latter shared with the reverse direction, whose
+ *               other one is stats T
  *   fit ─ mlp ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
  *   report                       takes all of it
  *
@@ -43,7 +44,8 @@ static json_t *str_json(kvm_str s)
 
 /* ---- nodes ---- */
 
-/* Exact backends stay out of the keys: what one of them made, the others may go on with. */
+/* Exact backends stay out of the keys: what one of them made, the others may go on
+ * with. */
 static kvm_status identify(builder *b, kvm_node *n)
 {
     if (b->rounds.len == 0 || !(kvm_job_kind_flags(n->kind) & KVM_KIND_MODEL))

@@ -3,7 +3,8 @@
  * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It
  * holds a lock on the job's folder: a child of an earlier attempt that is still about
  * (its worker was stopped, say) has lost the job, since ours was claimed after it; it
- * is killed before anything in the folder is touched. */
+ * is killed before ours reads or writes what a job keeps there. (Until then the worker
+ * has only said whose the folder is: worker.c, prepare.) */
 #define _DEFAULT_SOURCE /* WCOREDUMP, strsignal */
 #include <errno.h>
 #include <fcntl.h>
