@@ -1,4 +1,5 @@
-/* cmd_compare.c - `kvmill compare RUN RUN`: what changed between two runs, item by item.
+/* cmd_compare.c - `kvmill compare RUN RUN`: what changed between two runs, item by
+ * item.
  *
  * Evaluations of the same label are compared on the items that both scored, arm by arm
  * and metric by metric: the paired difference with its bootstrap interval. */

@@ -167,7 +167,8 @@ static kvm_status retry(kvm_cli *cli, kvm_err *err)
     return print_state(cli, id, now, err);
 }
 
-/* how many jobs stand in each state: "succeeded 12, running 1", or {"succeeded": 12, ...} */
+/* how many jobs stand in each state: "succeeded 12, running 1", or {"succeeded": 12,
+ * ...} */
 static json_t *count_states(const json_t *rows, kvm_text *line)
 {
     json_t *counts = json_object();
@@ -208,7 +209,8 @@ static kvm_status look(kvm_cli *cli, kvm_catalogue *c, kvm_text *last, bool *ope
     return fflush(stdout) || ferror(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
 }
 
-/* a line whenever something changed, until no run can go on; as JSON the last one alone */
+/* a line whenever something changed, until no run can go on; as JSON the last one
+ * alone */
 static kvm_status watch(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;

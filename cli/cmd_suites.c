@@ -1,5 +1,5 @@
-/* cmd_suites.c - `kvmill suites list | formats | import FORMAT INPUT --out CARD.yaml`: what
- * models are asked, and how public data sets and plain text become that. */
+/* cmd_suites.c - `kvmill suites list | formats | import FORMAT INPUT --out CARD.yaml`:
+ * what models are asked, and how public data sets and plain text become that. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>

@@ -227,8 +227,8 @@ static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
                     kvm_quote(name).at);
 }
 
-/* OpenBLAS asks for 128 MiB a thread and spins when it gets none, at the program's end as
- * well: what cannot work is refused before it does. */
+/* OpenBLAS asks for 128 MiB a thread and spins when it gets none, at the program's end
+ * as well: what cannot work is refused before it does. */
 static void refuse_small_address_space(void)
 {
     enum { LEAST_MIB = 3072 };
@@ -241,9 +241,9 @@ static void refuse_small_address_space(void)
     _exit(KVM_EXIT_ENVIRONMENT);
 }
 
-/* Whoever reads our output has seen enough (`| head`) and closed the pipe: we end as other
- * programs do, by SIGPIPE and without a word; a shell shows 141. Ignored until now, since
- * it must not end a worker that says how far it is. */
+/* Whoever reads our output has seen enough (`| head`) and closed the pipe: we end as
+ * other programs do, by SIGPIPE and without a word; a shell shows 141. Ignored until
+ * now, since it must not end a worker that says how far it is. */
 static void end_by_closed_pipe(const kvm_err *err)
 {
     struct pollfd out = {.fd = STDOUT_FILENO};

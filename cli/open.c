@@ -4,7 +4,8 @@
 
 #include "base/file.h"
 
-/* A store that cannot be made is the environment's fault, and another place the way out. */
+/* A store that cannot be made is the environment's fault, and another place the way
+ * out. */
 static kvm_status make_store(kvm_str home, kvm_err *err)
 {
     kvm_err why = {0};

@@ -17,8 +17,8 @@ typedef struct kvm_calibration {
 } kvm_calibration;
 
 /* kvm_text_begin - the id that the tokenizer puts before a text, -1: none. Calibration
- * sequences and the prefixes of items begin with it, once: a model that was trained with
- * it keeps its attention sink there. */
+ * sequences and the prefixes of items begin with it, once: a model that was trained
+ * with it keeps its attention sink there. */
 KVM_MUST kvm_status kvm_text_begin(int32_t *bos, kvm_encoder *e, const kvm_tokenizer *t,
                                    kvm_arena scratch, kvm_err *err);
 /* kvm_calibration_read - at most `sequences` of at most `tokens` ids each; sequences of

@@ -300,7 +300,8 @@ static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
     return kvm_log_append(e->log, text, true, err);
 }
 
-/* A score of a whole number stands there as an integer: the canonical form of 1.0 is 1. */
+/* A score of a whole number stands there as an integer: the canonical form of 1.0 is
+ * 1. */
 static kvm_status replay_scores(evaluation *e, kvm_jat line, kvm_str item, kvm_err *err)
 {
     const kvm_jat scores = kvm_json_get(line, e->job->keep, "scores");
@@ -362,7 +363,8 @@ static kvm_status score_all(evaluation *e, kvm_err *err)
     return s;
 }
 
-/* The backend by the name of its instruction set: scores differ between two in rounding. */
+/* The backend by the name of its instruction set: scores differ between two in
+ * rounding. */
 static json_t *suite_card(const evaluation *e, kvm_str backend)
 {
     static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",

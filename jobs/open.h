@@ -33,8 +33,8 @@ KVM_MUST kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char 
                                      json_t *v, kvm_err *err);
 
 /* kvm_job_put_cost - output "cost": what this step took, all its attempts together
- * ({"seconds", "cpu_seconds", "attempts", "threads"}), kept apart from its result so that
- * results are equal bit for bit whenever they are computed */
+ * ({"seconds", "cpu_seconds", "attempts", "threads"}), kept apart from its result so
+ * that results are equal bit for bit whenever they are computed */
 KVM_MUST kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err);
 
 #endif

@@ -17,10 +17,11 @@ typedef struct kvm_machine_rates {
 /* about a third of a second */
 KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
                                      kvm_err *err);
-/* g: the graph of the spec's first direction (kvm_spec_graphs), whose captures say how many
- * sequences there are.
- * {"models": {...}, "capture": [...], "moments": {...}, "translator": [...], "fit":
- * [... a direction each; the first has the cross moments of both], "ttft": [...]}; new reference */
+/* g: the graph of the spec's first direction (kvm_spec_graphs), whose captures say how
+ * many sequences there are.
+ * {"models": {...}, "capture": [...], "moments": {...},
+ * "translator": [...], "fit": [... a direction each; the first has the cross moments of
+ * both], "ttft": [...]}; new reference */
 KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
                                   kvm_compute *c, const kvm_machine_rates *r,
                                   kvm_arena *keep, kvm_err *err);

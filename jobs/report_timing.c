@@ -71,8 +71,9 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     return out;
 }
 
-/* The steps whose cost a report is given (add_report_inputs, graph.c): whom the result serves,
- * and whether the closed form, which amortisation is about, was built with it. */
+/* The steps whose cost a report is given (add_report_inputs, graph.c): whom the result
+ * serves, and whether the closed form, which amortisation is about, was built with
+ * it. */
 static const struct cost_row {
     const char *step, *serves;
     bool closed_form;

@@ -30,7 +30,8 @@ static void followers(const kvm_suite *s, const kvm_item *item, const kvm_str **
     }
 }
 
-/* lead and choice, tokenised apart as prefix and question are; *skip: ids of the lead */
+/* lead and choice, tokenised apart as prefix and question are; *skip: ids of the
+ * lead */
 static kvm_status tokenise_led(const int32_t **ids, ptrdiff_t *n, ptrdiff_t *skip,
                                kvm_arena *keep, kvm_encoder *e, kvm_str lead,
                                kvm_str choice, kvm_err *err)

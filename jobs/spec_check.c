@@ -1,5 +1,5 @@
-/* spec_check.c - what only the models and the jobs know is wrong with a spec, found when
- * it is planned and named by its line. */
+/* spec_check.c - what only the models and the jobs know is wrong with a spec, found
+ * when it is planned and named by its line. */
 #include "jobs/calibration.h"
 #include "jobs/spec_internal.h"
 #include "translators/rows.h"

@@ -7,14 +7,14 @@
 /* of the calibration, when the spec does not say */
 enum { KVM_SEQUENCES = 300, KVM_TOKENS = 512 };
 
-/* kvm_spec__check_graph - every node's parameters read as its job will read them; what is
- * wrong is named as it stands in the spec. */
+/* kvm_spec__check_graph - every node's parameters read as its job will read them; what
+ * is wrong is named as it stands in the spec. */
 KVM_MUST kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
                                           const kvm_model_info *source, kvm_arena *keep,
                                           kvm_err *err);
 /* kvm_spec__check_text - the calibration text can be read and holds what the spec asks
- * for; sha: kvm_calibration_hash; sequences: those that will be read, which are fewer than
- * KVM_SEQUENCES when the spec does not say and the text gives no more */
+ * for; sha: kvm_calibration_hash; sequences: those that will be read, which are fewer
+ * than KVM_SEQUENCES when the spec does not say and the text gives no more */
 KVM_MUST kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65],
                                          ptrdiff_t *sequences, const kvm_tokenizer *t,
                                          kvm_arena *keep, kvm_err *err);

@@ -60,12 +60,12 @@ extern const kvm_field kvm_suite_card_fields[]; /* for `kvmill help suites` */
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
 KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
                                    kvm_err *err);
-/* kvm_suites_dir - where the bundled cards lie: KVMILL_SUITES, else beside the program (as
- * installed: ../share/kvmill/suites; in the source tree: ../../jobs/suites), else
+/* kvm_suites_dir - where the bundled cards lie: KVMILL_SUITES, else beside the program
+ * (as installed: ../share/kvmill/suites; in the source tree: ../../jobs/suites), else
  * ./jobs/suites. */
 KVM_MUST kvm_status kvm_suites_dir(kvm_str *dir, kvm_arena *keep, kvm_err *err);
-/* kvm_suite_find - a name becomes the path of a bundled card; a path with a slash or .yaml
- * stays, relative to `dir`. KVM_NOTFOUND names the nearest, or all there are. */
+/* kvm_suite_find - a name becomes the path of a bundled card; a path with a slash or
+ * .yaml stays, relative to `dir`. KVM_NOTFOUND names the nearest, or all there are. */
 KVM_MUST kvm_status kvm_suite_find(kvm_str *path, kvm_arena *keep, kvm_str dir,
                                    kvm_str name, kvm_err *err);
 

@@ -1,5 +1,5 @@
-/* suite_formats.c - readers of public question sets: what of each task is cached, what is
- * read, what is scored. */
+/* suite_formats.c - readers of public question sets: what of each task is cached, what
+ * is read, what is scored. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +136,7 @@ kvm_status kvm_import_piqa(kvm_import *im, kvm_err *err)
 }
 
 /* ---- WinoGrande: the same continuation after either name (partial scoring). What the
- * two contexts share is cached; each name is then read, unscored, as the choice's lead ---- */
+ * two contexts share is cached; each name is then read, unscored, as its lead ---- */
 
 static kvm_str shared_words(kvm_str a, kvm_str b)
 {
@@ -488,8 +488,8 @@ kvm_status kvm_import_triviaqa(kvm_import *im, kvm_err *err)
     return kvm_import_jsonl(im, triviaqa_line, err);
 }
 
-/* ---- CoQA: a story and a conversation about it, turn by turn, with the gold answers of
- * the turns before; the first answer and the additional ones are accepted ---- */
+/* ---- CoQA: a story and a conversation about it, turn by turn, with the gold answers
+ * of the turns before; the first answer and the additional ones are accepted ---- */
 
 static kvm_status turn_text(kvm_import *im, kvm_jat list, ptrdiff_t turn, kvm_str *text,
                             kvm_err *err)

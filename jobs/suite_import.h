@@ -1,9 +1,9 @@
 /* suite_import.h - public data sets and plain text become suites: a card and its items.
  *
- * Prompts are those in common use (zero-shot completion; MMLU with five shots), as plain
- * text without a chat frame. What is translated is everything but the last line or, where
- * there is only one, its last token (jobs/suite.h). Nothing is rewritten: an item that
- * the suite's form cannot express is left out and counted. */
+ * Prompts are those in common use (zero-shot completion; MMLU with five shots), as
+ * plain text without a chat frame. What is translated is everything but the last line
+ * or, where there is only one, its last token (jobs/suite.h). Nothing is rewritten: an
+ * item that the suite's form cannot express is left out and counted. */
 #ifndef KVM_JOBS_SUITE_IMPORT_H
 #define KVM_JOBS_SUITE_IMPORT_H
 

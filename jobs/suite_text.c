@@ -79,7 +79,7 @@ static ptrdiff_t next_sentence(kvm_str s, ptrdiff_t at, ptrdiff_t end)
     return word < end ? word : end;
 }
 
-/* ---- text: prefixes of a stated length and what follows them, an eighth as long ---- */
+/* ---- text: prefixes of a stated length and what follows, an eighth as long ---- */
 
 kvm_status kvm_import_text(kvm_import *im, kvm_err *err)
 {
@@ -105,7 +105,7 @@ kvm_status kvm_import_text(kvm_import *im, kvm_err *err)
     return KVM_OK;
 }
 
-/* ---- needle: a code is stated once, somewhere in the text, and asked for at its end ---- */
+/* ---- needle: a code is stated once, somewhere in the text, and asked for last ---- */
 
 static kvm_str make_name(kvm_import *im, kvm_rng *rng)
 {

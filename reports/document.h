@@ -1,8 +1,9 @@
-/* document.h - the report document (page.h) as structs: read once, strictly, then drawn.
+/* document.h - the report document (page.h) as structs: read once, strictly, then
+ * drawn.
  *
- * Strings borrow from the document, everything else lives in the arena. A number that is
- * absent or null is NaN, an absent figure says "not measured" with the reason that the
- * document gives for its section. Counts of zero mean an absent part. */
+ * Strings borrow from the document, everything else lives in the arena. A number that
+ * is absent or null is NaN, an absent figure says "not measured" with the reason that
+ * the document gives for its section. Counts of zero mean an absent part. */
 #ifndef KVM_REPORTS_DOCUMENT_H
 #define KVM_REPORTS_DOCUMENT_H
 
@@ -222,14 +223,14 @@ typedef struct kvm_document {
     ptrdiff_t note_count;
 } kvm_document;
 
-/* kvm_document_read - every error names the place in the document: KVM_FORMAT for a wrong
- * type, word or length, KVM_VERSION for another version, KVM_RANGE for more than a page
- * can hold. */
+/* kvm_document_read - every error names the place in the document: KVM_FORMAT for a
+ * wrong type, word or length, KVM_VERSION for another version, KVM_RANGE for more than
+ * a page can hold. */
 KVM_MUST kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
                                       kvm_err *err);
 
-/* kvm_document_arm - the translator the verdict speaks of: the one named, or the one with
- * the best mean floor-normalised retention; -1 when none was scored */
+/* kvm_document_arm - the translator the verdict speaks of: the one named, or the one
+ * with the best mean floor-normalised retention; -1 when none was scored */
 int kvm_document_arm(const kvm_document *d);
 
 /* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1

@@ -1,5 +1,5 @@
-/* document_results.c - the parts of a report document that come from running the models:
- * quality, timing, cost, ablations, and where it all came from. */
+/* document_results.c - the parts of a report document that come from running the
+ * models: quality, timing, cost, ablations, and where it all came from. */
 #include "reports/document_internal.h"
 
 static kvm_suite_arm read_suite_arm(kvm_doc_reader *r, kvm_jat at)

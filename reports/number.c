@@ -22,8 +22,8 @@ bool kvm_format_find(kvm_str key, kvm_format *out)
     return false;
 }
 
-/* Digits after the point so that about `digits` significant ones are shown, of the value
- * as it will be rounded: 0.9996 is written 1.00. */
+/* Digits after the point so that about `digits` significant ones are shown, of the
+ * value as it will be rounded: 0.9996 is written 1.00. */
 static int decimals(double v, int digits)
 {
     const double size = fabs(v);

@@ -63,7 +63,8 @@ static void model(kvm_page *p, const char *role, const kvm_model_card *m)
     kvm_page__html(p, "</div>\n");
 }
 
-/* A link that stays a link: a scheme such as javascript: must not get in through a name. */
+/* A link that stays a link: a scheme such as javascript: must not get in through a
+ * name. */
 static bool plain_href(kvm_str href)
 {
     return href.len > 0 && kvm_str_find(href, KVM_STR(":")) < 0 && href.at[0] != '/';

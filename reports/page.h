@@ -6,15 +6,15 @@
  * is shown as "not measured", with the reason that "absent" gives for the section. A
  * wrong type, an unknown section, arm or verdict is KVM_FORMAT with the place.
  *
- * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.90, "high": 0.96, "note": "..."}
+ * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.9, "high": 0.96, "note": "…"}
  *   low/high: 95 % interval (quality), quartiles (seconds). value null: note says why.
- *   kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions (not percent).
+ *   kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions.
  * ARM, a key of arms.def.  OBJ, any short name of a cached tensor: "k_content",
  *   "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people read.
  *
  * {
  *   "format": "kvmill.report", "version": 2,
- *   "sample": "why these numbers are not a measurement",  -> a banner; omit for real runs
+ *   "sample": "why these numbers are no measurement",  -> a banner; omit for real runs
  *   "made": "2026-01-31T12:00:00Z",
  *   "pair": {"name": "small-large",                       file names derive from it
  *     "source": MODEL, "target": MODEL,
@@ -22,7 +22,7 @@
  *     MODEL: {"name": "small", "family": "qwen3", "parameters": 1100000, "layers": 4,
  *       "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"}
  *
- *   "translator": {"arm": ARM,   the one that the verdict speaks of; absent: the ARM with
+ *   "translator": {"arm": ARM, the one that the verdict speaks of; absent: the ARM with
  *                                the best mean floor-normalised retention
  *     "shape": "per target layer, k best source layers", "k": 4, "lambda": 1e-3,
  *     "parameters": 98304, "bytes": 393216,
@@ -32,14 +32,14 @@
  *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "choosing_rows": 3277,
  *     "held_out_rows": 3277, "features": 256},
  *
- *   "gates": [{"name": "held_out_r2", "title": "Held-out R2, worst layer", "value": EST,
+ *   "gates": [{"name": "held_out_r2", "title": "Held-out R2, worst", "value": EST,
  *     "format": FORMAT, "need": "> 0.30", "verdict": "pass" | "fail" | "unmeasured",
  *     "required": true,          (default) a failed one makes it "does not serve"
  *     "where": "layer 3, V", "note": "..."}],
  *
  *   "linearity": {
  *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...]}],
- *         R2 of one source layer alone, r2[source][target], null ok; like all R2 of this
+ *         R2 of one source layer alone, r2[source][target], null ok; as all R2 of this
  *         section on the rows that chose layers, k and lambda
  *     "greedy": [{"object": OBJ, "title": "K content",
  *       "layers": [{"target": 0, "order": [2,1], "r2": [0.61, 0.70]}]}],
@@ -56,10 +56,10 @@
  *     "k_r2_fit": EST, "v_r2_fit": EST,                   in-sample
  *     "cosine": EST, "c_k": EST, "c_v": EST}]}],
  *
- *   "suites": [{"name": "arc_challenge", "title": "ARC-Challenge", "metric": "accuracy",
+ *   "suites": [{"name": "arc", "title": "ARC-Challenge", "metric": "accuracy",
  *     "format": FORMAT, "better": "high" | "low", "chance": 0.25, "items": 400,
  *     "note": "...",
- *     "secondary": true,         shown, but neither the means nor the verdict look at it
+ *     "secondary": true,       shown, but neither the means nor the verdict look at it
  *     "arms": {ARM: {"score": EST, "retention": EST, "floor_normalised": EST,
  *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST}}}],
  *         kvm_comparison_json makes an arm's object
@@ -74,7 +74,7 @@
  *       "cold": EST, "switch": EST,                       median s, quartiles
  *       "speedup": EST,                                   cold/switch, rounds' ratio
  *       "cold_stages": {"prefill": s, "first_decode": s},
- *       "switch_stages": {"transfer": s, "translate": s, "inject": s, "first_decode": s},
+ *       "switch_stages": {"transfer": s, "translate": s, "inject": s, "decode": s},
  *                                                         any names, in this order
  *       "computed_bytes": b,                              not measured: tokens x rows
  *         of the source layers that are read and of all target layers, as an engine
@@ -83,14 +83,14 @@
  *
  *   "build": {"steps": [{"title": "capture small", "seconds": 41.0,
  *       "cpu_seconds": 79.0, "attempts": 1,               all attempts together
- *       "serves": "model" | "directions" | "direction"}],  every pair of the model, both
+ *       "serves": "model" | "directions" | "direction"}], every pair of the model, both
  *                                                       directions of this one, or one;
  *                                                       never absent
  *     "bytes": 393216,                                    the translator's file
  *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *
  *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT}],
- *     "rows": [{"title": "fit and infer rotated", "cells": [EST, ...], "note": "..."}]},
+ *     "rows": [{"title": "fit on rotated", "cells": [EST, ...], "note": "..."}]},
  *
  *   "provenance": [{"title": "Models", "rows": [["small", "sha256 ..."], ...]}],
  *   "spec": "the pair's YAML or JSON, as text",

@@ -90,7 +90,8 @@ typedef struct sweep_words {
     bool log;
 } sweep_words;
 
-/* The curve of one knob, the chosen value marked; the absolute lambda as single points. */
+/* The curve of one knob, the chosen value marked; the absolute lambda as single
+ * points. */
 static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_words *w)
 {
     if (!s->knob.n || !s->count) {
@@ -268,7 +269,8 @@ static kvm_status layer_figure(kvm_page *p, const layer_chart *c)
     ptrdiff_t n = 0;
     for (ptrdiff_t s = 0; s < sets; s++)
         for (int i = 0; i < c->count; i++) {
-            /* in-sample curves of the first translator only: enough to see overfitting */
+            /* in-sample curves of the first translator only: enough to see
+             * overfitting */
             if (c->lines[i].dashed && s > 0) continue;
             layer_line line = c->lines[i];
             line.colour += (int)s; /* a neighbour in the palette */

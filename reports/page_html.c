@@ -89,7 +89,7 @@ void kvm_page__figure_end(kvm_page *p)
 
 /* ---- tables ---- */
 
-/* A column of words that says nothing in any row, such as notes where there are none. */
+/* A column of words that says nothing in any row: notes, say, where there are none. */
 static bool idle_column(const kvm_table *t, ptrdiff_t column)
 {
     if (!column || t->columns[column].kind != KVM_COL_TEXT) return false;

@@ -1,5 +1,6 @@
-/* page_internal.h - what the sections of a page share. A section draws from the document
- * into a text; a part that was not measured is said in words, never left blank. */
+/* page_internal.h - what the sections of a page share. A section draws from the
+ * document into a text; a part that was not measured is said in words, never left
+ * blank. */
 #ifndef KVM_REPORTS_PAGE_INTERNAL_H
 #define KVM_REPORTS_PAGE_INTERNAL_H
 

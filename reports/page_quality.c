@@ -21,8 +21,8 @@ static kvm_str suite_note(kvm_page *p, const kvm_suite *s)
                        s->lower_better ? ", lower is better" : "");
 }
 
-/* Where the axis of a suite of losses ends: controls can be worse by orders of magnitude
- * and must not squeeze what is compared. NaN: no need to cut. */
+/* Where the axis of a suite of losses ends: controls can be worse by orders of
+ * magnitude and must not squeeze what is compared. NaN: no need to cut. */
 static double worth_showing(const kvm_suite *s)
 {
     double most = 0, worst = 0;

@@ -1,6 +1,7 @@
 /* page_style.c - the page around the figures. Colours come from svg_style.c; here only
  * good, warn and bad are added. One column of at most 68rem, tables and wide figures
- * scroll inside their own box, and print breaks between sections, not inside figures. */
+ * scroll inside their own box, and print breaks between sections, not inside
+ * figures. */
 #include "reports/page_internal.h"
 
 const char *const kvm_page_css[] = {

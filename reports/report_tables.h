@@ -1,5 +1,5 @@
-/* report_tables.h - a report's numbers as tables: the CSV files are all of them, the page
- * shows most. A table of no rows means that its part was not measured. */
+/* report_tables.h - a report's numbers as tables: the CSV files are all of them, the
+ * page shows most. A table of no rows means that its part was not measured. */
 #ifndef KVM_REPORTS_REPORT_TABLES_H
 #define KVM_REPORTS_REPORT_TABLES_H
 

@@ -171,8 +171,8 @@ static kvm_status resample(boot *b, kvm_arena *scratch, kvm_err *err)
     return KVM_OK;
 }
 
-/* A statistic is (arm - base) / (whole - base): base and whole are an arm, a constant or
- * nothing, which covers scores, differences and the three ratios. */
+/* A statistic is (arm - base) / (whole - base): base and whole are an arm, a constant
+ * or nothing, which covers scores, differences and the three ratios. */
 typedef struct term {
     int arm;      /* < 0: the constant */
     double value; /* of the constant */

@@ -1,11 +1,12 @@
 /* svg.h - figures as inline SVG: heat maps, lines, bars, stacked bars.
  *
- * A figure is a plain struct; drawing appends one <svg> element to a text. Colours are CSS
- * classes only (kvm_svg_css holds them for light, dark and print), so one drawing serves
- * all three. Figures are about 400 units wide and keep 11 px text, which a 360 px phone
- * shows whole; wider ones say their least width so that a page can let them scroll.
- * Every figure carries a title and a description for screen readers, and values as
- * tooltips; all text is escaped. Values that are not finite are left out or hatched. */
+ * A figure is a plain struct; drawing appends one <svg> element to a text. Colours are
+ * CSS classes only (kvm_svg_css holds them for light, dark and print), so one drawing
+ * serves all three. Figures are about 400 units wide and keep 11 px text, which a 360
+ * px phone shows whole; wider ones say their least width so that a page can let them
+ * scroll. Every figure carries a title and a description for screen readers, and values
+ * as tooltips; all text is escaped. Values that are not finite are left out or
+ * hatched. */
 #ifndef KVM_REPORTS_SVG_H
 #define KVM_REPORTS_SVG_H
 

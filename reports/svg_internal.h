@@ -1,5 +1,5 @@
-/* svg_internal.h - what the figures share: the frame, text, scales and ticks. Coordinates
- * are user units (px at 1:1), y downwards. */
+/* svg_internal.h - what the figures share: the frame, text, scales and ticks.
+ * Coordinates are user units (px at 1:1), y downwards. */
 #ifndef KVM_REPORTS_SVG_INTERNAL_H
 #define KVM_REPORTS_SVG_INTERNAL_H
 
@@ -16,8 +16,8 @@ typedef struct kvm_scale {
     bool log;
 } kvm_scale;
 
-/* kvm_svg__scale - from an axis and the extent of its data (lo > hi: no data); widens to
- * round ends unless the axis is fixed */
+/* kvm_svg__scale - from an axis and the extent of its data (lo > hi: no data); widens
+ * to round ends unless the axis is fixed */
 kvm_scale kvm_svg__scale(const kvm_axis *axis, double lo, double hi, double from,
                          double to);
 /* kvm_svg__at - where v is drawn, at the edge when beyond it; NaN when it cannot be */

@@ -1,7 +1,7 @@
 /* table.h - one table, three ways out: aligned text on a terminal, CSV, HTML (page).
  *
- * A table is made cell by cell, row after row; cells are text or figures (kvm_est with a
- * format). Text is shown with control characters and broken UTF-8 made harmless, and
+ * A table is made cell by cell, row after row; cells are text or figures (kvm_est with
+ * a format). Text is shown with control characters and broken UTF-8 made harmless, and
  * measured by its width on a terminal, not its bytes. */
 #ifndef KVM_REPORTS_TABLE_H
 #define KVM_REPORTS_TABLE_H
@@ -75,8 +75,8 @@ typedef struct kvm_term {
 } kvm_term;
 kvm_term kvm_term_of(int fd);
 
-/* kvm_table_print - heading, rule, rows, footnotes; wide text columns are cut with an ellipsis to
- * fit term.width. The scratch arena holds the cells' texts. */
+/* kvm_table_print - heading, rule, rows, footnotes; wide text columns are cut with an
+ * ellipsis to fit term.width. The scratch arena holds the cells' texts. */
 KVM_MUST kvm_status kvm_table_print(kvm_text *out, const kvm_table *t, kvm_term term,
                                     kvm_arena scratch, kvm_err *err);
 /* kvm_table_json - an array of objects by column key; figures as kvm_est_json when they
@@ -85,10 +85,12 @@ json_t *kvm_table_json(const kvm_table *t);
 
 /* kvm_text_width - columns on a terminal (wide and combining characters counted) */
 int kvm_text_width(kvm_str s);
-/* kvm_text_head - the longest start of s that is no wider than width columns; borrows */
+/* kvm_text_head - the longest start of s that is no wider than width columns;
+ * borrows */
 kvm_str kvm_text_head(kvm_str s, int width);
-/* kvm_printable - s with control characters (escape sequences too) as U+FFFD, as well as
- * broken UTF-8; borrows s when nothing has to change; at NULL when the arena is spent */
+/* kvm_printable - s with control characters (escape sequences too) as U+FFFD, as well
+ * as broken UTF-8; borrows s when nothing has to change; at NULL when the arena is
+ * spent */
 kvm_str kvm_printable(kvm_arena *a, kvm_str s);
 /* kvm_paint - text in a tone for a terminal with colour, else the text alone */
 void kvm_paint(kvm_text *out, kvm_str text, kvm_tone tone, kvm_term term);

@@ -12,7 +12,7 @@
 #include "base/file.h"
 
 struct kvm_queue {
-    int fd; /* both ends of the FIFO, so it neither blocks nor ends; -1: polling alone */
+    int fd; /* both ends of the FIFO: it neither blocks nor ends; -1: polling alone */
 };
 
 static void close_queue(void *arg)

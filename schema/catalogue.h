@@ -24,8 +24,8 @@ typedef struct kvm_catalogue_options {
 /* kvm_catalogue_open - `where` is a path; the file is made when absent. options NULL:
  * defaults. Closed by keep's cleanup or kvm_catalogue_close, whichever comes first.
  * KVM_VERSION: the schema is newer than this program. KVM_ENVIRONMENT: network file
- * system, no place to write, or another program's. KVM_DAMAGED: no sound database, which
- * a later call may find too. */
+ * system, no place to write, or another program's. KVM_DAMAGED: no sound database,
+ * which a later call may find too. */
 KVM_MUST kvm_status kvm_catalogue_open(kvm_catalogue **c, kvm_arena *keep,
                                        kvm_str where,
                                        const kvm_catalogue_options *options,

@@ -4,7 +4,7 @@
  *                │                ▲  ▲            │  │  └──skip──► skipped
  *                │                │  └─ crash, fail(RETRY), release, reap
  *                │                │               ├─ fail(FAIL) ─► failed
- *                │                │               ├─ crash or RETRY at the limit ─► parked
+ *                │                │               ├─ crash, RETRY at limit ─► parked
  *                │                │               └─ cancel ─► cancelling ─► cancelled
  *                └──── cancel (also of ready) ──────────────────────────────► cancelled
  *   failed, parked, cancelled ─retry─► ready or blocked

@@ -176,9 +176,10 @@ KVM_MUST kvm_status kvm_job_crash(kvm_catalogue *c, kvm_fence f, kvm_str how,
 KVM_MUST kvm_status kvm_job_release(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
                                     kvm_err *err);
 
-/* kvm_job_at_rest - calls done(ctx, known) when nobody works on the job or will go on with
- * what it has left: it has its results, or ended without any more than age_s ago, or the
- * catalogue has no such job (known false). Nobody can claim or retry it meanwhile. */
+/* kvm_job_at_rest - calls done(ctx, known) when nobody works on the job or will go on
+ * with what it has left: it has its results, or ended without any more than age_s ago,
+ * or the catalogue has no such job (known false). Nobody can claim or retry it
+ * meanwhile. */
 KVM_MUST kvm_status kvm_job_at_rest(kvm_catalogue *c, int64_t job, double age_s,
                                     kvm_status (*done)(void *ctx, bool known,
                                                        kvm_err *err),

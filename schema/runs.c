@@ -155,7 +155,7 @@ static kvm_status call_at_rest(kvm_catalogue *c, int64_t job, double age_s,
         return KVM_OK;
     case KVM_CLASS_DONE:
         break;
-    case KVM_CLASS_ENDED: /* a person may retry it: what it left is of use for a while */
+    case KVM_CLASS_ENDED: /* a person may retry it: what it left is of use yet */
         if (kvm_rows_f64(&row, 0, 1) < age_s) return KVM_OK;
         break;
     }

@@ -183,8 +183,9 @@ static bool sound(kvm_store *s, const char *path, const char *sha, int64_t bytes
     return true;
 }
 
-/* Whether the content is there and as young as if it had just come in: an old object that
- * nobody names is a sweep's, and the catalogue will only name it when the job commits. */
+/* Whether the content is there and as young as if it had just come in: an old object
+ * that nobody names is a sweep's, and the catalogue will only name it when the job
+ * commits. */
 static bool renewed(kvm_store *s, const char *path, const char *sha, int64_t bytes)
 {
     return sound(s, path, sha, bytes) && kvm_os->touch(path) == 0;
@@ -263,7 +264,8 @@ typedef struct sweep {
     double before; /* wall clock: older files may go */
 } sweep;
 
-/* The change time is looked at: it is when the file entered, however old its content. */
+/* The change time is looked at: it is when the file entered, however old its
+ * content. */
 static bool old_enough(const sweep *w, const char *path, struct stat *st)
 {
     return kvm_os->stat(path, st) == 0 && S_ISREG(st->st_mode) &&

@@ -55,10 +55,10 @@ typedef struct kvm_sweep {
 } kvm_sweep;
 /* kvm_store_sweep - remove objects that no artefact row names and temporary files, both
  * of that age and older than any attempt that is under way. Holds the catalogue's write
- * lock per folder (256 of them), so that a commit either comes before (and the object is
- * named) or finds it missing (and its job is tried again: publishing takes no lock, and an
- * old object can go in the moment in which it is published again). Killed at any time it
- * leaves a store that works. */
+ * lock per folder (256 of them), so that a commit either comes before (and the object
+ * is named) or finds it missing (and its job is tried again: publishing takes no lock,
+ * and an old object can go in the moment in which it is published again). Killed at any
+ * time it leaves a store that works. */
 KVM_MUST kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, const kvm_sweep *o,
                                     kvm_err *err);
 

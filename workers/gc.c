@@ -60,7 +60,8 @@ static kvm_status doom(void *ctx, bool known, kvm_err *err)
     collector *g = ctx;
     if (!known && !old_enough(g, g->path)) return KVM_OK;
     if (!g->o->dry && kvm_os->rename(g->path, g->doomed)) {
-        /* ENOTEMPTY, EEXIST: a leftover that could not be removed; this one waits too */
+        /* ENOTEMPTY, EEXIST: a leftover that could not be removed; this one waits
+         * too */
         return errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST
                    ? KVM_OK
                    : kvm_fail_errno(err, "%s: cannot rename", g->path);

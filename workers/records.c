@@ -59,7 +59,8 @@ static double number(const json_t *line, const char *key, bool *ok)
     return json_number_value(v);
 }
 
-/* 0..most; as an integer, since a double outside the type's range must not be converted */
+/* 0..most; as an integer, since a double outside the type's range must not be
+ * converted */
 static int64_t counted(const json_t *line, const char *key, int64_t most, bool *ok)
 {
     const json_t *v = json_object_get(line, key);

@@ -1,7 +1,7 @@
-/* spent.h - what a job's attempts have taken, kept in its folder while they run, so that
- * the cost of a result that took several attempts is that of all of them. The rows of
- * the catalogue cannot say it: an attempt whose worker was killed ends there when that
- * is noticed, hours later perhaps. */
+/* spent.h - what a job's attempts have taken, kept in its folder while they run, so
+ * that the cost of a result that took several attempts is that of all of them. The rows
+ * of the catalogue cannot say it: an attempt whose worker was killed ends there when
+ * that is noticed, hours later perhaps. */
 #ifndef KVM_WORKERS_SPENT_H
 #define KVM_WORKERS_SPENT_H
 

@@ -82,9 +82,10 @@ typedef enum kvm_child_end {
 KVM_MUST kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end,
                                    char how[128], kvm_err *err);
 
-/* kvm_child__backend - what the claimed step is computed on; borrows of keep, w. One that
- * rounds is named by the step's identity, since its key holds it: a step that names none
- * is exact, also on a worker that was started with one that rounds ("cpu" then). */
+/* kvm_child__backend - what the claimed step is computed on; borrows of keep, w. One
+ * that rounds is named by the step's identity, since its key holds it: a step that
+ * names none is exact, also on a worker that was started with one that rounds ("cpu"
+ * then). */
 KVM_MUST kvm_status kvm_child__backend(const char **backend, const kvm_worker *w,
                                        const kvm_claim *c, kvm_arena *keep,
                                        kvm_err *err);

@@ -1,5 +1,6 @@
-/* A capture on a full disk: whatever call fails, the job says so, nothing is declared as a result, nothing is left
- * open, and the same job run again afterwards gives the same bits as if nothing had happened. */
+/* A capture on a full disk: whatever call fails, the job says so, nothing is declared
+ * as a result, nothing is left open, and the same job run again afterwards gives the
+ * same bits as if nothing had happened. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

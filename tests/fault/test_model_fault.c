@@ -1,6 +1,6 @@
-/* Fails the nth call of the operating system under opening a model and writing tensors, for
- * every n: the status is the errno's, nothing is left open or mapped, and a half-written
- * file never appears. */
+/* Fails the nth call of the operating system under opening a model and writing tensors,
+ * for every n: the status is the errno's, nothing is left open or mapped, and a
+ * half-written file never appears. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +43,8 @@ static kvm_status do_write(kvm_arena *keep, kvm_err *err)
     return kvm_st_publish(w, NULL, err);
 }
 
-/* NOMEM: memory was mapped; NOTFOUND, USAGE: kvm_path_exists or kvm_path_is_dir said no */
+/* NOMEM: memory was mapped; NOTFOUND, USAGE: kvm_path_exists or kvm_path_is_dir said
+ * no */
 static bool expected(kvm_status s, int error)
 {
     if (s == KVM_NOTFOUND || s == KVM_USAGE || s == KVM_NOMEM) return true;

@@ -1,7 +1,7 @@
-/* A translator on a full disk: whatever call fails while one is written, in its own format
- * or in a public layout, the writer says so, nothing is left open, and what is published is
- * either the old translator whole or the new one; a folder may also be refused, but is never
- * read as a mixture. */
+/* A translator on a full disk: whatever call fails while one is written, in its own
+ * format or in a public layout, the writer says so, nothing is left open, and what is
+ * published is either the old translator whole or the new one; a folder may also be
+ * refused, but is never read as a mixture. */
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
@@ -98,8 +98,8 @@ static int temporaries(const char *dir)
     return n;
 }
 
-/* the weight of the translator that stands there, which is whole; 0: it is refused, since
- * the file that describes it is not there */
+/* the weight of the translator that stands there, which is whole; 0: it is refused,
+ * since the file that describes it is not there */
 static float value_of(const char *path, bool folder)
 {
     kvm_arena keep = check_arena(1 << 24);
@@ -176,7 +176,8 @@ static void no_temporary_is_left(void **state)
                 forms[f].write(&t, kvm_str_of(forms[f].path), scratch, &err);
             const char *call = fault_call();
             if (!fault_end()) break;
-            /* unlink itself is the one that cannot clean up; what is there is never read */
+            /* unlink itself is the one that cannot clean up; what is there is never
+             * read */
             if (s && strcmp(call, "unlink") != 0)
                 assert_int_equal(
                     temporaries(forms[f].folder ? forms[f].path : DIR_NAME), 0);

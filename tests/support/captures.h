@@ -4,7 +4,8 @@
 
 #include "translators/rows.h"
 
-/* fill one row (all layers, K and V in turn: K.0 V.0 K.1 ...) of token t of sequence s */
+/* fill one row (all layers, K and V in turn: K.0 V.0 K.1 ...) of token t of sequence
+ * s */
 typedef void made_row(void *ctx, int32_t sequence, ptrdiff_t t, float *row);
 
 typedef struct made {

@@ -29,8 +29,8 @@ void check_contains_at(const char *text, const char *part, const char *file, int
 #define check_str(s, text) check_str_at(s, text, __FILE__, __LINE__)
 void check_str_at(kvm_str s, const char *text, const char *file, int line);
 
-/* check_spent - fn in arenas of 0, 8, 16 ... < most bytes: each time KVM_NOMEM or KVM_OK,
- * and both of them occur */
+/* check_spent - fn in arenas of 0, 8, 16 ... < most bytes: each time KVM_NOMEM or
+ * KVM_OK, and both of them occur */
 void check_spent(size_t most, kvm_status (*fn)(kvm_arena *a, kvm_err *err));
 kvm_arena check_arena(size_t bytes); /* fails the test when there is none */
 void check_tmpdir(const char *name); /* build/tmp/<name>, made and empty, ours */

@@ -1,5 +1,5 @@
-/* host.h - a host of jobs for tests: runs the nodes of a graph in this process, on files
- * below a folder, and keeps what they report. No catalogue, no worker. */
+/* host.h - a host of jobs for tests: runs the nodes of a graph in this process, on
+ * files below a folder, and keeps what they report. No catalogue, no worker. */
 #ifndef KVM_TESTS_SUPPORT_HOST_H
 #define KVM_TESTS_SUPPORT_HOST_H
 
@@ -21,11 +21,12 @@ void host_open(host *h, const char *name, const char *spec);
 void host_close(host *h);
 /* the node of that label; the test fails when there is none */
 ptrdiff_t host_node(const host *h, const char *label);
-/* host_run - one node, in a new folder, on what its inputs' nodes have put out. The test
- * fails when they have not run, or when the kind puts out what its table does not name. */
+/* host_run - one node, in a new folder, on what its inputs' nodes have put out. The
+ * test fails when they have not run, or when the kind puts out what its table does not
+ * name. */
 KVM_MUST kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err);
-/* what a killed attempt left: the next host_run finds a file of that name and text in its
- * folder */
+/* what a killed attempt left: the next host_run finds a file of that name and text in
+ * its folder */
 void host_leave(host *h, const char *name, kvm_str text);
 /* all nodes up to this one that have not run; the test fails on an error */
 void host_run_to(host *h, ptrdiff_t node);

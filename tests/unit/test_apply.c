@@ -266,8 +266,8 @@ static void the_identity_gives_the_cache_back(void **state)
     assert_true(kvm_apply_flops(a) == 2.0 * 6 * W * W);
 }
 
-/* rows of the source layers that are read and of all target layers, K and V; an engine keeps bf16
- * of these models */
+/* rows of the source layers that are read and of all target layers, K and V; an engine
+ * keeps bf16 of these models */
 static void bytes_are_those_of_the_rows(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Calibration text: cut into sequences alike from a suite and from a file; overlap is found. */
+/* Calibration text: cut into sequences alike from a suite and from a file; overlap is
+ * found. */
 #include "jobs/calibration.h"
 
 #include <string.h>
@@ -72,7 +73,8 @@ static void a_suite_gives_one_sequence_an_item(void **state)
     assert_int_equal(c.longest, 3);
 }
 
-/* every sequence of a model that begins its texts begins so, within the stated length */
+/* every sequence of a model that begins its texts begins so, within the stated
+ * length */
 static void sequences_begin_as_the_tokenizer_begins_a_text(void **state)
 {
     (void)state;

@@ -275,7 +275,8 @@ static void from_gguf(void **state)
     kvm_arena_free(&a);
 }
 
-/* A key more in front of the golden file's: a filler behind it keeps the data aligned. */
+/* A key more in front of the golden file's: a filler behind it keeps the data
+ * aligned. */
 static kvm_str with_key(kvm_arena *a, kvm_str file, const char *key, uint32_t type,
                         const void *value, size_t bytes)
 {
@@ -333,7 +334,8 @@ static kvm_status extended(kvm_config *c, kvm_arena *a, const char *from,
 }
 
 #define ROPE "mistral3.rope.scaling."
-/* The keys as llama.cpp's converter writes and its loader reads them, with its defaults. */
+/* The keys as llama.cpp's converter writes and its loader reads them, with its
+ * defaults. */
 static const struct {
     const char *from, *to;
     extra x[2];
@@ -347,7 +349,8 @@ static const struct {
     {NULL, NULL, {{ROPE "yarn_attn_factor", 1.5}}, KVM_ROPE_YARN, 8, 1.5},
     {NULL, NULL, {{ROPE "attn_factor", 1}}, KVM_ROPE_YARN, 8, 1},
     {"original_context", "original_kontext", {{0}}, KVM_ROPE_YARN, 128, 1},
-    /* a factor without a type is linear; the temperature has its context all the same */
+    /* a factor without a type is linear; the temperature has its context all the
+     * same */
     {ROPE "type", ROPE "tipe", {{0}}, KVM_ROPE_LINEAR, 8, 1},
 };
 

@@ -209,7 +209,8 @@ static void what_cannot_be_removed_is_not_counted(void **state)
     assert_int_equal(collect(0, false).bytes, 2);
 }
 
-/* ---- an old object that nobody names is published again while a sweep is at it ---- */
+/* ---- an old object that nobody names is published again while a sweep is at it
+ * ---- */
 
 static char raced[400];  /* its path */
 static int stats, races; /* looks at it; times the other was between two steps */
@@ -251,7 +252,8 @@ static void what_is_published_again_is_not_swept(void **state)
     assert_true(stats > 0 && kvm_path_exists(kvm_str_of(raced)));
 }
 
-/* the moment in which it is: the job that lost its output to the sweep makes it again */
+/* the moment in which it is: the job that lost its output to the sweep makes it
+ * again */
 static void a_swept_output_is_made_again(void **state)
 {
     (void)state;

@@ -14,8 +14,8 @@
 static kvm_arena keep;
 static kvm_compute *compute;
 
-/* Wide enough for one panel of V per layer, and in V alone: K stands in two spaces, and a
- * file of every split and space is written a score of times. */
+/* Wide enough for one panel of V per layer, and in V alone: K stands in two spaces, and
+ * a file of every split and space is written a score of times. */
 static made wide(const char *name, ptrdiff_t layers, float *inv_freq)
 {
     return (made){.name = name,

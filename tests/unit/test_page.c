@@ -144,8 +144,8 @@ static void empty_document_is_a_whole_page(void **at)
     check_contains(html.at, "Not decided: not everything was measured.");
 }
 
-/* Drops one member at a time, at every depth down to `depth`: the page stays whole or the
- * document is refused, nothing else. */
+/* Drops one member at a time, at every depth down to `depth`: the page stays whole or
+ * the document is refused, nothing else. */
 static void drop_each(state *s, kvm_jat doc, json_t *in, int depth, int *drawn)
 {
     json_t *names = json_array();

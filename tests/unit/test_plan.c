@@ -1,4 +1,5 @@
-/* What a plan predicts for the example pair, against what the jobs' ops are asked for. */
+/* What a plan predicts for the example pair, against what the jobs' ops are asked
+ * for. */
 #include "jobs/plan.h"
 
 #include <math.h>
@@ -167,7 +168,8 @@ static void fit_of_both_directions(void **state)
     kvm_arena_free(&keep);
 }
 
-/* a largest k bounds the factor, leaves out the wider prefixes and ends greedy curves */
+/* a largest k bounds the factor, leaves out the wider prefixes and ends greedy
+ * curves */
 static void largest_k_bounds_the_sweep(void **state)
 {
     (void)state;

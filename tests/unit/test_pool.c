@@ -1,5 +1,5 @@
-/* The pool: every part once, results that do not depend on threads, sleeping and waking,
- * more threads than CPUs. Run under ThreadSanitizer too (make tsan). */
+/* The pool: every part once, results that do not depend on threads, sleeping and
+ * waking, more threads than CPUs. Run under ThreadSanitizer too (make tsan). */
 #include "base/pool.h"
 
 #include <pthread.h>

@@ -107,8 +107,8 @@ static void a_pipe_gets_a_line_in_a_while(void **state)
     close(fds[0]);
 }
 
-/* A terminal hands on what was written when it gets to it: read on until the text ends so
- * (a read that never ends is the runner's timeout). */
+/* A terminal hands on what was written when it gets to it: read on until the text ends
+ * so (a read that never ends is the runner's timeout). */
 static ssize_t read_until(int fd, char *text, size_t size, const char *end)
 {
     size_t n = 0;

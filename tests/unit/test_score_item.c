@@ -207,7 +207,8 @@ static void padded_vocabularies_are_compared_where_both_have_ids(void **state)
     assert_true(figure(&f, "agreement") == 1);
 }
 
-/* Per byte of the words: the blank that joins a choice to its question is no byte of it */
+/* Per byte of the words: the blank that joins a choice to its question is no byte of
+ * it */
 static void a_choice_is_as_long_as_its_words(void **state)
 {
     (void)state;

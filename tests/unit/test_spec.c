@@ -1,4 +1,5 @@
-/* Pair specs: what is wrong is named with line and remedy; a good one becomes a graph that two directions share. */
+/* Pair specs: what is wrong is named with line and remedy; a good one becomes a graph
+ * that two directions share. */
 #include "jobs/spec.h"
 
 #include <string.h>
@@ -62,7 +63,8 @@ static void mistakes_are_named_with_their_line(void **state)
     refused(HEAD "calibration: {text: no-such}\n", KVM_NOTFOUND, "no-such",
             "calibration");
     refused(HEAD, KVM_FORMAT, "calibration", "");
-    /* a name becomes a file's: it stays in its folder and is not the other direction's */
+    /* a name becomes a file's: it stays in its folder and is not the other
+     * direction's */
     refused(HEAD "reverse_name: ../x\n" CALIBRATION, KVM_FORMAT, ":4", "letters");
     refused(HEAD "reverse_name: small-large\n" CALIBRATION, KVM_FORMAT, ":4", "own");
 }
@@ -229,8 +231,8 @@ static void both_directions_share_captures(void **state)
                                params_of(&g[1], kvm_str_of(labels[i]))));
 }
 
-/* without a number the sequences are those that the text gives, up to 300: the steps and
- * the report say so, and the key is that of a spec that names the number */
+/* without a number the sequences are those that the text gives, up to 300: the steps
+ * and the report say so, and the key is that of a spec that names the number */
 static void sequences_are_those_of_the_text(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Importing: what becomes of one task of every format, of what is wrong, and of the public
- * files themselves where KVMILL_DATA has them. */
+/* Importing: what becomes of one task of every format, of what is wrong, and of the
+ * public files themselves where KVMILL_DATA has them. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
