@@ -46,11 +46,13 @@ ok $? "watching ends when nothing can go on"
 call 0 jobs watch --json && json '"blocked":2,' '"failed":1'
 ok $? "... and gives the counts as data"
 
-call 0 jobs list --json --state failed && id=$(sed -n 's/^ *"job": \([0-9]*\).*/\1/p' "$work/out")
+call 0 jobs list --json --state failed &&
+    id=$(sed -n 's/^ *"job": \([0-9]*\).*/\1/p' "$work/out")
 call 0 jobs logs "$id" --json &&
     json '[{"attempt":1,' '"log":"logs/' '"text":"' features
 ok $? "logs are data with --json"
-call 0 jobs logs "$id" && grep -q '^== attempt 1$' "$work/out" && grep -q features "$work/out"
+call 0 jobs logs "$id" && grep -q '^== attempt 1$' "$work/out" &&
+    grep -q features "$work/out"
 ok $? "... and text without"
 call 0 jobs retry "$id" --json && json "{\"job\":$id,\"state\":\"ready\"}"
 ok $? "retry tells the state, as data"

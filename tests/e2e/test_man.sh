@@ -53,7 +53,8 @@ awk '/^\.Ss Keys of a card/ { card = 1; next }
     /^\.S[hs] /             { card = 0 }
     card && /^\.It Cm /     { for (i = 3; i <= NF; i++) if ($i != ",") print $i }' "$page" |
     sort >"$work/manual"
-[ "$(wc -l <"$work/program")" -ge 9 ] && diff "$work/program" "$work/manual" >"$work/log"
+[ "$(wc -l <"$work/program")" -ge 9 ] &&
+    diff "$work/program" "$work/manual" >"$work/log"
 ok $? "every key of a card stands in the manual, and no other"
 
 if command -v groff >/dev/null; then
@@ -89,7 +90,8 @@ at=$work/root/opt/kv
 [ -s "$at/share/man/man1/kvmill.1" ] && [ -s "$at/share/bash-completion/completions/kvmill" ]
 ok $? "manual and completion are installed"
 (cd / && env -u KVMILL_SUITES "$at/bin/kvmill" suites list --json) >"$work/log" 2>&1
-[ $? = 0 ] && grep -q "\"card\": \".*/opt/kv/bin/../share/kvmill/suites/needle.yaml\"" "$work/log"
+[ $? = 0 ] &&
+    grep -q "\"card\": \".*/opt/kv/bin/../share/kvmill/suites/needle.yaml\"" "$work/log"
 ok $? "an installed program finds its suites"
 (cd / && env -u KVMILL_SUITES "$kvmill" suites list --json) >"$work/log" 2>&1
 [ $? = 0 ] && grep -q '"suite": "needle"' "$work/log"
