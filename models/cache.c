@@ -3,21 +3,41 @@
 
 #include "models/model_internal.h"
 
+/* the slots of an object and of those that stand beside it */
+static kvm_status reserve_row(kvm_cache *c, ptrdiff_t first, ptrdiff_t end,
+                              kvm_arena *keep, kvm_err *err)
+{
+    ptrdiff_t stride = 0, heads = c->model->objects[first].heads;
+    for (ptrdiff_t i = first; i < end; i++) stride += c->model->objects[i].dim;
+    float *rows = kvm_new_raw(keep, float, heads *stride * c->capacity);
+    if (!rows) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = first; i < end; i++) {
+        const kvm_object *o = &c->model->objects[i];
+        c->slots[i] = (kvm_slot){.rows = rows,
+                                 .heads = o->heads,
+                                 .capacity = c->capacity,
+                                 .dim = o->dim,
+                                 .stride = stride};
+        rows += o->dim;
+    }
+    return KVM_OK;
+}
+
 static kvm_status reserve_slots(kvm_cache *c, kvm_arena *keep, kvm_err *err)
 {
     const kvm_model *m = c->model;
+    const ptrdiff_t n = m->info.objects;
     ptrdiff_t widest = 0;
-    c->slots = kvm_new(keep, kvm_slot, m->info.objects);
-    c->arrived = kvm_new(keep, ptrdiff_t, m->info.objects);
-    c->seen = kvm_new_raw(keep, unsigned char, m->info.objects * c->capacity);
+    c->slots = kvm_new(keep, kvm_slot, n);
+    c->arrived = kvm_new(keep, ptrdiff_t, n);
+    c->seen = kvm_new_raw(keep, unsigned char, n * c->capacity);
     if (!c->slots || !c->arrived || !c->seen) return kvm_nomem(err, keep);
-    for (ptrdiff_t i = 0; i < m->info.objects; i++) {
-        const kvm_object *o = &m->objects[i];
-        const ptrdiff_t width = o->heads * o->dim;
-        kvm_slot *s = &c->slots[i];
-        *s = (kvm_slot){.heads = o->heads, .capacity = c->capacity, .dim = o->dim};
-        s->rows = kvm_new_raw(keep, float, width * c->capacity);
-        if (!s->rows) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && m->objects[end].beside;) end++;
+        TRY(reserve_row(c, i, end, keep, err));
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const ptrdiff_t width = m->objects[i].heads * m->objects[i].dim;
         if (width > widest) widest = width;
     }
     c->stage = kvm_new_raw(keep, float, KVM_STAGE_ROWS *widest);
@@ -81,10 +101,11 @@ kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err)
                         from->length, to->capacity);
     for (ptrdiff_t i = 0; i < from->model->info.objects; i++) {
         const kvm_slot *a = &from->slots[i], *b = &to->slots[i];
+        if (from->model->objects[i].beside) continue; /* went with the one before */
         for (ptrdiff_t h = 0; h < a->heads; h++)
-            memcpy(b->rows + h * b->capacity * b->dim,
-                   a->rows + h * a->capacity * a->dim,
-                   (size_t)(from->length * a->dim) * sizeof *a->rows);
+            memcpy(b->rows + h * b->capacity * b->stride,
+                   a->rows + h * a->capacity * a->stride,
+                   (size_t)(from->length * a->stride) * sizeof *a->rows);
     }
     to->length = from->length;
     return KVM_OK;
@@ -101,9 +122,7 @@ kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object, kvm_tensor *view
                           kvm_err *err)
 {
     TRY(check_object(c, object, err));
-    const kvm_slot *s = &c->slots[object];
-    *view = kvm_view3(s->rows, KVM_F32, s->heads, c->length, s->dim);
-    view->stride[0] = s->capacity * s->dim;
+    *view = kvm_slot_view(&c->slots[object], c->length);
     return KVM_OK;
 }
 

@@ -15,10 +15,10 @@ struct kvm_checkpoint {
 };
 
 static const struct row {
-    bool per_layer;
+    int level; /* 0: once; 1: per layer; 2: per expert of a layer */
     const char *hf, *gguf;
 } rows[KVM_WEIGHT_IDS] = {
-#define X(id, layer, hf, gguf) {layer, hf, gguf},
+#define X(id, level, hf, gguf) {level, hf, gguf},
 #include "models/weights.def"
 #undef X
 };
@@ -97,15 +97,26 @@ bool kvm_checkpoint_permuted(const kvm_checkpoint *ck)
     return ck->gguf && ck->config.family->permuted;
 }
 
-static void name_of(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer,
-                    char out[NAME_BYTES])
+/* The i-th of the names that the row has, prefix left out; false when there are fewer.
+ * A row's own "E" stands for the expert. */
+static bool spell(const kvm_checkpoint *ck, kvm_weight_at w, int i,
+                  char out[NAME_BYTES])
 {
-    const char *name = ck->gguf ? rows[id].gguf : rows[id].hf;
+    kvm_str name = {0}, rest = kvm_str_of(ck->gguf ? rows[w.id].gguf : rows[w.id].hf);
+    for (; i >= 0; i--) {
+        if (rest.len == 0) return false;
+        kvm_str_cut(rest, '|', &name, &rest);
+    }
     const char *stack = ck->gguf ? "blk" : "layers";
-    if (rows[id].per_layer)
-        snprintf(out, NAME_BYTES, "%s.%td.%s", stack, layer, name);
+    kvm_str head = name, tail = KVM_STR("");
+    if (rows[w.id].level < 1)
+        snprintf(out, NAME_BYTES, "%.*s", KVM_STR_ARG(name));
+    else if (rows[w.id].level > 1 && kvm_str_cut(name, 'E', &head, &tail))
+        snprintf(out, NAME_BYTES, "%s.%td.%.*s%td%.*s", stack, w.layer,
+                 KVM_STR_ARG(head), w.expert, KVM_STR_ARG(tail));
     else
-        snprintf(out, NAME_BYTES, "%s", name);
+        snprintf(out, NAME_BYTES, "%s.%td.%.*s", stack, w.layer, KVM_STR_ARG(name));
+    return true;
 }
 
 static bool find_st(const kvm_checkpoint *ck, kvm_weight_id id, const char *name,
@@ -140,19 +151,22 @@ static bool find_gguf(const kvm_checkpoint *ck, const char *name, kvm_found *out
     return true;
 }
 
-static bool find(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer,
-                 char name[NAME_BYTES], kvm_found *out)
+/* name: the one that was found, or the row's first */
+static bool find(const kvm_checkpoint *ck, kvm_weight_at w, char name[NAME_BYTES],
+                 kvm_found *out)
 {
-    name_of(ck, id, layer, name);
-    if (!*name) return false;
-    return ck->gguf ? find_gguf(ck, name, out) : find_st(ck, id, name, out);
+    for (int i = 0; spell(ck, w, i, name); i++)
+        if (ck->gguf ? find_gguf(ck, name, out) : find_st(ck, w.id, name, out))
+            return true;
+    if (!spell(ck, w, 0, name)) *name = 0;
+    return false;
 }
 
-bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer)
+bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w)
 {
     char name[NAME_BYTES];
     kvm_found f;
-    return find(ck, id, layer, name, &f);
+    return find(ck, w, name, &f);
 }
 
 static void shape_text(char out[64], int rank, const ptrdiff_t *dim)
@@ -163,15 +177,14 @@ static void shape_text(char out[64], int rank, const ptrdiff_t *dim)
     if (at < 64) snprintf(out + at, (size_t)(64 - at), "]");
 }
 
-kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_id id,
-                              ptrdiff_t layer, int rank, const ptrdiff_t *dim,
-                              kvm_found *out, kvm_err *err)
+kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int rank,
+                              const ptrdiff_t *dim, kvm_found *out, kvm_err *err)
 {
     char name[NAME_BYTES], found[64], wanted[64];
     kvm_found f;
-    if (!find(ck, id, layer, name, &f))
+    if (!find(ck, w, name, &f))
         return kvm_fail(err, KVM_NOTFOUND, "%s: tensor %s%s is missing", ck->path.at,
-                        ck->gguf || id == KVM_W_HEAD ? "" : ck->prefix, name);
+                        ck->gguf || w.id == KVM_W_HEAD ? "" : ck->prefix, name);
     bool same = f.t.rank == rank;
     for (int i = 0; same && i < rank; i++) same = f.t.dim[i] == dim[i];
     if (!same) {

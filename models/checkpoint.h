@@ -9,11 +9,17 @@
 #include "models/config.h"
 
 typedef enum kvm_weight_id {
-#define X(id, layer, hf, gguf) KVM_W_##id,
+#define X(id, level, hf, gguf) KVM_W_##id,
 #include "models/weights.def"
 #undef X
     KVM_WEIGHT_IDS
 } kvm_weight_id;
+
+/* Which tensor: a row of weights.def, and where the row asks for them layer and expert. */
+typedef struct kvm_weight_at {
+    kvm_weight_id id;
+    ptrdiff_t layer, expert;
+} kvm_weight_at;
 
 typedef struct kvm_checkpoint kvm_checkpoint;
 
@@ -31,12 +37,12 @@ typedef struct kvm_found {
     kvm_str name; /* as the file spells it; borrows from the file */
     kvm_str file;
 } kvm_found;
-bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_id id, ptrdiff_t layer);
+bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w);
 /* kvm_checkpoint_get - shape (rank, dim) is what the config implies. KVM_NOTFOUND,
  * KVM_SHAPE; the message names the tensor and both shapes. */
-KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_id id,
-                                       ptrdiff_t layer, int rank, const ptrdiff_t *dim,
-                                       kvm_found *out, kvm_err *err);
+KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,
+                                       int rank, const ptrdiff_t *dim, kvm_found *out,
+                                       kvm_err *err);
 
 /* the files that hold the weights, in order of their names */
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);

@@ -16,7 +16,8 @@ const kvm_family *kvm_config__family(kvm_str name, bool gguf)
 {
     for (ptrdiff_t i = 0; i < kvm_families_count; i++) {
         const kvm_family *f = &kvm_families[i];
-        if (kvm_str_eq(name, kvm_str_of(gguf ? f->gguf : f->name))) return f;
+        const char *known = gguf ? f->gguf : f->name;
+        if (known && kvm_str_eq(name, kvm_str_of(known))) return f;
     }
     return NULL;
 }
@@ -24,9 +25,12 @@ const kvm_family *kvm_config__family(kvm_str name, bool gguf)
 kvm_str kvm_config__family_list(kvm_arena *keep, bool gguf)
 {
     kvm_str s = KVM_STR("");
-    for (ptrdiff_t i = 0; i < kvm_families_count; i++)
-        s = kvm_str_fmt(keep, "%s%s%s", s.at ? s.at : "", i ? ", " : "",
-                        gguf ? kvm_families[i].gguf : kvm_families[i].name);
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++) {
+        const char *name = gguf ? kvm_families[i].gguf : kvm_families[i].name;
+        if (name)
+            s = kvm_str_fmt(keep, "%s%s%s", s.len > 0 ? s.at : "",
+                            s.len > 0 ? ", " : "", name);
+    }
     return s;
 }
 
@@ -98,9 +102,69 @@ static kvm_status check_rope(const kvm_config *c, const char *file, kvm_err *err
     return KVM_OK;
 }
 
+/* bounds as in check_sizes */
+static kvm_status check_mla(const kvm_config *c, const char *file, kvm_err *err)
+{
+    const kvm_mla_config *m = &c->mla;
+    const struct {
+        const char *name;
+        ptrdiff_t value, least;
+    } fields[] = {{"q_lora_rank", m->query_rank, 0},
+                  {"kv_lora_rank", m->rank, 1},
+                  {"qk_nope_head_dim", m->nope, 1},
+                  {"qk_rope_head_dim", m->rope, 2},
+                  {"v_head_dim", m->value, 1}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < fields[i].least || fields[i].value > 1 << 14)
+            return kvm_fail(err, KVM_RANGE, "%s: %s is %td; %td to %d are possible",
+                            file, fields[i].name, fields[i].value, fields[i].least,
+                            1 << 14);
+    return KVM_OK;
+}
+
+static kvm_status check_moe(const kvm_moe_config *m, const char *file, kvm_err *err)
+{
+    if (m->experts > 1 << 14 || m->active < 1 || m->active > m->experts)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: a token goes through %td of %td experts; 1 to all of at "
+                        "most %d are possible",
+                        file, m->active, m->experts, 1 << 14);
+    if (m->groups < 1 || m->experts % m->groups != 0)
+        return kvm_fail(err, KVM_RANGE, "%s: %td experts do not make %td even groups",
+                        file, m->experts, m->groups);
+    if (m->open_groups < 1 || m->open_groups > m->groups ||
+        m->active > m->open_groups * (m->experts / m->groups))
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: %td of %td groups of %td experts cannot give the %td that "
+                        "a token goes through",
+                        file, m->open_groups, m->groups, m->experts / m->groups,
+                        m->active);
+    if (m->inner < 1 || m->inner > 1 << 19 || m->shared > 1 << 19)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: experts of width %td, shared ones of %td; up to %d", file,
+                        m->inner, m->shared, 1 << 19);
+    if (!(m->scale > 0 && m->scale < 1e6))
+        return kvm_fail(err, KVM_RANGE, "%s: routed_scaling_factor is %g", file,
+                        m->scale);
+    return KVM_OK;
+}
+
+kvm_status kvm_config__uniform(kvm_config *c, kvm_arena *keep, kvm_err *err)
+{
+    c->blocks = kvm_new(keep, kvm_block_kinds, c->layers);
+    c->window = kvm_new(keep, ptrdiff_t, c->layers);
+    if (!c->blocks || !c->window) return kvm_nomem(err, keep);
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        c->blocks[l] = (kvm_block_kinds){c->family->mixer, c->family->ffn};
+    return KVM_OK;
+}
+
 kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
 {
+    if (c->mla.rank > 0 || c->family->mixer == KVM_LAYER_MLA)
+        TRY(check_mla(c, file, err));
     TRY(check_sizes(c, file, err));
+    if (c->moe.experts > 0) TRY(check_moe(&c->moe, file, err));
     TRY(check_rope(c, file, err));
     if (c->family->scaled && c->rope.kind == KVM_ROPE_DEFAULT)
         return kvm_fail(
@@ -116,6 +180,33 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
             "original_max_position_embeddings",
             file, c->temperature);
     return KVM_OK;
+}
+
+/* what only some families have: absent else, so that hashes outlive new kinds of layer */
+static bool add_kinds(json_t *v, const kvm_config *c)
+{
+    const kvm_mla_config *a = &c->mla;
+    const kvm_moe_config *e = &c->moe;
+    int bad = 0;
+    if (c->rope.interleaved)
+        bad |= json_object_set_new(v, "rope_interleaved", json_true());
+    if (a->rank > 0)
+        bad |= json_object_set_new(
+            v, "mla",
+            json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
+                      (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
+    if (e->experts == 0) return bad == 0;
+    bad |=
+        json_object_set_new(v, "moe",
+                            json_pack("[I,I,I,I,I,I,b,f]", (json_int_t)e->experts,
+                                      (json_int_t)e->active, (json_int_t)e->groups,
+                                      (json_int_t)e->open_groups, (json_int_t)e->inner,
+                                      (json_int_t)e->shared, e->normalised, e->scale));
+    json_t *dense = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        if (c->blocks[l].ffn == c->family->ffn)
+            bad |= json_array_append_new(dense, json_integer(l));
+    return (bad | json_object_set_new(v, "dense", dense)) == 0;
 }
 
 kvm_status kvm_config_hash(const kvm_config *c, char hex[65], kvm_arena scratch,
@@ -142,7 +233,7 @@ kvm_status kvm_config_hash(const kvm_config *c, char hex[65], kvm_arena scratch,
         json_array_append_new(window, json_integer(c->window[l]));
     kvm_status s = KVM_OK;
     if (!v || json_object_set_new(v, "rope", rope) ||
-        json_object_set_new(v, "window", window))
+        json_object_set_new(v, "window", window) || !add_kinds(v, c))
         s = kvm_fail(err, KVM_NOMEM, "out of memory for the hash of a config");
     kvm_str text;
     if (!s) s = kvm_json_canonical(&text, &scratch, v, err);

@@ -11,6 +11,7 @@
 #include "models/gguf_meta.h"
 
 typedef enum kvm_layer_id { /* rows of layer_kinds.def */
+                            KVM_LAYER_NONE,
 #define X(NAME, name, what) KVM_LAYER_##NAME,
 #include "models/layer_kinds.def"
 #undef X
@@ -18,9 +19,11 @@ typedef enum kvm_layer_id { /* rows of layer_kinds.def */
 
 typedef struct kvm_family { /* a row of families.def */
     const char *name, *gguf;
-    kvm_layer_id mixer, ffn; /* what every block is built of */
-    bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled;
+    kvm_layer_id mixer, ffn; /* what a block is built of, */
+    kvm_layer_id moe;        /* and the second half of those that have experts */
+    bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
     double eps, theta;
+    double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
 } kvm_family;
 extern const kvm_family kvm_families[];
 extern const ptrdiff_t kvm_families_count;
@@ -32,6 +35,27 @@ typedef enum kvm_rope_kind {
     KVM_ROPE_YARN
 } kvm_rope_kind;
 
+/* multi-head latent attention */
+typedef struct kvm_mla_config {
+    ptrdiff_t query_rank; /* q_lora_rank; 0: queries are projected at once */
+    ptrdiff_t rank;       /* kv_lora_rank: size of the latent */
+    ptrdiff_t nope, rope; /* entries of a key without and with position */
+    ptrdiff_t value;      /* entries of a head's value */
+} kvm_mla_config;
+
+/* mixture of experts */
+typedef struct kvm_moe_config {
+    ptrdiff_t experts, active;     /* and how many of them a token goes through */
+    ptrdiff_t groups, open_groups; /* experts stand in groups; only the best are open */
+    ptrdiff_t inner, shared; /* widths: of one expert, of the shared one (0: none) */
+    bool normalised;         /* weights of the chosen sum to one */
+    double scale;            /* of the routed experts' sum */
+} kvm_moe_config;
+
+typedef struct kvm_block_kinds {
+    kvm_layer_id mixer, ffn;
+} kvm_block_kinds;
+
 typedef struct kvm_rope_config {
     kvm_rope_kind kind;
     double theta, factor;
@@ -42,6 +66,7 @@ typedef struct kvm_rope_config {
     bool truncate;
     ptrdiff_t original; /* original_max_position_embeddings */
     ptrdiff_t width;    /* rotated entries of a head */
+    bool interleaved;   /* pairs (2j, 2j+1) instead of (j, j + width/2) */
 } kvm_rope_config;
 
 typedef struct kvm_config {
@@ -52,7 +77,10 @@ typedef struct kvm_config {
     bool qkv_bias, o_bias, mlp_bias;
     double temperature; /* beta of the query temperature; 0: none */
     kvm_rope_config rope;
-    ptrdiff_t *window; /* (layers) tokens a layer sees; 0: all */
+    kvm_mla_config mla; /* zero where no layer is of that kind, and the next */
+    kvm_moe_config moe;
+    kvm_block_kinds *blocks; /* (layers) */
+    ptrdiff_t *window;       /* (layers) tokens a layer sees; 0: all */
 } kvm_config;
 
 /* kvm_config_of_json / _of_gguf - out lives in keep. KVM_FORMAT, KVM_RANGE (the field
@@ -69,6 +97,8 @@ KVM_MUST kvm_status kvm_config_hash(const kvm_config *c, char hex[65],
 
 /* shared by the two readers */
 KVM_MUST kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err);
+/* every block of the family's two kinds, no windows */
+KVM_MUST kvm_status kvm_config__uniform(kvm_config *c, kvm_arena *keep, kvm_err *err);
 const kvm_family *kvm_config__family(kvm_str name, bool gguf); /* NULL: unknown */
 kvm_str kvm_config__family_list(kvm_arena *keep, bool gguf);   /* "llama, qwen2, ..." */
 

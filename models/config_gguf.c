@@ -159,8 +159,7 @@ kvm_status kvm_config_of_gguf(kvm_config *out, kvm_arena *keep, const kvm_gguf *
     c.o_bias = has_tensor(&s, "blk.0.attn_output.bias");
     c.mlp_bias = has_tensor(&s, "blk.0.ffn_down.bias");
     TRY(kvm_config__check(&c, kvm_gguf_name(g).at, err));
-    c.window = kvm_new(keep, ptrdiff_t, c.layers);
-    if (!c.window) return kvm_nomem(err, keep);
+    TRY(kvm_config__uniform(&c, keep, err));
     ptrdiff_t window;
     TRY(size_of(&s, "attention.sliding_window", 0, &window));
     for (ptrdiff_t l = 0; c.family->windowed && l < c.layers; l++) c.window[l] = window;

@@ -1,20 +1,25 @@
-#include <string.h>
+#include "models/config_internal.h"
 
-#include "models/config.h"
+/* the first of keys "a|b|c" that is there, else the first */
+static kvm_jat first_of(const kvm_config_source *s, kvm_jat obj, const char *keys)
+{
+    kvm_jat first = {0};
+    kvm_str key, rest = kvm_str_of(keys);
+    while (rest.len > 0) {
+        kvm_str_cut(rest, '|', &key, &rest);
+        const kvm_str name = kvm_str_copy(s->keep, key);
+        const kvm_jat at = kvm_json_get(obj, s->keep, name.at ? name.at : "");
+        if (kvm_json_has(at)) return at;
+        if (!first.file) first = at;
+    }
+    return first;
+}
 
-/* A config being read: fields are looked for in `text` (text_config of a multimodal
- * wrapper, else the root), flags of the wrapper in `root`. */
-typedef struct source {
-    kvm_jat root, text;
-    kvm_arena *keep;
-    kvm_err *err;
-} source;
-
-static kvm_status size_of(const source *s, const char *key, ptrdiff_t fallback,
-                          ptrdiff_t *out)
+kvm_status kvm_config__size(const kvm_config_source *s, const char *keys,
+                            ptrdiff_t fallback, ptrdiff_t *out)
 {
     int64_t v;
-    const kvm_jat at = kvm_json_get(s->text, s->keep, key);
+    const kvm_jat at = first_of(s, s->text, keys);
     TRY(fallback < 0 ? kvm_json_i64(at, &v, s->err)
                      : kvm_json_i64_or(at, fallback, &v, s->err));
     if (v < 0 || v > INT32_MAX)
@@ -24,12 +29,30 @@ static kvm_status size_of(const source *s, const char *key, ptrdiff_t fallback,
     return KVM_OK;
 }
 
-static kvm_status flag_of(const source *s, const char *key, bool fallback, bool *out)
+kvm_status kvm_config__flag(const kvm_config_source *s, const char *keys, bool fallback,
+                            bool *out)
 {
-    return kvm_json_bool_or(kvm_json_get(s->text, s->keep, key), fallback, out, s->err);
+    return kvm_json_bool_or(first_of(s, s->text, keys), fallback, out, s->err);
 }
 
-static kvm_status find_family(const source *s, const kvm_family **family)
+kvm_status kvm_config__number(const kvm_config_source *s, kvm_jat obj, const char *keys,
+                              double fallback, double *out)
+{
+    return kvm_json_f64_or(first_of(s, obj, keys), fallback, out, s->err);
+}
+
+kvm_status kvm_config__word(const kvm_config_source *s, const char *keys,
+                            const char *only)
+{
+    kvm_str word;
+    const kvm_jat at = first_of(s, s->text, keys);
+    TRY(kvm_json_str_or(at, kvm_str_of(only), &word, s->err));
+    if (kvm_str_eq(word, kvm_str_of(only))) return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %s is \"%s\"; %s is run", at.file,
+                    at.path, kvm_quote(word).at, only);
+}
+
+static kvm_status find_family(const kvm_config_source *s, const kvm_family **family)
 {
     kvm_str name;
     const kvm_jat at = kvm_json_get(s->text, s->keep, "model_type");
@@ -42,30 +65,25 @@ static kvm_status find_family(const source *s, const kvm_family **family)
                     kvm_quote(name).at, known.at ? known.at : "");
 }
 
-static kvm_status read_sizes(const source *s, kvm_config *c)
+static kvm_status read_sizes(const kvm_config_source *s, kvm_config *c)
 {
-    TRY(size_of(s, "hidden_size", -1, &c->hidden));
-    TRY(size_of(s, "intermediate_size", -1, &c->ffn));
-    TRY(size_of(s, "num_hidden_layers", -1, &c->layers));
-    TRY(size_of(s, "num_attention_heads", -1, &c->heads));
-    TRY(size_of(s, "num_key_value_heads", c->heads, &c->kv_heads));
-    TRY(size_of(s, "head_dim", c->heads ? c->hidden / c->heads : 0, &c->head_dim));
-    TRY(size_of(s, "vocab_size", -1, &c->vocab));
-    TRY(size_of(s, "max_position_embeddings", 2048, &c->context));
-    return kvm_json_f64_or(kvm_json_get(s->text, s->keep, "rms_norm_eps"),
-                           c->family->eps, &c->eps, s->err);
+    TRY(kvm_config__size(s, "hidden_size", -1, &c->hidden));
+    TRY(kvm_config__size(s, "intermediate_size", -1, &c->ffn));
+    TRY(kvm_config__size(s, "num_hidden_layers", -1, &c->layers));
+    TRY(kvm_config__size(s, "num_attention_heads", -1, &c->heads));
+    TRY(kvm_config__size(s, "num_key_value_heads", c->heads, &c->kv_heads));
+    TRY(kvm_config__size(s, "head_dim", c->heads ? c->hidden / c->heads : 0,
+                         &c->head_dim));
+    TRY(kvm_config__size(s, "vocab_size", -1, &c->vocab));
+    TRY(kvm_config__size(s, "max_position_embeddings", 2048, &c->context));
+    return kvm_config__number(s, s->text, "rms_norm_eps", c->family->eps, &c->eps);
 }
 
 /* What this runtime would otherwise leave out in silence. */
-static kvm_status read_flags(const source *s, kvm_config *c)
+static kvm_status read_flags(const kvm_config_source *s, kvm_config *c)
 {
-    kvm_str act;
     bool attention_bias;
-    const kvm_jat at = kvm_json_get(s->text, s->keep, "hidden_act");
-    TRY(kvm_json_str_or(at, KVM_STR("silu"), &act, s->err));
-    if (!kvm_str_eq(act, KVM_STR("silu")))
-        return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %s is \"%s\"; silu is run",
-                        at.file, at.path, kvm_quote(act).at);
+    TRY(kvm_config__word(s, "hidden_act", "silu"));
     if (kvm_json_has(kvm_json_get(s->root, s->keep, "quantization_config")) ||
         kvm_json_has(kvm_json_get(s->text, s->keep, "quantization_config")))
         return kvm_fail(
@@ -73,14 +91,14 @@ static kvm_status read_flags(const source *s, kvm_config *c)
             "%s: quantization_config: quantised safetensors checkpoints are "
             "not read; use the BF16 release or a GGUF file",
             s->root.file);
-    TRY(flag_of(s, "attention_bias", false, &attention_bias));
-    TRY(flag_of(s, "mlp_bias", false, &c->mlp_bias));
+    TRY(kvm_config__flag(s, "attention_bias", false, &attention_bias));
+    TRY(kvm_config__flag(s, "mlp_bias", false, &c->mlp_bias));
     c->qkv_bias = c->family->qkv_bias || attention_bias;
     c->o_bias = attention_bias;
     bool tied;
     TRY(kvm_json_bool_or(kvm_json_get(s->root, s->keep, "tie_word_embeddings"), false,
                          &tied, s->err));
-    return flag_of(s, "tie_word_embeddings", tied, &c->tied);
+    return kvm_config__flag(s, "tie_word_embeddings", tied, &c->tied);
 }
 
 static const struct {
@@ -92,7 +110,8 @@ static const struct {
     {"yarn", KVM_ROPE_YARN},
 };
 
-static kvm_status read_rope_kind(const source *s, kvm_jat rope, kvm_rope_kind *kind)
+static kvm_status read_rope_kind(const kvm_config_source *s, kvm_jat rope,
+                                 kvm_rope_kind *kind)
 {
     kvm_str name;
     kvm_jat at = kvm_json_get(rope, s->keep, "rope_type");
@@ -108,25 +127,20 @@ static kvm_status read_rope_kind(const source *s, kvm_jat rope, kvm_rope_kind *k
                     at.file, at.path, kvm_quote(name).at);
 }
 
-static kvm_status number(const source *s, kvm_jat obj, const char *key, double fallback,
-                         double *out)
+static kvm_status read_yarn(const kvm_config_source *s, kvm_jat rope,
+                            kvm_rope_config *r)
 {
-    return kvm_json_f64_or(kvm_json_get(obj, s->keep, key), fallback, out, s->err);
-}
-
-static kvm_status read_yarn(const source *s, kvm_jat rope, kvm_rope_config *r)
-{
-    TRY(number(s, rope, "beta_fast", 32, &r->beta_fast));
-    TRY(number(s, rope, "beta_slow", 1, &r->beta_slow));
-    TRY(number(s, rope, "mscale", 0, &r->mscale));
-    TRY(number(s, rope, "mscale_all_dim", 0, &r->mscale_all_dim));
-    TRY(number(s, rope, "attention_factor", 0, &r->attention_factor));
+    TRY(kvm_config__number(s, rope, "beta_fast", 32, &r->beta_fast));
+    TRY(kvm_config__number(s, rope, "beta_slow", 1, &r->beta_slow));
+    TRY(kvm_config__number(s, rope, "mscale", 0, &r->mscale));
+    TRY(kvm_config__number(s, rope, "mscale_all_dim", 0, &r->mscale_all_dim));
+    TRY(kvm_config__number(s, rope, "attention_factor", 0, &r->attention_factor));
     return kvm_json_bool_or(kvm_json_get(rope, s->keep, "truncate"), true, &r->truncate,
                             s->err);
 }
 
 /* rope is rope_parameters (new dialect), rope_scaling (old) or absent */
-static kvm_status read_scaling(const source *s, kvm_jat rope, kvm_config *c)
+static kvm_status read_scaling(const kvm_config_source *s, kvm_jat rope, kvm_config *c)
 {
     kvm_rope_config *r = &c->rope;
     if (r->kind == KVM_ROPE_DEFAULT) return KVM_OK;
@@ -145,7 +159,7 @@ static kvm_status read_scaling(const source *s, kvm_jat rope, kvm_config *c)
 }
 
 /* Newer configs may hold one rope_parameters per layer type; no family here does. */
-static kvm_status check_flat(const source *s, kvm_jat rope)
+static kvm_status check_flat(const kvm_config_source *s, kvm_jat rope)
 {
     const char *key;
     json_t *v;
@@ -160,78 +174,26 @@ static kvm_status check_flat(const source *s, kvm_jat rope)
     return KVM_OK;
 }
 
-static kvm_status read_rope(const source *s, kvm_config *c)
+static kvm_status read_rope(const kvm_config_source *s, kvm_config *c)
 {
     double partial, theta, beta;
     kvm_jat rope = kvm_json_get(s->text, s->keep, "rope_parameters");
     if (!kvm_json_has(rope)) rope = kvm_json_get(s->text, s->keep, "rope_scaling");
     if (kvm_json_has(rope)) TRY(check_flat(s, rope));
     TRY(read_rope_kind(s, rope, &c->rope.kind));
-    TRY(number(s, s->text, "rope_theta", c->family->theta, &theta));
-    TRY(number(s, rope, "rope_theta", theta, &c->rope.theta));
-    TRY(number(s, s->text, "partial_rotary_factor", 1, &partial));
-    TRY(number(s, rope, "partial_rotary_factor", partial, &partial));
+    TRY(kvm_config__number(s, s->text, "rope_theta", c->family->theta, &theta));
+    TRY(kvm_config__number(s, rope, "rope_theta", theta, &c->rope.theta));
+    TRY(kvm_config__number(s, s->text, "partial_rotary_factor", 1, &partial));
+    TRY(kvm_config__number(s, rope, "partial_rotary_factor", partial, &partial));
     if (!(partial > 0 && partial <= 1))
         return kvm_fail(s->err, KVM_RANGE,
                         "%s: partial_rotary_factor is %g; it lies in (0, 1]", rope.file,
                         partial);
-    c->rope.width = (ptrdiff_t)((double)c->head_dim * partial);
+    const bool mla = c->mla.rank > 0;
+    c->rope.width = mla ? c->mla.rope : (ptrdiff_t)((double)c->head_dim * partial);
     TRY(read_scaling(s, rope, c));
-    TRY(number(s, rope, "llama_4_scaling_beta", 0, &beta));
+    TRY(kvm_config__number(s, rope, "llama_4_scaling_beta", 0, &beta));
     c->temperature = c->family->tempered ? beta : 0;
-    return KVM_OK;
-}
-
-/* the words of layer_types for a layer that attends to everything */
-static bool is_full(kvm_str type)
-{
-    static const char *const names[] = {"full_attention", "attention"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (kvm_str_eq(type, kvm_str_of(names[i]))) return true;
-    return false;
-}
-
-static kvm_status read_layer_types(const source *s, kvm_jat types, kvm_config *c,
-                                   ptrdiff_t window)
-{
-    ptrdiff_t n;
-    TRY(kvm_json_array(types, &n, s->err));
-    if (n < c->layers)
-        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
-                        types.file, types.path, n, c->layers);
-    for (ptrdiff_t l = 0; l < c->layers; l++) {
-        kvm_str type;
-        const kvm_jat at = kvm_json_item(types, s->keep, l);
-        TRY(kvm_json_str(at, &type, s->err));
-        const bool sliding = kvm_str_eq(type, KVM_STR("sliding_attention"));
-        if (sliding && window < 1)
-            return kvm_fail(s->err, KVM_FORMAT,
-                            "%s: %s slides, but sliding_window is %td", at.file,
-                            at.path, window);
-        if (!sliding && !is_full(type))
-            return kvm_fail(s->err, KVM_UNSUPPORTED,
-                            "%s: %s is \"%s\"; %s models have full_attention and "
-                            "sliding_attention layers here",
-                            at.file, at.path, kvm_quote(type).at, c->family->name);
-        c->window[l] = sliding ? window : 0;
-    }
-    return KVM_OK;
-}
-
-static kvm_status read_windows(const source *s, kvm_config *c)
-{
-    ptrdiff_t window, from;
-    bool used;
-    c->window = kvm_new(s->keep, ptrdiff_t, c->layers);
-    if (!c->window) return kvm_nomem(s->err, s->keep);
-    TRY(size_of(s, "sliding_window", 0, &window));
-    const kvm_jat types = kvm_json_get(s->text, s->keep, "layer_types");
-    if (kvm_json_has(types)) return read_layer_types(s, types, c, window);
-    TRY(flag_of(s, "use_sliding_window", false, &used));
-    TRY(size_of(s, "max_window_layers", 28, &from));
-    if (c->family->windowed) used = true, from = 0;
-    for (ptrdiff_t l = 0; used && l < c->layers; l++)
-        c->window[l] = l >= from ? window : 0;
     return KVM_OK;
 }
 
@@ -240,7 +202,7 @@ kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
 {
     kvm_config c = {0};
     TRY(kvm_json_object(root, err));
-    source s = {.root = root, .text = root, .keep = keep, .err = err};
+    kvm_config_source s = {.root = root, .text = root, .keep = keep, .err = err};
     const kvm_jat text = kvm_json_get(root, keep, "text_config");
     if (kvm_json_has(text)) {
         TRY(kvm_json_object(text, err));
@@ -249,9 +211,10 @@ kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
     TRY(find_family(&s, &c.family));
     TRY(read_sizes(&s, &c));
     TRY(read_flags(&s, &c));
+    TRY(kvm_config__sizes(&s, &c));
     TRY(read_rope(&s, &c));
     TRY(kvm_config__check(&c, root.file, err));
-    TRY(read_windows(&s, &c));
+    TRY(kvm_config__layers(&s, &c));
     *out = c;
     return KVM_OK;
 }

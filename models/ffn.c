@@ -16,9 +16,11 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     if (!f) return kvm_nomem(err, ld->keep);
     *f = (ffn){.hidden = c->hidden, .inner = c->ffn, .eps = c->eps};
     const kvm_linear_row rows[] = {
-        {KVM_W_FFN_GATE, KVM_W_FFN_GATE_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0},
-        {KVM_W_FFN_UP, KVM_W_FFN_UP_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0},
-        {KVM_W_FFN_DOWN, KVM_W_FFN_DOWN_BIAS, index, c->hidden, c->ffn, c->mlp_bias, 0},
+        {KVM_W_FFN_GATE, KVM_W_FFN_GATE_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0,
+         0},
+        {KVM_W_FFN_UP, KVM_W_FFN_UP_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0, 0},
+        {KVM_W_FFN_DOWN, KVM_W_FFN_DOWN_BIAS, index, c->hidden, c->ffn, c->mlp_bias, 0,
+         0},
     };
     kvm_weight **const maps[] = {&f->gate, &f->up, &f->down};
     TRY(kvm_load_vector(ld, KVM_W_FFN_NORM, index, c->hidden, &f->norm, err));

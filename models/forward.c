@@ -10,12 +10,20 @@ enum {
     CHUNK = 512
 }; /* rows enough to widen a panel of weights once for many of them */
 
+kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n)
+{
+    kvm_tensor t = kvm_view3(s->rows, KVM_F32, s->heads, n, s->dim);
+    t.stride[0] = s->capacity * s->stride;
+    t.stride[1] = s->stride;
+    return t;
+}
+
 void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows)
 {
     for (ptrdiff_t h = 0; h < s->heads; h++) {
-        float *to = s->rows + (h * s->capacity + from) * s->dim;
+        float *to = s->rows + (h * s->capacity + from) * s->stride;
         const float *row = rows + h * s->dim;
-        for (ptrdiff_t t = 0; t < n; t++, to += s->dim, row += s->heads * s->dim)
+        for (ptrdiff_t t = 0; t < n; t++, to += s->stride, row += s->heads * s->dim)
             memcpy(to, row, (size_t)s->dim * sizeof *to);
     }
 }
@@ -23,9 +31,9 @@ void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *r
 void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows)
 {
     for (ptrdiff_t h = 0; h < s->heads; h++) {
-        const float *at = s->rows + (h * s->capacity + from) * s->dim;
+        const float *at = s->rows + (h * s->capacity + from) * s->stride;
         float *row = rows + h * s->dim;
-        for (ptrdiff_t t = 0; t < n; t++, at += s->dim, row += s->heads * s->dim)
+        for (ptrdiff_t t = 0; t < n; t++, at += s->stride, row += s->heads * s->dim)
             memcpy(row, at, (size_t)s->dim * sizeof *row);
     }
 }

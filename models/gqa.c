@@ -27,7 +27,7 @@ static kvm_status load_rope(gqa *g, kvm_loader *ld, kvm_err *err)
 {
     const kvm_rope_config *r = &ld->config->rope;
     float *divisors = NULL;
-    if (kvm_checkpoint_has(ld->ck, KVM_W_ROPE_FREQS, 0)) {
+    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){.id = KVM_W_ROPE_FREQS})) {
         TRY(kvm_load_vector(ld, KVM_W_ROPE_FREQS, 0, r->width / 2, &divisors, err));
         for (ptrdiff_t j = 0; j < r->width / 2; j++)
             if (!(divisors[j] > 0 && isfinite(divisors[j])))
@@ -48,11 +48,12 @@ static kvm_status load_maps(gqa *g, kvm_loader *ld, ptrdiff_t layer, kvm_err *er
     const kvm_config *c = ld->config;
     const ptrdiff_t q = g->heads * g->dim, kv = g->kv_heads * g->dim;
     const kvm_linear_row rows[] = {
-        {KVM_W_ATTN_Q, KVM_W_ATTN_Q_BIAS, layer, q, c->hidden, c->qkv_bias, g->heads},
+        {KVM_W_ATTN_Q, KVM_W_ATTN_Q_BIAS, layer, q, c->hidden, c->qkv_bias, g->heads,
+         0},
         {KVM_W_ATTN_K, KVM_W_ATTN_K_BIAS, layer, kv, c->hidden, c->qkv_bias,
-         g->kv_heads},
-        {KVM_W_ATTN_V, KVM_W_ATTN_V_BIAS, layer, kv, c->hidden, c->qkv_bias, 0},
-        {KVM_W_ATTN_O, KVM_W_ATTN_O_BIAS, layer, c->hidden, q, c->o_bias, 0},
+         g->kv_heads, 0},
+        {KVM_W_ATTN_V, KVM_W_ATTN_V_BIAS, layer, kv, c->hidden, c->qkv_bias, 0, 0},
+        {KVM_W_ATTN_O, KVM_W_ATTN_O_BIAS, layer, c->hidden, q, c->o_bias, 0, 0},
     };
     kvm_weight **const maps[] = {&g->q, &g->k, &g->v, &g->o};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -163,13 +164,6 @@ static void temper(const gqa *g, kvm_tensor q, const int32_t *pos)
     }
 }
 
-static kvm_tensor slot_view(const kvm_slot *s, ptrdiff_t tokens)
-{
-    kvm_tensor t = kvm_view3(s->rows, KVM_F32, s->heads, tokens, s->dim);
-    t.stride[0] = s->capacity * s->dim;
-    return t;
-}
-
 /* x, h (out rows): h += Wo attention(q) */
 static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tensor h,
                          kvm_arena temp, kvm_err *err)
@@ -185,9 +179,9 @@ static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tens
     temper(g, q, s->pos + skipped);
     TRY(kvm_op_attention(s->compute, kvm_view3(y.data, KVM_F32, n, g->heads, g->dim),
                          kvm_view3(q.data, KVM_F32, n, g->heads, g->dim),
-                         slot_view(&slot[OBJECT_K], end),
-                         slot_view(&slot[OBJECT_V], end), s->first + skipped, g->window,
-                         g->scale, err));
+                         kvm_slot_view(&slot[OBJECT_K], end),
+                         kvm_slot_view(&slot[OBJECT_V], end), s->first + skipped,
+                         g->window, g->scale, err));
     if (s->capture && s->capture->attention)
         TRY(s->capture->attention(s->capture->ctx, g->base.index, s->first + skipped, n,
                                   q.data, y.data, err));

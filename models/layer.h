@@ -14,11 +14,15 @@
 typedef struct kvm_layer kvm_layer;
 
 /* Where an object's rows lie: (H,C,D) f32, head outermost, so that attention reads each
- * head as one stream. */
+ * head as one stream. Objects of one head that stand beside each other (kvm_object) share
+ * their rows: then the stride is larger than D. */
 typedef struct kvm_slot {
     float *rows;
     ptrdiff_t heads, capacity, dim;
+    ptrdiff_t stride; /* from token to token */
 } kvm_slot;
+/* tokens 0..n-1 of all heads (H,n,D) */
+kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
 /* rows (n, H*D) <-> tokens from .. from+n-1 of the slot */
 void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows);
 void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows);

@@ -46,11 +46,10 @@ static kvm_status check_finite(const kvm_found *f, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status get(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, int rank,
-                      const ptrdiff_t *dim, kvm_found *f, ptrdiff_t *bytes,
-                      kvm_err *err)
+static kvm_status get(kvm_loader *ld, kvm_weight_at w, int rank, const ptrdiff_t *dim,
+                      kvm_found *f, ptrdiff_t *bytes, kvm_err *err)
 {
-    TRY(kvm_checkpoint_get(ld->ck, id, layer, rank, dim, f, err));
+    TRY(kvm_checkpoint_get(ld->ck, w, rank, dim, f, err));
     TRY(check_dtype(f, err));
     if (ld->check_finite) TRY(check_finite(f, err));
     const ptrdiff_t count = kvm_tensor_count(&f->t);
@@ -62,11 +61,11 @@ static kvm_status get(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, int ran
     return KVM_OK;
 }
 
-static kvm_status get_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
-                             ptrdiff_t rows, ptrdiff_t cols, kvm_found *f, kvm_err *err)
+static kvm_status get_matrix(kvm_loader *ld, kvm_weight_at w, ptrdiff_t rows,
+                             ptrdiff_t cols, kvm_found *f, kvm_err *err)
 {
     ptrdiff_t bytes;
-    TRY(get(ld, id, layer, 2, (ptrdiff_t[]){rows, cols}, f, &bytes, err));
+    TRY(get(ld, w, 2, (ptrdiff_t[]){rows, cols}, f, &bytes, err));
     ld->dtype_bytes[f->t.dtype] += bytes;
     return KVM_OK;
 }
@@ -76,7 +75,22 @@ kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                            kvm_err *err)
 {
     kvm_found f;
-    TRY(get_matrix(ld, id, layer, rows, cols, &f, err));
+    const kvm_weight_at w = {.id = id, .layer = layer};
+    TRY(get_matrix(ld, w, rows, cols, &f, err));
+    *out = f.t;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                          ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
+                          kvm_err *err)
+{
+    kvm_found f;
+    ptrdiff_t bytes;
+    const kvm_weight_at w = {.id = id, .layer = layer};
+    TRY(get(ld, w, 3, (ptrdiff_t[]){n, rows, cols}, &f, &bytes, err));
+    ld->dtype_bytes[f.t.dtype] += bytes;
+    ld->matrix_parameters += n * rows * cols;
     *out = f.t;
     return KVM_OK;
 }
@@ -86,7 +100,8 @@ kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
 {
     kvm_found f;
     ptrdiff_t bytes;
-    TRY(get(ld, id, layer, 1, &n, &f, &bytes, err));
+    const kvm_weight_at w = {.id = id, .layer = layer};
+    TRY(get(ld, w, 1, &n, &f, &bytes, err));
     float *v = kvm_new_raw(ld->keep, float, n);
     if (!v) return kvm_nomem(err, ld->keep);
     TRY(kvm_widen_row(v, f.t.data, f.t.dtype, n, err));
@@ -138,13 +153,15 @@ kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight
 {
     kvm_found f;
     float *bias = NULL;
-    TRY(get_matrix(ld, row->weight, row->layer, row->out, row->in, &f, err));
+    const kvm_weight_at matrix = {row->weight, row->layer, row->expert};
+    TRY(get_matrix(ld, matrix, row->out, row->in, &f, err));
     if (row->rotary_heads > 0 && kvm_checkpoint_permuted(ld->ck))
         TRY(unpair_matrix(ld, row, &f.t, err));
     if (row->has_bias)
         TRY(load_bias(ld, row, &bias, err));
     else if (row->bias != row->weight &&
-             kvm_checkpoint_has(ld->ck, row->bias, row->layer))
+             kvm_checkpoint_has(ld->ck,
+                                (kvm_weight_at){row->bias, row->layer, row->expert}))
         return kvm_fail(err, KVM_MISMATCH,
                         "%s: layer %td has a bias that its config knows nothing of "
                         "(attention_bias, mlp_bias)",

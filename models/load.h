@@ -24,6 +24,7 @@ typedef struct kvm_linear_row {
     bool has_bias;
     ptrdiff_t rotary_heads; /* > 0: rows are so many rotated heads, put in halves if the
                                file holds them in pair order */
+    ptrdiff_t expert;       /* where weights.def asks for one */
 } kvm_linear_row;
 
 /* KVM_NOTFOUND, KVM_SHAPE, KVM_DTYPE, KVM_NAN name the tensor; KVM_MISMATCH: a bias
@@ -37,5 +38,9 @@ KVM_MUST kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t 
 KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                                     kvm_err *err);
+/* n matrices in one tensor (n, rows, cols), as stored */
+KVM_MUST kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                                   ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols,
+                                   kvm_tensor *out, kvm_err *err);
 
 #endif

@@ -49,8 +49,8 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
     m->blocks = kvm_new(ld->keep, kvm_block, c->layers);
     if (!m->blocks) return kvm_nomem(err, ld->keep);
     for (ptrdiff_t l = 0; l < c->layers; l++) {
-        TRY(load_layer(&m->blocks[l].mixer, c->family->mixer, ld, l, err));
-        TRY(load_layer(&m->blocks[l].ffn, c->family->ffn, ld, l, err));
+        TRY(load_layer(&m->blocks[l].mixer, c->blocks[l].mixer, ld, l, err));
+        TRY(load_layer(&m->blocks[l].ffn, c->blocks[l].ffn, ld, l, err));
     }
     return KVM_OK;
 }

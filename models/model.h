@@ -38,6 +38,8 @@ typedef struct kvm_object {
     bool rotary;          /* point 3 is rotated by `rope`; points 1, 2 are not */
     kvm_rope rope;        /* valid when rotary */
     bool normed;          /* points 1 and 2 differ */
+    bool beside;          /* rows continue those of the object before it, both of one
+                             head: attention reads the two as one */
 } kvm_object;
 
 typedef struct kvm_model_info { /* values; strings borrow from the model */

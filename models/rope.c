@@ -65,7 +65,8 @@ kvm_status kvm_rope_of(kvm_rope *out, kvm_arena *keep, const kvm_rope_config *r,
 {
     float *f = kvm_new(keep, float, r->width / 2);
     if (!f) return kvm_nomem(err, keep);
-    *out = (kvm_rope){.inv_freq = f, .width = r->width, .factor = 1};
+    *out = (kvm_rope){
+        .inv_freq = f, .width = r->width, .interleaved = r->interleaved, .factor = 1};
     plain(f, r->width, r->theta);
     for (ptrdiff_t j = 0; divisors && j < r->width / 2; j++) f[j] /= divisors[j];
     switch (r->kind) {

@@ -67,7 +67,7 @@ static void families(void **state)
     for (ptrdiff_t i = 0; i < kvm_families_count; i++) {
         const kvm_family *f = &kvm_families[i];
         assert_ptr_equal(kvm_config__family(kvm_str_of(f->name), false), f);
-        assert_ptr_equal(kvm_config__family(kvm_str_of(f->gguf), true), f);
+        if (f->gguf) assert_ptr_equal(kvm_config__family(kvm_str_of(f->gguf), true), f);
         assert_true(f->eps > 0 && f->theta > 1);
         check_contains(kvm_config__family_list(&a, false).at, f->name);
         /* a mixer keeps objects and a feed-forward none */
@@ -158,11 +158,37 @@ static void tied_heads(void **state)
     kvm_arena_free(&a);
 }
 
+/* a deepseek_v3 with its sizes, and more of them */
+#define LATENT(more)                                                                   \
+    "{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"     \
+    "\"qk_rope_head_dim\":8,\"v_head_dim\":12,\"moe_intermediate_size\":20," more      \
+    "," SIZES "}"
+#define EXPERTS(total, chosen, groups, open)                                           \
+    LATENT("\"n_routed_experts\":" #total ",\"num_experts_per_tok\":" #chosen          \
+           ",\"n_group\":" #groups ",\"topk_group\":" #open)
+
 static const struct {
     const char *text;
     kvm_status status;
     const char *part;
 } refusals[] = {
+    {"{\"model_type\":\"deepseek_v3\"," SIZES "}", KVM_FORMAT, "kv_lora_rank"},
+    {LATENT("\"q_lora_rank\":-1"), KVM_RANGE, "q_lora_rank"},
+    {LATENT("\"q_lora_rank\":70000"), KVM_RANGE, "q_lora_rank"},
+    {EXPERTS(8, 9, 1, 1), KVM_RANGE, "9 of 8 experts"},
+    {EXPERTS(8, 0, 1, 1), KVM_RANGE, "0 of 8 experts"},
+    {EXPERTS(8, 2, 3, 1), KVM_RANGE, "3 even groups"},
+    {EXPERTS(8, 2, 4, 5), KVM_RANGE, "5 of 4 groups"},
+    {EXPERTS(8, 3, 4, 1), KVM_RANGE, "cannot give the 3"},
+    {EXPERTS(99999, 3, 1, 1), KVM_RANGE, "99999 experts"},
+    {LATENT("\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"scoring_func\":"
+            "\"softmax\""),
+     KVM_UNSUPPORTED, "softmax"},
+    {LATENT("\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"mlp_only_layers\":[4]"),
+     KVM_RANGE, "layer 4 of a stack of 4"},
+    {LATENT("\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
+            "\"routed_scaling_factor\":0"),
+     KVM_RANGE, "routed_scaling_factor"},
     {"{\"model_type\":\"gpt2\"," SIZES "}", KVM_UNSUPPORTED, "ministral3"},
     {"{" SIZES "}", KVM_FORMAT, "model_type"},
     {"{\"model_type\":\"llama\"}", KVM_FORMAT, "hidden_size"},

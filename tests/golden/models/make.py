@@ -1,6 +1,7 @@
 """Golden vectors of the model families, from PyTorch and transformers.
 
-    python tests/golden/models/make.py        writes the folders and .gguf files beside it
+    python tests/golden/models/make.py [NAME...]   writes the folders and .gguf files beside it
+                                                   (all, or the folders NAME)
 
 Each case is a tiny model with every constant default re-randomised. Its weights are rounded to
 the stored type, the reference runs in float32 with eager attention: one pass over 53 ids, and
@@ -9,12 +10,17 @@ the same ids as a prefill of 40, 8 single tokens and 5 more. expect.safetensors 
     h.L (53,H)        output of block L
     k1.L k2.L k3.L    (53, kv heads * head size): k_proj, k_norm (where there is one), rotated
     v.L               v_proj
+    latent1.L latent2.L, rotary1.L rotary3.L
+                      latent attention: kv_a_proj, kv_a_layernorm; its last part, and that
+                      rotated with pairs where the weights have them (transformers keeps
+                      the firsts of all pairs, then the seconds)
     q.L out.L         queries as attention sees them, its output before o_proj, last layer
 Made with torch 2.15.0, transformers 5.24.0, gguf 0.19.0; seeds below.
 """
 import copy
 import json
 import os
+import sys
 
 import gguf
 import numpy as np
@@ -62,6 +68,9 @@ def randomise(model, seed, dtype):
         else:
             x = normal(p, 0, p.shape[-1] ** -0.5)
         p.data = x.to(dtype).float()
+    for name, p in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # enough to change the choice
+            p.copy_(normal(p, 0, 0.3).to(dtype).float())
     model.tie_weights()
 
 
@@ -76,7 +85,7 @@ def reference(model, seed):
     config, layers = model.config, model.model.layers
     g = torch.Generator().manual_seed(seed + 1)
     ids = torch.randint(0, config.vocab_size, (1, TOTAL), generator=g)
-    out, hooks = {}, []
+    out, hooks, margins = {}, [], []
 
     def keep(name):
         def hook(_, __, y):
@@ -84,16 +93,50 @@ def reference(model, seed):
             out[name] = y.reshape(TOTAL, -1).clone()
         return hook
 
+    def watch(module, name):
+        hooks.append(module.register_forward_hook(keep(name)))
+
+    def watch_choice(module, args, y):
+        """A choice of experts that hangs on rounding would be no reference."""
+        c = y[0].sigmoid() + module.e_score_correction_bias
+        groups = c.view(len(c), module.num_group, -1).topk(2)[0].sum(-1)
+        best = groups.topk(module.topk_group)
+        if module.topk_group < module.num_group:
+            other = groups.scatter(1, best.indices, -1e9).max(-1).values
+            margins.append((best.values[:, -1] - other).min().item())
+        open_ = torch.zeros_like(groups).scatter(1, best.indices, 1).bool()
+        c = c.view(len(c), module.num_group, -1).masked_fill(~open_[..., None], -1e9).flatten(1)
+        top = c.topk(module.top_k + 1).values
+        margins.append((top[:, -2] - top[:, -1]).min().item())
+
     for i, layer in enumerate(layers):
-        hooks.append(layer.self_attn.k_proj.register_forward_hook(keep(f"k1.{i}")))
-        if hasattr(layer.self_attn, "k_norm"):
-            hooks.append(layer.self_attn.k_norm.register_forward_hook(keep(f"k2.{i}")))
-        hooks.append(layer.register_forward_hook(keep(f"h.{i}")))
+        if hasattr(layer.mlp, "gate"):
+            hooks.append(layer.mlp.gate.register_forward_hook(watch_choice))
+        a = layer.self_attn
+        if hasattr(a, "kv_a_proj_with_mqa"):
+            watch(a.kv_a_proj_with_mqa, f"kv_a.{i}")
+            watch(a.kv_a_layernorm, f"latent2.{i}")
+        else:
+            watch(a.k_proj, f"k1.{i}")
+            if hasattr(a, "k_norm"):
+                watch(a.k_norm, f"k2.{i}")
+        watch(layer, f"h.{i}")
     whole = model(ids).logits[0]
+    assert min(margins, default=1) > 1e-5, f"a choice by {min(margins)}"
     for h in hooks:
         h.remove()
-    for i in range(len(layers)):
-        out[f"k3.{i}"], out[f"v.{i}"] = seen[i]["k3"], seen[i]["v"]
+    for i, layer in enumerate(layers):
+        if f"kv_a.{i}" in out:
+            both, rank = out.pop(f"kv_a.{i}"), layer.self_attn.kv_lora_rank
+            out[f"latent1.{i}"], out[f"rotary1.{i}"] = both[:, :rank], both[:, rank:]
+            for x in ("q", "k3"):
+                heads = seen[i][x].view(TOTAL, config.num_attention_heads, -1)
+                pe = heads[..., config.qk_nope_head_dim:]
+                if config.rope_interleave:
+                    pe.copy_(pe.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2).clone())
+            out[f"rotary3.{i}"] = pe[:, 0].clone()
+        else:
+            out[f"k3.{i}"], out[f"v.{i}"] = seen[i]["k3"], seen[i]["v"]
     last = len(layers) - 1
     out[f"q.{last}"], out[f"out.{last}"] = seen[last]["q"], seen[last]["out"]
     out["ids"] = ids[0].to(torch.int32)
@@ -154,10 +197,21 @@ def write(folder, config, tensors, expect, shards=1):
     save_file(expect, os.path.join(path, "expect.safetensors"))
 
 
-def stored(model, dtype):
+def stored(model, dtype, fused=False):
+    """Tensors by name; experts apart, as published files have them, or fused."""
     skip = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    return {n: p.to(dtype).contiguous().clone() for n, p in model.state_dict().items()
-            if n not in skip}
+    out = {}
+    for name, p in model.state_dict().items():
+        if name in skip:
+            continue
+        parts = {name: p}
+        if ".experts." in name and not fused:
+            base, kind = name.rsplit(".", 1)
+            kinds = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else ["down_proj"]
+            parts = {f"{base}.{e}.{k}.weight": x for e in range(len(p))
+                     for k, x in zip(kinds, p[e].chunk(len(kinds)))}
+        out.update({n: x.to(dtype).contiguous().clone() for n, x in parts.items()})
+    return out
 
 
 def plain_config(config):
@@ -180,6 +234,11 @@ def yarn(all_dim):
                 original_max_position_embeddings=8, llama_4_scaling_beta=0.1)
 
 
+LATENT = dict(SMALL, num_key_value_heads=4, hidden_size=48, kv_lora_rank=32, qk_nope_head_dim=16,
+              qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+              n_shared_experts=2, moe_intermediate_size=20, first_k_dense_replace=1)
+
+
 def cases():
     t = transformers
     yield "llama", t.LlamaForCausalLM, t.LlamaConfig(
@@ -198,13 +257,23 @@ def cases():
     yield "mistral3", t.Ministral3ForCausalLM, t.Ministral3Config(
         **{**SMALL, "num_hidden_layers": 2}, head_dim=16, tie_word_embeddings=True,
         rope_parameters=yarn(0.0)), torch.bfloat16
+    yield "deepseek_v3", t.DeepseekV3ForCausalLM, t.DeepseekV3Config(
+        **LATENT, q_lora_rank=None, n_group=1, topk_group=1, rms_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4)), torch.bfloat16
+    scaled = {k: v for k, v in yarn(1.0).items() if k != "llama_4_scaling_beta"}
+    yield "deepseek_v3-groups", t.DeepseekV3ForCausalLM, t.DeepseekV3Config(
+        **LATENT, q_lora_rank=24, n_group=4, topk_group=2, rope_interleave=False,
+        attention_bias=True, rope_parameters=dict(scaled, mscale=0.7)), torch.float32
 
 
 def folders():
     for seed, (name, cls, config, dtype) in enumerate(cases()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         print(name)
         model = build(cls, config, 100 * seed + 7, dtype)
-        tensors, c = stored(model, dtype), plain_config(config)
+        tensors = stored(model, dtype, fused=name == "deepseek_v3-groups")
+        c = plain_config(config)
         shards = 1
         if name == "mistral3":  # the multimodal wrapper, two files, a tower to be ignored
             tensors = {f"language_model.{n}": p for n, p in tensors.items()}
@@ -338,4 +407,5 @@ def ggufs():
 
 
 folders()
-ggufs()
+if not sys.argv[1:]:
+    ggufs()

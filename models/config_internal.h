@@ -1,0 +1,31 @@
+/* config_internal.h - a config.json being read: for config_json.c and config_layers.c. */
+#ifndef KVM_MODELS_CONFIG_INTERNAL_H
+#define KVM_MODELS_CONFIG_INTERNAL_H
+
+#include "models/config.h"
+
+/* Fields are looked for in `text` (text_config of a multimodal wrapper, else the root),
+ * flags of the wrapper in `root`. */
+typedef struct kvm_config_source {
+    kvm_jat root, text;
+    kvm_arena *keep;
+    kvm_err *err;
+} kvm_config_source;
+
+/* keys: "a" or "a|b": the first that is there. fallback < 0: one must be. */
+KVM_MUST kvm_status kvm_config__size(const kvm_config_source *s, const char *keys,
+                                     ptrdiff_t fallback, ptrdiff_t *out);
+KVM_MUST kvm_status kvm_config__flag(const kvm_config_source *s, const char *keys,
+                                     bool fallback, bool *out);
+KVM_MUST kvm_status kvm_config__number(const kvm_config_source *s, kvm_jat obj,
+                                       const char *keys, double fallback, double *out);
+/* KVM_UNSUPPORTED unless the word is absent or this one, which is what runs here */
+KVM_MUST kvm_status kvm_config__word(const kvm_config_source *s, const char *keys,
+                                     const char *only);
+
+/* models/config_layers.c: the sizes of the family's kinds of layer; then, for sizes that
+ * were checked, which kind each block is built of, and the windows */
+KVM_MUST kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c);
+KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c);
+
+#endif

@@ -1,0 +1,454 @@
+/* mla.c - multi-head latent attention (DeepSeek-V2, 2024; equations of V3).
+ *
+ *   x = norm(h); [l | p] = Wkv_a x                    point 1: latent l, rotary key p
+ *   l = rms(l)                                        2: l
+ *   p rotated at its position; l and p appended       3: p
+ *   q = Wq x, or Wq_b rms(Wq_a x); per head [qn | qp], qp rotated
+ *   per head h, token t: k = [Wk_h l_t | p_t], v = Wv_h l_t   (Wkv_b = Wk_h, Wv_h, ...)
+ *   h += Wo attention(q, k, v)
+ *
+ * Two ways to the same sums. Expanded: k and v are written out for some heads at a time,
+ * then ordinary attention. Absorbed: Wk_h is taken to the query's side and Wv_h behind
+ * the sum, so that all heads read the cached rows [l | p] as they lie, once. A pair of
+ * query and key costs rank + rope and rank products per head there, nope + rope and value
+ * here, but here each key is written out first: many queries expand, few absorb. */
+#include <math.h>
+#include <string.h>
+
+#include "models/layer.h"
+#include "models/rope.h"
+
+typedef struct mla {
+    kvm_layer base;
+    ptrdiff_t hidden, heads, context;
+    kvm_mla_config size;
+    double eps, inner_eps, scale;
+    kvm_rope rope;
+    float *norm;             /* (hidden) */
+    float *q_norm, *kv_norm; /* (query_rank), NULL without one; (rank) */
+    kvm_weight *q_a, *q, *kv_a, *o;
+    kvm_weight **k, **v; /* (heads) Wk_h (nope, rank), Wv_h (value, rank) */
+    kvm_weight **kt;     /* (heads) Wk_h transposed (rank, nope) */
+} mla;
+
+enum { OBJECT_LATENT, OBJECT_ROTARY };
+
+/* keys and values that are written out at once, over all tokens and some heads */
+enum { EXPANDED_BYTES = 32 << 20 };
+
+/* entries of a head's key, of a cached row, of a token's queries and outputs */
+static ptrdiff_t key_size(const mla *a)
+{
+    return a->size.nope + a->size.rope;
+}
+static ptrdiff_t row_size(const mla *a)
+{
+    return a->size.rank + a->size.rope;
+}
+
+/* ---- load ---- */
+
+/* Wkv_b (heads * (nope + value), rank) cut into heads, and Wk_h transposed, widened */
+static kvm_status cut_heads(mla *a, kvm_loader *ld, kvm_tensor b, kvm_err *err)
+{
+    const ptrdiff_t nope = a->size.nope, rank = a->size.rank, value = a->size.value;
+    a->k = kvm_new(ld->keep, kvm_weight *, a->heads);
+    a->v = kvm_new(ld->keep, kvm_weight *, a->heads);
+    a->kt = kvm_new(ld->keep, kvm_weight *, a->heads);
+    float *turned = kvm_new_raw(ld->keep, float, a->heads *rank *nope);
+    float *row = kvm_new_raw(ld->keep, float, rank);
+    if (!a->k || !a->v || !a->kt || !turned || !row) return kvm_nomem(err, ld->keep);
+    ptrdiff_t unit; /* bytes of a row: whole blocks, or the file was refused */
+    if (!kvm_dtype_bytes(b.dtype, rank, &unit))
+        return kvm_fail(err, KVM_FORMAT, "a row of %td ends within a block", rank);
+    for (ptrdiff_t h = 0; h < a->heads; h++) {
+        char *at = (char *)b.data + h * (nope + value) * unit;
+        float *t = turned + h * rank * nope;
+        for (ptrdiff_t i = 0; i < nope; i++) {
+            TRY(kvm_widen_row(row, at + i * unit, b.dtype, rank, err));
+            for (ptrdiff_t j = 0; j < rank; j++) t[j * nope + i] = row[j];
+        }
+        TRY(kvm_weight_new(&a->kt[h], ld->keep, ld->compute,
+                           kvm_view2(t, KVM_F32, rank, nope), NULL, err));
+        TRY(kvm_weight_new(&a->k[h], ld->keep, ld->compute,
+                           kvm_view2(at, b.dtype, nope, rank), NULL, err));
+        TRY(kvm_weight_new(&a->v[h], ld->keep, ld->compute,
+                           kvm_view2(at + nope * unit, b.dtype, value, rank), NULL,
+                           err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status load_queries(mla *a, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    const ptrdiff_t out = a->heads * key_size(a), rank = a->size.query_rank;
+    const bool bias = c->o_bias; /* attention_bias: the maps from and to the stream */
+    if (rank == 0) {
+        const kvm_linear_row q = {.weight = KVM_W_ATTN_Q,
+                                  .bias = KVM_W_ATTN_Q_BIAS,
+                                  .layer = layer,
+                                  .out = out,
+                                  .in = c->hidden};
+        return kvm_load_linear(ld, &q, &a->q, err);
+    }
+    const kvm_linear_row down = {
+        KVM_W_MLA_Q_A, KVM_W_MLA_Q_A_BIAS, layer, rank, c->hidden, bias, 0, 0};
+    const kvm_linear_row up = {.weight = KVM_W_MLA_Q_B,
+                               .bias = KVM_W_MLA_Q_B,
+                               .layer = layer,
+                               .out = out,
+                               .in = rank};
+    TRY(kvm_load_linear(ld, &down, &a->q_a, err));
+    TRY(kvm_load_vector(ld, KVM_W_MLA_Q_NORM, layer, rank, &a->q_norm, err));
+    return kvm_load_linear(ld, &up, &a->q, err);
+}
+
+/* sqrt of what YaRN multiplies the scale of scores by, for these families alone
+ * (yarn_get_mscale of transformers) */
+static double correction(const kvm_rope_config *r)
+{
+    if (r->kind == KVM_ROPE_DEFAULT || r->mscale_all_dim == 0 || r->factor <= 1)
+        return 1;
+    return 0.1 * r->mscale_all_dim * log(r->factor) + 1;
+}
+
+static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    mla *a = kvm_new(ld->keep, mla, 1);
+    if (!a) return kvm_nomem(err, ld->keep);
+    *a = (mla){.hidden = c->hidden,
+               .heads = c->heads,
+               .context = c->context,
+               .size = c->mla,
+               .eps = c->eps,
+               .inner_eps = c->family->lora_eps > 0 ? c->family->lora_eps : c->eps};
+    const double m = correction(&c->rope);
+    a->scale = m * m / sqrt((double)key_size(a));
+    const kvm_linear_row kv_a = {
+        KVM_W_MLA_KV_A, KVM_W_MLA_KV_A_BIAS, index, row_size(a),
+        c->hidden,      c->o_bias,           0,     0};
+    const kvm_linear_row o = {KVM_W_ATTN_O,
+                              KVM_W_ATTN_O_BIAS,
+                              index,
+                              c->hidden,
+                              a->heads * a->size.value,
+                              c->o_bias,
+                              0,
+                              0};
+    kvm_tensor kv_b;
+    TRY(kvm_load_vector(ld, KVM_W_ATTN_NORM, index, c->hidden, &a->norm, err));
+    TRY(load_queries(a, ld, index, err));
+    TRY(kvm_load_linear(ld, &kv_a, &a->kv_a, err));
+    TRY(kvm_load_vector(ld, KVM_W_MLA_KV_NORM, index, a->size.rank, &a->kv_norm, err));
+    const ptrdiff_t heads = a->heads * (a->size.nope + a->size.value);
+    TRY(kvm_load_matrix(ld, KVM_W_MLA_KV_B, index, heads, a->size.rank, &kv_b, err));
+    ld->matrix_parameters += heads * a->size.rank;
+    TRY(kvm_load_linear(ld, &o, &a->o, err));
+    TRY(cut_heads(a, ld, kv_b, err));
+    TRY(kvm_rope_of(&a->rope, ld->keep, &c->rope, NULL, err));
+    *out = &a->base;
+    return KVM_OK;
+}
+
+/* ---- objects ---- */
+
+static const mla *of(const kvm_layer *l)
+{
+    return (const mla *)(const void *)l;
+}
+
+static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
+{
+    const mla *a = of(l);
+    out[OBJECT_LATENT] = (kvm_object){.kind = KVM_OBJECT_LATENT,
+                                      .layer = l->index,
+                                      .heads = 1,
+                                      .dim = a->size.rank,
+                                      .normed = true};
+    out[OBJECT_ROTARY] = (kvm_object){.kind = KVM_OBJECT_ROTARY_KEY,
+                                      .layer = l->index,
+                                      .heads = 1,
+                                      .dim = a->size.rope,
+                                      .rotary = true,
+                                      .rope = a->rope,
+                                      .beside = true};
+    return 2;
+}
+
+/* heads whose keys and values over `tokens` are written out at once */
+static ptrdiff_t heads_at_once(const mla *a, ptrdiff_t tokens)
+{
+    const ptrdiff_t bytes =
+        tokens * (key_size(a) + a->size.value) * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t n = EXPANDED_BYTES / (bytes > 0 ? bytes : 1);
+    return n < 1 ? 1 : n < a->heads ? n : a->heads;
+}
+
+static size_t scratch(const kvm_layer *l, ptrdiff_t n)
+{
+    const mla *a = of(l);
+    const ptrdiff_t key = key_size(a), value = a->size.value;
+    const size_t whole = kvm_step_rows_bytes(a->context, key + value);
+    const size_t expanded = whole > EXPANDED_BYTES ? whole : EXPANDED_BYTES;
+    const size_t absorbed = kvm_step_rows_bytes(n, a->heads * row_size(a)) +
+                            kvm_step_rows_bytes(n, a->heads * a->size.rank);
+    return kvm_step_rows_bytes(n, a->hidden) + kvm_step_rows_bytes(n, row_size(a)) +
+           kvm_step_rows_bytes(n, a->size.query_rank) +
+           kvm_step_rows_bytes(n, a->heads * key) +
+           kvm_step_rows_bytes(n, a->heads * value) + 256 + expanded + absorbed;
+}
+
+/* ---- forward ---- */
+
+static kvm_tensor columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n)
+{
+    rows.data = (float *)rows.data + from;
+    rows.dim[1] = n;
+    return rows;
+}
+
+/* entries from .. from+n-1 of each head of rows (T, heads*width): (T, heads, n) */
+static kvm_tensor of_heads(kvm_tensor rows, ptrdiff_t heads, ptrdiff_t from,
+                           ptrdiff_t n)
+{
+    const ptrdiff_t width = rows.dim[1] / heads;
+    kvm_tensor t = kvm_view3((float *)rows.data + from, KVM_F32, rows.dim[0], heads, n);
+    t.stride[0] = rows.stride[0];
+    t.stride[1] = width;
+    return t;
+}
+
+static kvm_status norm_latent(const mla *a, kvm_compute *c, kvm_tensor latent,
+                              kvm_err *err)
+{
+    return kvm_op_rmsnorm(c, latent, latent,
+                          kvm_view1(a->kv_norm, KVM_F32, a->size.rank), a->size.rank,
+                          a->inner_eps, false, err);
+}
+
+static kvm_status rotate(const mla *a, kvm_compute *c, kvm_tensor heads,
+                         const int32_t *pos, bool inverse, kvm_err *err)
+{
+    return kvm_op_rope(c, heads, pos, &a->rope, inverse, err);
+}
+
+/* hand out both objects of rows (n, rank + rope) at a point; temp holds one of them */
+static kvm_status emit(const mla *a, const kvm_step *s, int point, kvm_tensor rows,
+                       kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t from[] = {0, a->size.rank}, size[] = {a->size.rank, a->size.rope};
+    if (!s->capture || !(s->capture->points & 1u << point)) return KVM_OK;
+    for (int o = 0; o < 2; o++) {
+        kvm_arena part = temp;
+        float *out = kvm_new_raw(&part, float, s->n *size[o]);
+        if (!out) return kvm_nomem(err, &part);
+        for (ptrdiff_t t = 0; t < s->n; t++)
+            memcpy(out + t * size[o], (float *)rows.data + t * rows.stride[0] + from[o],
+                   (size_t)size[o] * sizeof *out);
+        TRY(kvm_step_emit(s, a->base.first_object + o, point, out, err));
+    }
+    return KVM_OK;
+}
+
+/* x (T,hidden) normed -> new rows of both objects in the cache and in the capture */
+static kvm_status append(const mla *a, const kvm_step *s, kvm_tensor x, kvm_arena temp,
+                         kvm_err *err)
+{
+    const kvm_slot *slot = &s->slots[a->base.first_object];
+    kvm_tensor rows = kvm_slot_view(slot, s->first + s->n);
+    rows = kvm_view2((float *)rows.data + s->first * slot->stride, KVM_F32, s->n,
+                     row_size(a));
+    TRY(kvm_op_linear(s->compute, rows, x, a->kv_a, false, err));
+    TRY(emit(a, s, KVM_POINT_RAW, rows, temp, err));
+    kvm_tensor latent = columns(rows, 0, a->size.rank);
+    TRY(norm_latent(a, s->compute, latent, err));
+    TRY(emit(a, s, KVM_POINT_NORMED, rows, temp, err));
+    kvm_tensor keys = of_heads(rows, 1, a->size.rank, a->size.rope);
+    TRY(rotate(a, s->compute, keys, s->pos, false, err));
+    return emit(a, s, KVM_POINT_ENGINE, rows, temp, err);
+}
+
+/* queries of x (n,hidden) at pos -> q (n, heads*(nope+rope)), rotated */
+static kvm_status ask(const mla *a, const kvm_step *s, kvm_tensor x, const int32_t *pos,
+                      kvm_tensor q, kvm_arena temp, kvm_err *err)
+{
+    if (a->q_a) {
+        kvm_tensor low = kvm_step_rows(&temp, x.dim[0], a->size.query_rank);
+        if (!low.data) return kvm_nomem(err, &temp);
+        TRY(kvm_op_linear(s->compute, low, x, a->q_a, false, err));
+        TRY(kvm_op_rmsnorm(s->compute, low, low,
+                           kvm_view1(a->q_norm, KVM_F32, a->size.query_rank),
+                           a->size.query_rank, a->inner_eps, false, err));
+        x = low;
+    }
+    TRY(kvm_op_linear(s->compute, q, x, a->q, false, err));
+    return rotate(a, s->compute, of_heads(q, a->heads, a->size.nope, a->size.rope), pos,
+                  false, err);
+}
+
+/* the cached rows [l | p] of all tokens up to the step's end */
+static kvm_tensor cached(const mla *a, const kvm_step *s)
+{
+    const kvm_slot *slot = &s->slots[a->base.first_object];
+    return kvm_view2(slot->rows, KVM_F32, s->first + s->n, row_size(a));
+}
+
+/* k (heads of it, tokens, nope+rope) and v (.., value) of heads from .. */
+static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_tensor k,
+                         kvm_tensor v, kvm_err *err)
+{
+    const ptrdiff_t tokens = k.dim[1], key = key_size(a);
+    const kvm_tensor rows = cached(a, s), latent = columns(rows, 0, a->size.rank);
+    for (ptrdiff_t h = 0; h < k.dim[0]; h++) {
+        float *keys = (float *)k.data + h * k.stride[0];
+        kvm_tensor all = kvm_view2(keys, KVM_F32, tokens, key);
+        TRY(kvm_op_linear(s->compute, columns(all, 0, a->size.nope), latent,
+                          a->k[from + h], false, err));
+        for (ptrdiff_t t = 0; t < tokens; t++)
+            memcpy(keys + t * key + a->size.nope,
+                   (float *)rows.data + t * rows.stride[0] + a->size.rank,
+                   (size_t)a->size.rope * sizeof *keys);
+        const kvm_tensor values = kvm_view2((float *)v.data + h * v.stride[0], KVM_F32,
+                                            tokens, a->size.value);
+        TRY(kvm_op_linear(s->compute, values, latent, a->v[from + h], false, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
+                                  kvm_tensor y, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t tokens = s->first + s->n, first = tokens - q.dim[0];
+    const ptrdiff_t most = heads_at_once(a, tokens), key = key_size(a);
+    float *k = kvm_new_raw(&temp, float, most *tokens *key);
+    float *v = kvm_new_raw(&temp, float, most *tokens * a->size.value);
+    if (!k || !v) return kvm_nomem(err, &temp);
+    for (ptrdiff_t h = 0; h < a->heads; h += most) {
+        const ptrdiff_t n = a->heads - h < most ? a->heads - h : most;
+        const kvm_tensor kh = kvm_view3(k, KVM_F32, n, tokens, key);
+        const kvm_tensor vh = kvm_view3(v, KVM_F32, n, tokens, a->size.value);
+        TRY(expand(a, s, h, kh, vh, err));
+        kvm_tensor qh = of_heads(q, a->heads, h * key, key);
+        kvm_tensor yh = of_heads(y, a->heads, h * a->size.value, a->size.value);
+        qh.dim[1] = yh.dim[1] = n;
+        TRY(kvm_op_attention(s->compute, yh, qh, kh, vh, first, 0, a->scale, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
+                                  kvm_tensor y, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = q.dim[0], tokens = s->first + s->n, row = row_size(a);
+    const ptrdiff_t rank = a->size.rank, key = key_size(a);
+    kvm_tensor wide = kvm_step_rows(&temp, n, a->heads * row);
+    kvm_tensor sums = kvm_step_rows(&temp, n, a->heads * rank);
+    if (!wide.data || !sums.data) return kvm_nomem(err, &temp);
+    for (ptrdiff_t h = 0; h < a->heads; h++) {
+        TRY(kvm_op_linear(s->compute, columns(wide, h * row, rank),
+                          columns(q, h * key, a->size.nope), a->kt[h], false, err));
+        for (ptrdiff_t t = 0; t < n; t++)
+            memcpy((float *)wide.data + t * wide.stride[0] + h * row + rank,
+                   (float *)q.data + t * q.stride[0] + h * key + a->size.nope,
+                   (size_t)a->size.rope * sizeof(float));
+    }
+    const kvm_tensor rows = cached(a, s);
+    const kvm_tensor k = kvm_view3(rows.data, KVM_F32, 1, tokens, row);
+    kvm_tensor v = k;
+    v.dim[2] = rank;
+    TRY(kvm_op_attention(s->compute, of_heads(sums, a->heads, 0, rank),
+                         of_heads(wide, a->heads, 0, row), k, v, tokens - n, 0,
+                         a->scale, err));
+    for (ptrdiff_t h = 0; h < a->heads; h++)
+        TRY(kvm_op_linear(s->compute, columns(y, h * a->size.value, a->size.value),
+                          columns(sums, h * rank, rank), a->v[h], false, err));
+    return KVM_OK;
+}
+
+/* what each way multiplies per head: see the top */
+static bool absorbs(const mla *a, ptrdiff_t queries, ptrdiff_t tokens)
+{
+    const double pairs = (double)queries * (double)tokens;
+    const double map = (double)a->size.rank * (double)(a->size.nope + a->size.value);
+    const double expanded =
+        pairs * (double)(key_size(a) + a->size.value) + map * (double)tokens;
+    const double absorbed =
+        pairs * (double)(row_size(a) + a->size.rank) + map * (double)queries;
+    return absorbed < expanded;
+}
+
+static kvm_status attend(const mla *a, const kvm_step *s, kvm_tensor x, kvm_tensor h,
+                         kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0], skipped = s->n - n;
+    kvm_tensor q = kvm_step_rows(&temp, n, a->heads * key_size(a));
+    kvm_tensor y = kvm_step_rows(&temp, n, a->heads * a->size.value);
+    if (!q.data || !y.data) return kvm_nomem(err, &temp);
+    TRY(ask(a, s, x, s->pos + skipped, q, temp, err));
+    if (absorbs(a, n, s->first + s->n))
+        TRY(attend_absorbed(a, s, q, y, temp, err));
+    else
+        TRY(attend_expanded(a, s, q, y, temp, err));
+    if (s->capture && s->capture->attention)
+        TRY(s->capture->attention(s->capture->ctx, a->base.index, s->first + skipped, n,
+                                  q.data, y.data, err));
+    return kvm_op_linear(s->compute, h, y, a->o, true, err);
+}
+
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
+                          kvm_err *err)
+{
+    const mla *a = of(l);
+    kvm_arena temp = s->scratch;
+    kvm_tensor x = kvm_step_rows(&temp, s->n, a->hidden);
+    if (!x.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(a->norm, KVM_F32, a->hidden),
+                       a->hidden, a->eps, false, err));
+    TRY(append(a, s, x, temp, err));
+    if (s->out == 0) return KVM_OK;
+    const ptrdiff_t skipped = (s->n - s->out) * a->hidden;
+    x = kvm_view2((float *)x.data + skipped, KVM_F32, s->out, a->hidden);
+    h = kvm_view2((float *)h.data + skipped, KVM_F32, s->out, a->hidden);
+    return attend(a, s, x, h, temp, err);
+}
+
+/* ---- injection ---- */
+
+static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err)
+{
+    const mla *a = of(l);
+    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (which == OBJECT_LATENT) {
+        const kvm_tensor latent = kvm_view2(rows, KVM_F32, n, a->size.rank);
+        return point == KVM_POINT_RAW ? norm_latent(a, c, latent, err) : KVM_OK;
+    }
+    return rotate(a, c, kvm_view3(rows, KVM_F32, n, 1, a->size.rope), pos, false, err);
+}
+
+static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
+                          int point, const int32_t *pos, ptrdiff_t n, float *rows,
+                          kvm_err *err)
+{
+    const mla *a = of(l);
+    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (which == OBJECT_ROTARY)
+        return rotate(a, c, kvm_view3(rows, KVM_F32, n, 1, a->size.rope), pos, true,
+                      err);
+    if (point == KVM_POINT_NORMED) return KVM_OK;
+    return kvm_fail(err, KVM_UNSUPPORTED,
+                    "layer %td: latents cannot be taken back through their norm; "
+                    "capture them at point 1 during the forward",
+                    l->index);
+}
+
+const kvm_layer_kind kvm_mla = {.name = "mla",
+                                .load = load,
+                                .objects = objects,
+                                .scratch = scratch,
+                                .forward = forward,
+                                .advance = advance,
+                                .retreat = retreat};

@@ -1,0 +1,383 @@
+/* moe.c - a feed-forward of experts, each token going through a few of them.
+ *
+ *   x = norm(h); s = W_router x
+ *   softmax routers (Qwen): p = softmax(s); the `active` largest p are chosen and weigh p
+ *   sigmoid routers (DeepSeek-V3, 2024, "noaux_tc"): p = sigmoid(s); chosen by c = p +
+ *     correction among the open groups, which are those with the largest sums of their two
+ *     best c; the chosen weigh p, without the correction
+ *   weights are divided by their sum where the config says so, and scaled
+ *   h += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where the
+ *   model has such a gate
+ *
+ * Tokens are put together by expert. Experts are added in order of their number, so that
+ * the sum does not depend on how they were chosen. */
+#include <math.h>
+#include <string.h>
+
+#include "models/layer.h"
+
+typedef struct expert {
+    kvm_weight *gate, *up, *down;
+} expert;
+
+typedef struct moe {
+    kvm_layer base;
+    ptrdiff_t hidden;
+    kvm_moe_config size;
+    bool sigmoid;
+    double eps;
+    float *norm;         /* (hidden) */
+    kvm_weight *router;  /* (experts, hidden) */
+    float *correction;   /* (experts), or NULL */
+    expert *experts;     /* (experts) */
+    expert shared;       /* NULL weights: none */
+    kvm_weight *opening; /* (1, hidden) gate of the shared one, or NULL */
+} moe;
+
+/* ---- load ---- */
+
+static kvm_status load_ffn(kvm_loader *ld, const kvm_weight_id ids[3], ptrdiff_t layer,
+                           ptrdiff_t number, ptrdiff_t inner, expert *e, kvm_err *err)
+{
+    kvm_weight **const maps[] = {&e->gate, &e->up, &e->down};
+    const ptrdiff_t hidden = ld->config->hidden;
+    for (int i = 0; i < 3; i++) {
+        const kvm_linear_row row = {.weight = ids[i],
+                                    .bias = ids[i],
+                                    .layer = layer,
+                                    .expert = number,
+                                    .out = i < 2 ? inner : hidden,
+                                    .in = i < 2 ? hidden : inner};
+        TRY(kvm_load_linear(ld, &row, maps[i], err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status part_of(kvm_loader *ld, kvm_tensor stack, ptrdiff_t e, ptrdiff_t from,
+                          ptrdiff_t rows, kvm_weight **out, kvm_err *err)
+{
+    const ptrdiff_t cols = stack.dim[2];
+    ptrdiff_t bytes;
+    if (!kvm_dtype_bytes(stack.dtype, (e * stack.dim[1] + from) * cols, &bytes))
+        return kvm_fail(err, KVM_FORMAT, "rows of %td end within a block", cols);
+    return kvm_weight_new(
+        out, ld->keep, ld->compute,
+        kvm_view2((char *)stack.data + bytes, stack.dtype, rows, cols), NULL, err);
+}
+
+/* all experts in two tensors: gate_up (E, 2 inner, hidden), gate's rows first, and down
+ * (E, hidden, inner) */
+static kvm_status load_fused(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    kvm_tensor both, down;
+    const ptrdiff_t n = m->size.experts, inner = m->size.inner;
+    TRY(kvm_load_stack(ld, KVM_W_EXPERTS_GATE_UP, layer, n, 2 * inner, m->hidden, &both,
+                       err));
+    TRY(kvm_load_stack(ld, KVM_W_EXPERTS_DOWN, layer, n, m->hidden, inner, &down, err));
+    for (ptrdiff_t e = 0; e < n; e++) {
+        TRY(part_of(ld, both, e, 0, inner, &m->experts[e].gate, err));
+        TRY(part_of(ld, both, e, inner, inner, &m->experts[e].up, err));
+        TRY(part_of(ld, down, e, 0, m->hidden, &m->experts[e].down, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status load_experts(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    static const kvm_weight_id ids[] = {KVM_W_EXPERT_GATE, KVM_W_EXPERT_UP,
+                                        KVM_W_EXPERT_DOWN};
+    const ptrdiff_t before = ld->matrix_parameters;
+    m->experts = kvm_new(ld->keep, expert, m->size.experts);
+    if (!m->experts) return kvm_nomem(err, ld->keep);
+    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){KVM_W_EXPERTS_GATE_UP, layer, 0}))
+        TRY(load_fused(m, ld, layer, err));
+    else
+        for (ptrdiff_t e = 0; e < m->size.experts; e++)
+            TRY(load_ffn(ld, ids, layer, e, m->size.inner, &m->experts[e], err));
+    /* a token goes through a share of them */
+    ld->matrix_parameters =
+        before + (ld->matrix_parameters - before) / m->size.experts * m->size.active;
+    return KVM_OK;
+}
+
+static kvm_status load_shared(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    static const kvm_weight_id ids[] = {KVM_W_SHARED_GATE, KVM_W_SHARED_UP,
+                                        KVM_W_SHARED_DOWN};
+    const kvm_linear_row opening = {.weight = KVM_W_SHARED_OPEN,
+                                    .bias = KVM_W_SHARED_OPEN,
+                                    .layer = layer,
+                                    .out = 1,
+                                    .in = m->hidden};
+    if (m->size.shared == 0) return KVM_OK;
+    TRY(load_ffn(ld, ids, layer, 0, m->size.shared, &m->shared, err));
+    if (m->sigmoid) return KVM_OK; /* those families have no such gate */
+    return kvm_load_linear(ld, &opening, &m->opening, err);
+}
+
+static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    moe *m = kvm_new(ld->keep, moe, 1);
+    if (!m) return kvm_nomem(err, ld->keep);
+    *m = (moe){.hidden = c->hidden,
+               .size = c->moe,
+               .sigmoid = c->family->sigmoid,
+               .eps = c->eps};
+    const kvm_linear_row router = {.weight = KVM_W_ROUTER,
+                                   .bias = KVM_W_ROUTER,
+                                   .layer = index,
+                                   .out = m->size.experts,
+                                   .in = m->hidden};
+    TRY(kvm_load_vector(ld, KVM_W_FFN_NORM, index, c->hidden, &m->norm, err));
+    TRY(kvm_load_linear(ld, &router, &m->router, err));
+    if (m->sigmoid)
+        TRY(kvm_load_vector(ld, KVM_W_ROUTER_BIAS, index, m->size.experts,
+                            &m->correction, err));
+    TRY(load_experts(m, ld, index, err));
+    TRY(load_shared(m, ld, index, err));
+    *out = &m->base;
+    return KVM_OK;
+}
+
+/* ---- routing ---- */
+
+static const moe *of(const kvm_layer *l)
+{
+    return (const moe *)(const void *)l;
+}
+
+/* of n candidates the index of the largest, the first of equals */
+static ptrdiff_t largest(const float *x, ptrdiff_t n)
+{
+    ptrdiff_t best = 0;
+    for (ptrdiff_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+/* groups that are not open leave the choice: c becomes -inf there. sums (groups) */
+static void close_groups(const kvm_moe_config *m, float *c, float *sums)
+{
+    const ptrdiff_t size = m->experts / m->groups;
+    for (ptrdiff_t g = 0; g < m->groups; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (ptrdiff_t i = g * size; i < (g + 1) * size; i++) {
+            if (c[i] > first)
+                second = first, first = c[i];
+            else if (c[i] > second)
+                second = c[i];
+        }
+        sums[g] = size > 1 ? first + second : first;
+    }
+    for (ptrdiff_t open = 0; open < m->open_groups; open++)
+        sums[largest(sums, m->groups)] = -INFINITY; /* taken */
+    for (ptrdiff_t g = 0; g < m->groups; g++)
+        for (ptrdiff_t i = g * size; sums[g] > -INFINITY && i < (g + 1) * size; i++)
+            c[i] = -INFINITY;
+}
+
+/* scores of one token (experts) become probabilities in place; c: what is chosen by */
+static void weigh(const moe *m, float *s, float *c)
+{
+    const ptrdiff_t n = m->size.experts;
+    if (m->sigmoid) {
+        for (ptrdiff_t e = 0; e < n; e++) {
+            s[e] = 1 / (1 + expf(-s[e]));
+            c[e] = s[e] + m->correction[e];
+        }
+        return;
+    }
+    const float top = s[largest(s, n)];
+    float sum = 0;
+    for (ptrdiff_t e = 0; e < n; e++) sum += s[e] = expf(s[e] - top);
+    for (ptrdiff_t e = 0; e < n; e++) c[e] = s[e] /= sum;
+}
+
+/* Which experts a step's tokens go through: `active` entries per token. */
+typedef struct route {
+    int32_t *expert; /* (n, active) */
+    float *weight;   /* (n, active) */
+    int32_t *token;  /* (n * active) tokens by expert, in order, and */
+    float *share;    /* their weights */
+    ptrdiff_t *from; /* (experts + 1) where those of an expert begin */
+} route;
+
+/* NaN scores would choose nothing in particular: they are chosen last and weigh NaN, as
+ * they do in the reference. */
+static void choose(const moe *m, float *s, float *c, float *sums, int32_t *chosen,
+                   float *weight)
+{
+    float total = 0;
+    weigh(m, s, c);
+    if (m->size.groups > 1) close_groups(&m->size, c, sums);
+    for (ptrdiff_t i = 0; i < m->size.active; i++) {
+        const ptrdiff_t e = largest(c, m->size.experts);
+        chosen[i] = (int32_t)e;
+        total += weight[i] = s[e];
+        c[e] = -INFINITY;
+    }
+    float by = (float)m->size.scale;
+    if (m->size.normalised) by /= m->sigmoid ? total + 1e-20f : total;
+    for (ptrdiff_t i = 0; i < m->size.active; i++) weight[i] *= by;
+}
+
+/* entries of all tokens put together by expert, in the order of the tokens */
+static void sort_by_expert(const moe *m, ptrdiff_t n, route *r)
+{
+    const ptrdiff_t entries = n * m->size.active;
+    memset(r->from, 0, (size_t)(m->size.experts + 1) * sizeof *r->from);
+    for (ptrdiff_t i = 0; i < entries; i++) r->from[r->expert[i] + 1]++;
+    for (ptrdiff_t e = 0; e < m->size.experts; e++) r->from[e + 1] += r->from[e];
+    for (ptrdiff_t i = 0; i < entries; i++) {
+        const ptrdiff_t at = r->from[r->expert[i]]++;
+        r->token[at] = (int32_t)(i / m->size.active);
+        r->share[at] = r->weight[i];
+    }
+    for (ptrdiff_t e = m->size.experts; e > 0; e--) r->from[e] = r->from[e - 1];
+    r->from[0] = 0;
+}
+
+static size_t route_bytes(const moe *m, ptrdiff_t n)
+{
+    return 4 * kvm_step_rows_bytes(n, m->size.active) +
+           2 * kvm_step_rows_bytes(m->size.experts + 1, 2) +
+           kvm_step_rows_bytes(1, m->size.groups) +
+           kvm_step_rows_bytes(n, m->size.experts);
+}
+
+/* x (n, hidden) normed -> r, in *temp */
+static kvm_status find_route(const moe *m, const kvm_step *s, kvm_tensor x, route *r,
+                             kvm_arena *temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0], entries = n * m->size.active;
+    *r = (route){.expert = kvm_new_raw(temp, int32_t, entries),
+                 .weight = kvm_new_raw(temp, float, entries),
+                 .token = kvm_new_raw(temp, int32_t, entries),
+                 .share = kvm_new_raw(temp, float, entries),
+                 .from = kvm_new_raw(temp, ptrdiff_t, m->size.experts + 1)};
+    float *c = kvm_new_raw(temp, float, m->size.experts);
+    float *sums = kvm_new_raw(temp, float, m->size.groups);
+    kvm_tensor scores = kvm_step_rows(temp, n, m->size.experts);
+    if (!r->expert || !r->weight || !r->token || !r->share || !r->from || !c || !sums ||
+        !scores.data)
+        return kvm_nomem(err, temp);
+    TRY(kvm_op_linear(s->compute, scores, x, m->router, false, err));
+    for (ptrdiff_t t = 0; t < n; t++)
+        choose(m, (float *)scores.data + t * m->size.experts, c, sums,
+               r->expert + t * m->size.active, r->weight + t * m->size.active);
+    sort_by_expert(m, n, r);
+    return KVM_OK;
+}
+
+/* ---- forward ---- */
+
+/* room for the rows of one expert */
+typedef struct bench {
+    kvm_tensor in, gate, up, out;
+} bench;
+
+static kvm_tensor top_rows(kvm_tensor t, ptrdiff_t n)
+{
+    t.dim[0] = n;
+    return t;
+}
+
+static size_t bench_bytes(const moe *m, ptrdiff_t n)
+{
+    const ptrdiff_t inner =
+        m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
+    return 2 * kvm_step_rows_bytes(n, m->hidden) + 2 * kvm_step_rows_bytes(n, inner);
+}
+
+static size_t scratch(const kvm_layer *l, ptrdiff_t n)
+{
+    const moe *m = of(l);
+    return kvm_step_rows_bytes(n, m->hidden) + route_bytes(m, n) + bench_bytes(m, n) +
+           kvm_step_rows_bytes(n, 1);
+}
+
+/* y (n, hidden) = W_down (silu(W_gate x) * W_up x), or += */
+static kvm_status run_ffn(const kvm_step *s, const expert *e, ptrdiff_t inner,
+                          kvm_tensor x, kvm_tensor y, bool add, const bench *b,
+                          kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0];
+    kvm_tensor gate = kvm_view2(b->gate.data, KVM_F32, n, inner);
+    kvm_tensor up = kvm_view2(b->up.data, KVM_F32, n, inner);
+    TRY(kvm_op_linear(s->compute, gate, x, e->gate, false, err));
+    TRY(kvm_op_linear(s->compute, up, x, e->up, false, err));
+    TRY(kvm_op_silu_mul(s->compute, gate, gate, up, err));
+    return kvm_op_linear(s->compute, y, gate, e->down, add, err);
+}
+
+/* to += by * from, n numbers */
+static void add_row(float *restrict to, const float *restrict from, float by,
+                    ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) to[i] += by * from[i];
+}
+
+static kvm_status run_expert(const moe *m, const kvm_step *s, ptrdiff_t e,
+                             const route *r, kvm_tensor x, kvm_tensor h, const bench *b,
+                             kvm_err *err)
+{
+    const ptrdiff_t from = r->from[e], n = r->from[e + 1] - from, hidden = m->hidden;
+    if (n == 0) return KVM_OK;
+    const kvm_tensor in = top_rows(b->in, n), out = top_rows(b->out, n);
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy((float *)in.data + i * hidden,
+               (float *)x.data + r->token[from + i] * hidden,
+               (size_t)hidden * sizeof(float));
+    TRY(run_ffn(s, &m->experts[e], m->size.inner, in, out, false, b, err));
+    for (ptrdiff_t i = 0; i < n; i++)
+        add_row((float *)h.data + r->token[from + i] * hidden,
+                (float *)out.data + i * hidden, r->share[from + i], hidden);
+    return KVM_OK;
+}
+
+static kvm_status run_shared(const moe *m, const kvm_step *s, kvm_tensor x,
+                             kvm_tensor h, const bench *b, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0];
+    if (m->size.shared == 0) return KVM_OK;
+    if (!m->opening) return run_ffn(s, &m->shared, m->size.shared, x, h, true, b, err);
+    kvm_tensor open = kvm_step_rows(&temp, n, 1);
+    if (!open.data) return kvm_nomem(err, &temp);
+    const kvm_tensor out = top_rows(b->out, n);
+    TRY(kvm_op_linear(s->compute, open, x, m->opening, false, err));
+    TRY(run_ffn(s, &m->shared, m->size.shared, x, out, false, b, err));
+    for (ptrdiff_t t = 0; t < n; t++)
+        add_row((float *)h.data + t * m->hidden, (float *)out.data + t * m->hidden,
+                1 / (1 + expf(-((float *)open.data)[t])), m->hidden);
+    return KVM_OK;
+}
+
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
+                          kvm_err *err)
+{
+    const moe *m = of(l);
+    kvm_arena temp = s->scratch;
+    const ptrdiff_t n = s->out, hidden = m->hidden;
+    if (n == 0) return KVM_OK;
+    h = kvm_view2((float *)h.data + (s->n - n) * hidden, KVM_F32, n, hidden);
+    kvm_tensor x = kvm_step_rows(&temp, n, hidden);
+    const ptrdiff_t inner =
+        m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
+    bench b = {.in = kvm_step_rows(&temp, n, hidden),
+               .gate = kvm_step_rows(&temp, n, inner),
+               .up = kvm_step_rows(&temp, n, inner),
+               .out = kvm_step_rows(&temp, n, hidden)};
+    if (!x.data || !b.in.data || !b.gate.data || !b.up.data || !b.out.data)
+        return kvm_nomem(err, &temp);
+    route r;
+    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(m->norm, KVM_F32, hidden), hidden,
+                       m->eps, false, err));
+    TRY(find_route(m, s, x, &r, &temp, err));
+    for (ptrdiff_t e = 0; e < m->size.experts; e++)
+        TRY(run_expert(m, s, e, &r, x, h, &b, err));
+    return run_shared(m, s, x, h, &b, temp, err);
+}
+
+const kvm_layer_kind kvm_moe = {
+    .name = "moe", .load = load, .scratch = scratch, .forward = forward};
