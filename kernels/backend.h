@@ -74,6 +74,12 @@ struct kvm_backend {
     kvm_status (*gemm64)(kvm_compute *c, kvm_in out, kvm_in a, kvm_in b, kvm_err *err);
     kvm_status (*gemm32)(kvm_compute *c, kvm_in out, kvm_in a, kvm_in b, double beta,
                          kvm_err *err);
+    kvm_status (*sigmoid_mul)(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
+                              kvm_err *err);
+    kvm_status (*conv)(kvm_compute *c, kvm_in y, kvm_in x, kvm_in w, const float *bias,
+                       kvm_in window, kvm_err *err);
+    kvm_status (*delta)(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
+                        kvm_in g, kvm_in beta, kvm_in state, kvm_err *err);
 };
 
 extern const kvm_backend kvm_backend__ref;
@@ -94,6 +100,10 @@ static inline char *kvm_row(kvm_in t, ptrdiff_t i)
 static inline float *kvm_row32(kvm_in t, ptrdiff_t i)
 {
     return (float *)t->data + i * t->stride[0];
+}
+static inline float *kvm_head32(kvm_in t, ptrdiff_t i, ptrdiff_t head)
+{
+    return kvm_row32(t, i) + head * t->stride[1];
 }
 static inline double *kvm_row64(kvm_in t, ptrdiff_t i)
 {

@@ -11,7 +11,7 @@ const kvm_op_row kvm_op_rows[KVM_OPS] = {
 #undef X
 };
 
-enum { MAX_VIEWS = 4, LETTERS = 26 };
+enum { MAX_VIEWS = 8, LETTERS = 26 };
 
 /* one operand of a rule */
 typedef struct operand {
@@ -19,7 +19,7 @@ typedef struct operand {
     int name_len, rank;
     char letter[KVM_MAX_RANK];
     char type;
-    bool written, may_alias;
+    bool written, may_alias, may_lack_last;
 } operand;
 
 /* operand at p; gives the place after it */
@@ -36,6 +36,7 @@ static const char *parse(const char *p, operand *o)
     for (p++; *p && *p != ' '; p++) {
         o->written |= *p == '!';
         o->may_alias |= *p == '~';
+        o->may_lack_last |= *p == '?';
     }
     return *p ? p + 1 : p;
 }
@@ -133,7 +134,7 @@ static kvm_status check_view(const operand *o, const kvm_tensor *t, const char *
 {
     char shape[96];
     shape_text(t, shape, sizeof shape);
-    if (t->rank != o->rank)
+    if (t->rank != o->rank && !(o->may_lack_last && t->rank == o->rank - 1))
         return kvm_fail(err, KVM_SHAPE, "%s: %.*s has %d axes, not %d", op, o->name_len,
                         o->name, t->rank, o->rank);
     if (!type_fits(o->type, t->dtype))

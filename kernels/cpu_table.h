@@ -2,7 +2,9 @@
  * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where products
  * round more than ops.def allows. */
 #include "kernels/attention.h"
+#include "kernels/conv.h"
 #include "kernels/cpu.h"
+#include "kernels/delta.h"
 #include "kernels/gemm.h"
 #include "kernels/moments.h"
 #include "kernels/rows.h"
@@ -43,4 +45,7 @@ const kvm_backend CPU_TABLE = {
     .eigh = kvm_cpu__eigh,
     .gemm64 = kvm_cpu__gemm64,
     .gemm32 = kvm_cpu__gemm32,
+    .sigmoid_mul = sigmoid_mul,
+    .conv = conv,
+    .delta = delta,
 };

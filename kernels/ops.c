@@ -240,6 +240,14 @@ kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate, kvm_te
     return c->backend->silu_mul(c, &y, &gate, &up, err);
 }
 
+kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
+                              kvm_tensor up, kvm_err *err)
+{
+    CHECK(sigmoid_mul, &y, &gate, &up);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return c->backend->sigmoid_mul(c, &y, &gate, &up, err);
+}
+
 kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                           const int32_t *targets, kvm_err *err)
 {
@@ -249,6 +257,32 @@ kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
         return kvm_fail(err, KVM_SHAPE, "logprob: rows of no logits");
     TRY(check_ids(targets, logits.dim[0], logits.dim[1], "logprob", err));
     return c->backend->logprob(c, out, &logits, targets, err);
+}
+
+/* ---- recurrent mixers -------------------------------------------------------------- */
+
+kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w,
+                       const float *bias, kvm_tensor window, kvm_err *err)
+{
+    CHECK(conv, &y, &x, &w, &window);
+    if (w.dim[1] < 1 || w.dim[1] > KVM_CONV_TAPS)
+        return kvm_fail(err, KVM_SHAPE, "conv: a window of %td, not of 1..%d inputs",
+                        w.dim[1], KVM_CONV_TAPS);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return c->backend->conv(c, &y, &x, &w, bias, &window, err);
+}
+
+kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k,
+                        kvm_tensor v, kvm_tensor g, kvm_tensor beta, kvm_tensor state,
+                        kvm_err *err)
+{
+    CHECK(delta, &o, &q, &k, &v, &g, &beta, &state);
+    const ptrdiff_t heads = v.dim[1], key_heads = k.dim[1];
+    if (key_heads <= 0 || heads % key_heads)
+        return kvm_fail(err, KVM_SHAPE, "delta: %td value heads over %td key heads",
+                        heads, key_heads);
+    if (kvm_tensor_count(&o) == 0) return KVM_OK;
+    return backend_for(c, q.dim[2])->delta(c, &o, &q, &k, &v, &g, &beta, &state, err);
 }
 
 /* ---- translators ------------------------------------------------------------------ */

@@ -89,9 +89,45 @@ KVM_MUST kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q,
 KVM_MUST kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
                                     kvm_tensor up, kvm_err *err);
 
+/* y (T,F) = up * sigmoid(gate); y may be gate or up */
+KVM_MUST kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
+                                       kvm_tensor up, kvm_err *err);
+
 /* per row of logits (T,V): out[t] = logits[t][target[t]] - logsumexp(logits[t]), fp64 inside. targets NULL: -logsumexp only */
 KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                                    const int32_t *targets, kvm_err *err);
+
+/* ---- recurrent mixers -------------------------------------------------------------- */
+
+enum { KVM_CONV_TAPS = 8 }; /* the longest window */
+
+/* kvm_op_conv - short causal convolution of each channel by itself, then silu.
+ *   y       out    (T,C)  y_t = silu(bias + sum over i of w[c,i] u[t-K+1+i]); may be x
+ *   x       in     (T,C)  what the projection gave; x and y may be row-strided
+ *   w       in     (C,K)  w[c,K-1] weighs the token itself; K <= KVM_CONV_TAPS
+ *   bias    in     (C) or NULL
+ *   window  in out (C,K)  the last K inputs, oldest first; zeros before the first token
+ * u is x with the window before it. Of the window the oldest column weighs nothing: it is
+ * kept because caches hold K inputs. Bits do not depend on how tokens are cut into calls. */
+KVM_MUST kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x,
+                                kvm_tensor w, const float *bias, kvm_tensor window,
+                                kvm_err *err);
+
+/* kvm_op_delta - the gated delta rule, one state S (Dk,Dv) per value head. Per token:
+ *     S = exp(g) S;  u = beta (v - St k);  S = S + k ut;  o = St q
+ *   o      out    (T,Hv,Dv)
+ *   q, k   in     (T,Hk,Dk)  normalised and scaled by the caller
+ *   v      in     (T,Hv,Dv)
+ *   g      in     (T,Hv), or (T,Hv,Dk): row d of S decays by exp(g[d]). Natural log, <= 0
+ *   beta   in     (T,Hv)     in [0,1]
+ *   state  in out (Hv,Dk,Dv) f32; zeros before the first token
+ * Value head h reads key head h / (Hv/Hk). Tokens and heads may be strided. Many tokens are
+ * taken in chunks, so bits depend on the cut into calls, not on the threads.
+ * Sources: Yang, Kautz and Hatamizadeh 2025, "Gated Delta Networks" (g per head); Kimi
+ * Team 2025, "Kimi Linear", Kimi Delta Attention (g per channel). */
+KVM_MUST kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q,
+                                 kvm_tensor k, kvm_tensor v, kvm_tensor g,
+                                 kvm_tensor beta, kvm_tensor state, kvm_err *err);
 
 /* ---- translators ------------------------------------------------------------------ */
 

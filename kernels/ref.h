@@ -29,5 +29,11 @@ kvm_status kvm_ref__gemm64(kvm_compute *c, kvm_in out, kvm_in a, kvm_in b,
                            kvm_err *err);
 kvm_status kvm_ref__gemm32(kvm_compute *c, kvm_in out, kvm_in a, kvm_in b, double beta,
                            kvm_err *err);
+kvm_status kvm_ref__sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
+                                kvm_err *err);
+kvm_status kvm_ref__conv(kvm_compute *c, kvm_in y, kvm_in x, kvm_in w,
+                         const float *bias, kvm_in window, kvm_err *err);
+kvm_status kvm_ref__delta(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
+                          kvm_in g, kvm_in beta, kvm_in state, kvm_err *err);
 
 #endif

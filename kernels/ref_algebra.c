@@ -203,4 +203,7 @@ const kvm_backend kvm_backend__ref = {
     .eigh = kvm_ref__eigh,
     .gemm64 = kvm_ref__gemm64,
     .gemm32 = kvm_ref__gemm32,
+    .sigmoid_mul = kvm_ref__sigmoid_mul,
+    .conv = kvm_ref__conv,
+    .delta = kvm_ref__delta,
 };

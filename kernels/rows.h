@@ -226,6 +226,36 @@ static kvm_status silu_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
     return KVM_OK;
 }
 
+/* ---- sigmoid_mul ------------------------------------------------------------------- */
+
+V_INLINE vf v_sigmoid_mul(vf g, vf u)
+{
+    return u / (v_all(1) + v_exp(v_all(0) - g));
+}
+
+static void sigmoid_mul_row(const rows_job *j, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const float *g = kvm_row32(j->x, t), *u = kvm_row32(j->w, t);
+    float *y = kvm_row32(j->y, t);
+    const ptrdiff_t n = j->y->dim[1];
+    ptrdiff_t i = 0;
+    for (; i + VW <= n; i += VW)
+        v_store(y + i, v_sigmoid_mul(v_load(g + i), v_load(u + i)));
+    if (i < n)
+        v_store_n(y + i, v_sigmoid_mul(v_load_n(g + i, n - i), v_load_n(u + i, n - i)),
+                  n - i);
+}
+
+static kvm_status sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
+                              kvm_err *err)
+{
+    (void)err;
+    rows_job j = {.row = sigmoid_mul_row, .y = y, .x = gate, .w = up};
+    rows_run(c, &j, y->dim[0], y->dim[1]);
+    return KVM_OK;
+}
+
 /* ---- logprob ---------------------------------------------------------------------- */
 
 static void logprob_row(const rows_job *j, ptrdiff_t t, int thread)

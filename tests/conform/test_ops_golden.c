@@ -189,6 +189,41 @@ static kvm_status golden_gemm32(const vector *v, kvm_tensor *out, kvm_err *err)
                          err);
 }
 
+static kvm_status golden_sigmoid_mul(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    *out = matrix(v, "gate", v->n[0], v->n[1]);
+    return kvm_op_sigmoid_mul(c, *out, *out, matrix(v, "up", v->n[0], v->n[1]), err);
+}
+
+/* outputs, then the state they leave, one after the other in a row of `out` */
+static kvm_status golden_conv(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], channels = v->n[1], taps = v->n[2];
+    *out = empty(KVM_F32, 1, (t + taps) * channels);
+    const kvm_tensor y = kvm_view2(out->data, KVM_F32, t, channels);
+    const kvm_tensor window =
+        kvm_view2((float *)out->data + t * channels, KVM_F32, channels, taps);
+    memcpy(window.data, data(v, "window"), (size_t)(channels * taps) * sizeof(float));
+    return kvm_op_conv(c, y, matrix(v, "x", t, channels),
+                       matrix(v, "w", channels, taps), v->n[3] ? data(v, "b") : NULL,
+                       window, err);
+}
+
+static kvm_status golden_delta(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], hk = v->n[1], h = v->n[2], dk = v->n[3], dv = v->n[4];
+    *out = empty(KVM_F32, 1, h * dv * (t + dk));
+    float *s = (float *)out->data + t * h * dv;
+    memcpy(s, data(v, "state"), (size_t)(h * dk * dv) * sizeof *s);
+    const kvm_tensor g = v->n[5] ? kvm_view3(data(v, "g"), KVM_F32, t, h, dk)
+                                 : kvm_view2(data(v, "g"), KVM_F32, t, h);
+    return kvm_op_delta(c, kvm_view3(out->data, KVM_F32, t, h, dv),
+                        kvm_view3(data(v, "q"), KVM_F32, t, hk, dk),
+                        kvm_view3(data(v, "k"), KVM_F32, t, hk, dk),
+                        kvm_view3(data(v, "v"), KVM_F32, t, h, dv), g,
+                        matrix(v, "beta", t, h), kvm_view3(s, KVM_F32, h, dk, dv), err);
+}
+
 static kvm_status (*const golden[KVM_OPS])(const vector *, kvm_tensor *, kvm_err *) = {
 #define X(id, name, rule, tolerance, reason) [id] = golden_##name,
 #include "kernels/ops.def"

@@ -135,6 +135,32 @@ static void groups_heads_and_positions_must_fit(void **state)
     refused(KVM_SHAPE, "y", kvm_op_attention(c, y, y, k, k, 0, 0, 1, &err));
 }
 
+static void windows_and_states_must_fit(void **state)
+{
+    (void)state;
+    const kvm_tensor y = f(2, 6), x = g(2, 6);
+    const kvm_tensor w = kvm_view2(f32 + 3000, KVM_F32, 6, 4);
+    kvm_tensor window = kvm_view2(f32 + 3100, KVM_F32, 6, 4);
+    refused(KVM_SHAPE, "overlaps", kvm_op_conv(c, y, x, w, NULL, w, &err));
+    refused(KVM_SHAPE, "window is (4,6)",
+            kvm_op_conv(c, y, x, w, NULL, kvm_view2(f32 + 512, KVM_F32, 4, 6), &err));
+    const kvm_tensor wide = kvm_view2(f32 + 3000, KVM_F32, 6, 9);
+    window.dim[1] = window.stride[0] = 9;
+    refused(KVM_SHAPE, "window of 9", kvm_op_conv(c, y, x, wide, NULL, window, &err));
+
+    const kvm_tensor o = cube(f32, 3, 4, 8), v = cube(f32 + 256, 3, 4, 8);
+    const kvm_tensor k = cube(f32 + 512, 3, 2, 5), k3 = cube(f32 + 512, 3, 3, 5);
+    const kvm_tensor s = cube(f32 + 1024, 4, 5, 8), beta = g(3, 4), decay = g(3, 4);
+    refused(KVM_SHAPE, "4 value heads over 3",
+            kvm_op_delta(c, o, k3, k3, v, decay, beta, s, &err));
+    refused(KVM_SHAPE, "g has 1 axes",
+            kvm_op_delta(c, o, k, k, v, kvm_view1(f32, KVM_F32, 3), beta, s, &err));
+    refused(KVM_SHAPE, "g is (3,4,8)", kvm_op_delta(c, o, k, k, v, v, beta, s, &err));
+    refused(KVM_SHAPE, "state is (3,4,8)",
+            kvm_op_delta(c, o, k, k, v, decay, beta, v, &err));
+    refused(KVM_SHAPE, "overlaps", kvm_op_delta(c, v, k, k, v, decay, beta, s, &err));
+}
+
 static void ids_must_be_rows(void **state)
 {
     (void)state;
@@ -233,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(extents_must_agree),
         cmocka_unit_test(groups_heads_and_positions_must_fit),
+        cmocka_unit_test(windows_and_states_must_fit),
         cmocka_unit_test(ids_must_be_rows),
         cmocka_unit_test(types_must_fit),
         cmocka_unit_test(strides_must_be_sound),

@@ -136,6 +136,35 @@ for name in "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K".split():
     wide = gguf.dequantize(raw, kind).astype(np.float32)
     dtypes.append({"name": name, "raw": hexed(raw), "wide": hexed(wide)})
 
+# recurrent mixers, as their papers write them; drawn last, so that the vectors above stay
+g, u = f32(3, 21, scale=4), f32(3, 21)
+case("sigmoid_mul", torch.sigmoid(t64(g)) * t64(u), [3, 21], gate=g, up=u)
+
+for t, c, taps, bias in [(1, 5, 4, 0), (9, 6, 4, 1), (3, 4, 8, 0), (4, 3, 1, 1)]:
+    x, w, b, window = f32(t, c), f32(c, taps), f32(c), f32(c, taps)
+    u = np.concatenate([window.T, x]).astype(np.float64)
+    y = F.conv1d(t64(u[1:]).T[None], t64(w)[:, None], t64(b) if bias else None, groups=c)
+    case("conv", np.concatenate([F.silu(y[0].T).numpy().ravel(), u[-taps:].T.ravel()]),
+         [t, c, taps, bias], x=x, w=w, b=b, window=window)
+
+for t, hk, hv, dk, dv, wide in [(1, 1, 2, 5, 3, 0), (7, 2, 4, 6, 9, 1), (70, 1, 1, 4, 3, 0),
+                                (35, 1, 2, 8, 5, 1)]:
+    q, k, v, state = f32(t, hk, dk, scale=dk ** -0.5), f32(t, hk, dk), f32(t, hv, dv), f32(hv, dk, dv)
+    k /= np.sqrt((k * k).sum(-1, keepdims=True))
+    g = -np.exp(2 * f32(t, hv, dk) if wide else 2 * f32(t, hv))
+    beta = rng.random((t, hv)).astype(np.float32)
+    ss, out = state.astype(np.float64), np.zeros((t, hv, dv))
+    for h in range(hv):
+        for i in range(t):
+            ki, qi = k[i, h // (hv // hk)].astype(np.float64), q[i, h // (hv // hk)].astype(np.float64)
+            a = np.exp(np.broadcast_to(g[i, h], (dk,)).astype(np.float64))
+            # S = (1 - beta k kt) diag(a) S + beta k vt
+            ss[h] = ((np.eye(dk) - beta[i, h] * np.outer(ki, ki)) @ np.diag(a) @ ss[h]
+                     + np.float64(beta[i, h]) * np.outer(ki, v[i, h]))
+            out[i, h] = ss[h].T @ qi
+    case("delta", np.concatenate([out.ravel(), ss.ravel()]), [t, hk, hv, dk, dv, wide],
+         q=q, k=k, v=v, g=g, beta=beta, state=state)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
