@@ -1,4 +1,4 @@
-/* cmd_models.c - `kvmill models inspect PATH...` and `models list`: what a checkpoint
+/* cmd_models.c - `kvmill models inspect PATH...` (checkpoints, or a config.json) and `models list`: what a checkpoint
  * caches. */
 #include <string.h>
 
@@ -90,11 +90,15 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
 {
     const json_t *m = json_object_get(v, "model"),
                  *totals = json_object_get(v, "totals");
-    printf("%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint "
-           "%.16s\n",
-           text_of(m, "name"), text_of(m, "family"), (long long)int_of(m, "parameters"),
-           text_of(m, "weight_dtype"), (double)int_of(m, "weight_bytes") / (1 << 20),
-           text_of(m, "fingerprint"));
+    if (!json_object_get(m, "parameters"))
+        printf("%s  (%s), without weights\n", text_of(m, "path"), text_of(m, "family"));
+    else
+        printf(
+            "%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint "
+            "%.16s\n",
+            text_of(m, "name"), text_of(m, "family"),
+            (long long)int_of(m, "parameters"), text_of(m, "weight_dtype"),
+            (double)int_of(m, "weight_bytes") / (1 << 20), text_of(m, "fingerprint"));
     TRY(print_objects(cli, v, err));
     printf("  %lld objects, %.1f KiB per token, %.1f KiB per prompt\n",
            (long long)int_of(totals, "objects"),
@@ -103,20 +107,30 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
     return KVM_OK;
 }
 
+/* a checkpoint, or a config.json without one */
+static kvm_status look_at(kvm_cli *cli, kvm_compute *c, kvm_str path, json_t **v,
+                          kvm_err *err)
+{
+    kvm_model *m;
+    const kvm_model_options o = {.no_tokenizer = true};
+    if (kvm_str_ends(path, KVM_STR(".json")))
+        return kvm_config_inspect(v, cli->keep, path, err);
+    TRY(kvm_model_open(&m, cli->keep, c, path, &o, err));
+    return kvm_model_inspect(v, cli->keep, m, err);
+}
+
 static kvm_status inspect(kvm_cli *cli, kvm_err *err)
 {
     kvm_compute *c;
     kvm_str first;
     json_t *all = json_array();
     if (!kvm_json_own(cli->keep, all)) return kvm_nomem(err, cli->keep);
-    TRY(kvm_cli_arg(cli, 1, "a checkpoint (folder or .gguf)", &first, err));
+    TRY(kvm_cli_arg(cli, 1, "a checkpoint (folder or .gguf) or a config.json", &first,
+                    err));
     TRY(kvm_cli_compute(cli, cli->keep, &c, err));
     for (ptrdiff_t i = 1; i < cli->arg_count; i++) {
-        kvm_model *m;
         json_t *v;
-        TRY(kvm_model_open(&m, cli->keep, c, cli->args[i],
-                           &(kvm_model_options){.no_tokenizer = true}, err));
-        TRY(kvm_model_inspect(&v, cli->keep, m, err));
+        TRY(look_at(cli, c, cli->args[i], &v, err));
         json_array_append(all, v);
         if (!kvm_cli_has(cli, KVM_OPT_JSON)) TRY(print_model(cli, v, err));
     }

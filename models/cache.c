@@ -7,20 +7,28 @@
 static kvm_status reserve_row(kvm_cache *c, ptrdiff_t first, ptrdiff_t end,
                               kvm_arena *keep, kvm_err *err)
 {
-    ptrdiff_t stride = 0, heads = c->model->objects[first].heads;
-    for (ptrdiff_t i = first; i < end; i++) stride += c->model->objects[i].dim;
-    float *rows = kvm_new_raw(keep, float, heads *stride * c->capacity);
+    const kvm_object *objects = c->model->objects;
+    const bool once = kvm_object_per_prompt(&objects[first]);
+    const ptrdiff_t capacity = once ? 1 : c->capacity, heads = objects[first].heads;
+    ptrdiff_t stride = 0;
+    for (ptrdiff_t i = first; i < end; i++) stride += objects[i].dim;
+    float *rows = once ? kvm_new(keep, float, heads *stride)
+                       : kvm_new_raw(keep, float, heads *stride *capacity);
     if (!rows) return kvm_nomem(err, keep);
     for (ptrdiff_t i = first; i < end; i++) {
-        const kvm_object *o = &c->model->objects[i];
         c->slots[i] = (kvm_slot){.rows = rows,
-                                 .heads = o->heads,
-                                 .capacity = c->capacity,
-                                 .dim = o->dim,
+                                 .heads = objects[i].heads,
+                                 .capacity = capacity,
+                                 .dim = objects[i].dim,
                                  .stride = stride};
-        rows += o->dim;
+        rows += objects[i].dim;
     }
     return KVM_OK;
+}
+
+static void free_arena(void *arena)
+{
+    kvm_arena_free(arena);
 }
 
 static kvm_status reserve_slots(kvm_cache *c, kvm_arena *keep, kvm_err *err)
@@ -37,12 +45,38 @@ static kvm_status reserve_slots(kvm_cache *c, kvm_arena *keep, kvm_err *err)
         TRY(reserve_row(c, i, end, keep, err));
     }
     for (ptrdiff_t i = 0; i < n; i++) {
-        const ptrdiff_t width = m->objects[i].heads * m->objects[i].dim;
-        if (width > widest) widest = width;
+        const kvm_object *o = &m->objects[i];
+        if (!kvm_object_per_prompt(o) && o->heads * o->dim > widest)
+            widest = o->heads * o->dim;
     }
     c->stage = kvm_new_raw(keep, float, KVM_STAGE_ROWS *widest);
     c->pos = kvm_new_raw(keep, int32_t, KVM_STAGE_ROWS);
     return c->stage && c->pos ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static ptrdiff_t numbers(const kvm_object *o)
+{
+    return o->heads * o->dim;
+}
+
+/* a second place for the objects per prompt, and scratch to make them again */
+static kvm_status reserve_states(kvm_cache *c, kvm_arena *keep, kvm_err *err)
+{
+    const kvm_model *m = c->model;
+    size_t most = 0;
+    c->mark = kvm_new(keep, float *, m->info.objects);
+    if (!c->mark) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < m->info.objects; i++) {
+        const kvm_object *o = &m->objects[i];
+        if (!kvm_object_per_prompt(o)) continue;
+        c->mark[i] = kvm_new_raw(keep, float, numbers(o));
+        if (!c->mark[i]) return kvm_nomem(err, keep);
+        const kvm_layer *l = m->blocks[o->layer].mixer;
+        const size_t bytes = l->kind->scratch(l, KVM_STAGE_ROWS);
+        if (bytes > most) most = bytes;
+    }
+    TRY(kvm_arena_init(&c->replay, most, err));
+    return kvm_arena_defer(keep, free_arena, &c->replay, err);
 }
 
 kvm_status kvm_cache_new(kvm_cache **out, kvm_arena *keep, const kvm_model *m,
@@ -54,8 +88,9 @@ kvm_status kvm_cache_new(kvm_cache **out, kvm_arena *keep, const kvm_model *m,
                         capacity, m->info.path.at, m->info.context);
     kvm_cache *c = kvm_new(keep, kvm_cache, 1);
     if (!c) return kvm_nomem(err, keep);
-    *c = (kvm_cache){.model = m, .capacity = capacity};
+    *c = (kvm_cache){.model = m, .capacity = capacity, .marked = -1};
     TRY(reserve_slots(c, keep, err));
+    if (m->recurrent) TRY(reserve_states(c, keep, err));
     *out = c;
     return KVM_OK;
 }
@@ -68,16 +103,54 @@ ptrdiff_t kvm_cache_length(const kvm_cache *c)
 size_t kvm_cache_bytes(const kvm_cache *c)
 {
     size_t bytes = 0;
-    for (ptrdiff_t i = 0; i < c->model->info.objects; i++)
-        bytes +=
-            (size_t)(c->slots[i].heads * c->slots[i].dim * c->length) * sizeof(float);
+    for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
+        const kvm_object *o = &c->model->objects[i];
+        const ptrdiff_t rows = kvm_object_per_prompt(o) ? c->length > 0 : c->length;
+        bytes += (size_t)(numbers(o) * rows) * sizeof(float);
+    }
     return bytes;
+}
+
+void kvm_cache__forget(kvm_cache *c)
+{
+    for (ptrdiff_t i = 0; i < c->model->info.objects; i++)
+        if (kvm_object_per_prompt(&c->model->objects[i]))
+            memset(c->slots[i].rows, 0,
+                   (size_t)numbers(&c->model->objects[i]) * sizeof(float));
 }
 
 void kvm_cache_clear(kvm_cache *c)
 {
     c->length = 0;
     c->promised = 0;
+    c->marked = -1;
+    if (c->model->recurrent) kvm_cache__forget(c);
+}
+
+void kvm_cache_mark(kvm_cache *c)
+{
+    c->marked = c->length;
+    for (ptrdiff_t i = 0; c->mark && i < c->model->info.objects; i++)
+        if (c->mark[i])
+            memcpy(c->mark[i], c->slots[i].rows,
+                   (size_t)numbers(&c->model->objects[i]) * sizeof(float));
+}
+
+/* objects per prompt as they were after `length` tokens */
+static kvm_status go_back(kvm_cache *c, ptrdiff_t length, kvm_err *err)
+{
+    if (length == c->length) return KVM_OK;
+    if (length != 0 && length != c->marked)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "%s has layers that keep a state of all tokens: it cannot be "
+                        "cut from %td to %td tokens, which were not marked",
+                        c->model->info.path.at, c->length, length);
+    if (length == 0) kvm_cache__forget(c);
+    for (ptrdiff_t i = 0; length > 0 && i < c->model->info.objects; i++)
+        if (c->mark[i])
+            memcpy(c->slots[i].rows, c->mark[i],
+                   (size_t)numbers(&c->model->objects[i]) * sizeof(float));
+    return KVM_OK;
 }
 
 kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err)
@@ -85,6 +158,7 @@ kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err)
     if (length < 0 || length > c->length)
         return kvm_fail(err, KVM_RANGE, "a cache of %td tokens cannot be cut to %td",
                         c->length, length);
+    if (c->model->recurrent) TRY(go_back(c, length, err));
     c->length = length;
     return KVM_OK;
 }
@@ -101,17 +175,20 @@ kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err)
                         from->length, to->capacity);
     for (ptrdiff_t i = 0; i < from->model->info.objects; i++) {
         const kvm_slot *a = &from->slots[i], *b = &to->slots[i];
-        if (from->model->objects[i].beside) continue; /* went with the one before */
+        const kvm_object *o = &from->model->objects[i];
+        const ptrdiff_t rows = kvm_object_per_prompt(o) ? 1 : from->length;
+        if (o->beside) continue; /* went with the one before */
         for (ptrdiff_t h = 0; h < a->heads; h++)
             memcpy(b->rows + h * b->capacity * b->stride,
                    a->rows + h * a->capacity * a->stride,
-                   (size_t)(from->length * a->stride) * sizeof *a->rows);
+                   (size_t)(rows * a->stride) * sizeof *a->rows);
     }
     to->length = from->length;
+    to->marked = -1;
     return KVM_OK;
 }
 
-static kvm_status check_object(const kvm_cache *c, ptrdiff_t object, kvm_err *err)
+kvm_status kvm_cache__check_object(const kvm_cache *c, ptrdiff_t object, kvm_err *err)
 {
     if (object >= 0 && object < c->model->info.objects) return KVM_OK;
     return kvm_fail(err, KVM_RANGE, "object %td; %s keeps %td", object,
@@ -121,26 +198,28 @@ static kvm_status check_object(const kvm_cache *c, ptrdiff_t object, kvm_err *er
 kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object, kvm_tensor *view,
                           kvm_err *err)
 {
-    TRY(check_object(c, object, err));
-    *view = kvm_slot_view(&c->slots[object], c->length);
+    TRY(kvm_cache__check_object(c, object, err));
+    const bool once = kvm_object_per_prompt(&c->model->objects[object]);
+    *view = kvm_slot_view(&c->slots[object], once ? 1 : c->length);
     return KVM_OK;
 }
 
 /* the layer that an object belongs to, and which of its objects it is */
-static const kvm_layer *owner(const kvm_cache *c, ptrdiff_t object, ptrdiff_t *which)
+const kvm_layer *kvm_cache__owner(const kvm_cache *c, ptrdiff_t object,
+                                  ptrdiff_t *which)
 {
     const kvm_layer *l = c->model->blocks[c->model->objects[object].layer].mixer;
     *which = object - l->first_object;
     return l;
 }
 
-static kvm_status check_point(int point, kvm_err *err)
+kvm_status kvm_cache__check_point(int point, kvm_err *err)
 {
     if (point >= KVM_POINT_RAW && point <= KVM_POINT_ENGINE) return KVM_OK;
     return kvm_fail(err, KVM_USAGE, "capture point %d; there are 1, 2 and 3", point);
 }
 
-static void fill_positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n)
+void kvm_cache__positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n)
 {
     for (ptrdiff_t t = 0; t < n; t++) c->pos[t] = (int32_t)(from + t);
 }
@@ -148,108 +227,24 @@ static void fill_positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n)
 kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point,
                           ptrdiff_t from, ptrdiff_t n, float *rows, kvm_err *err)
 {
-    TRY(check_object(c, object, err));
-    TRY(check_point(point, err));
+    TRY(kvm_cache__check_object(c, object, err));
+    TRY(kvm_cache__check_point(point, err));
     if (from < 0 || n < 0 || n > c->length - from)
         return kvm_fail(err, KVM_RANGE, "tokens %td to %td of a cache of %td", from,
                         from + n, c->length);
+    if (kvm_object_per_prompt(&c->model->objects[object]))
+        return kvm_fail(err, KVM_USAGE, "%s has no rows: look at it (kvm_cache_view)",
+                        kvm_object_name(c->model->objects[object].kind));
     const kvm_slot *s = &c->slots[object];
     const ptrdiff_t width = s->heads * s->dim;
     ptrdiff_t which;
-    const kvm_layer *l = owner(c, object, &which);
+    const kvm_layer *l = kvm_cache__owner(c, object, &which);
     for (ptrdiff_t t = 0; t < n; t += KVM_STAGE_ROWS) {
         const ptrdiff_t piece = n - t < KVM_STAGE_ROWS ? n - t : KVM_STAGE_ROWS;
         kvm_slot_get(s, from + t, piece, rows + t * width);
-        fill_positions(c, from + t, piece);
+        kvm_cache__positions(c, from + t, piece);
         TRY(l->kind->retreat(l, c->model->compute, which, point, c->pos, piece,
                              rows + t * width, err));
     }
-    return KVM_OK;
-}
-
-/* ---- injection ---- */
-
-kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err)
-{
-    if (c->length > 0 || c->promised > 0)
-        return kvm_fail(
-            err, KVM_USAGE,
-            "rows are injected into an empty cache only; this one holds %td "
-            "tokens or is being filled",
-            c->length);
-    if (tokens < 1 || tokens > c->capacity)
-        return kvm_fail(err, KVM_RANGE,
-                        "%td tokens to inject into a cache of %td tokens", tokens,
-                        c->capacity);
-    for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
-        memset(c->seen + i * c->capacity, 0, (size_t)tokens);
-        c->arrived[i] = 0;
-    }
-    c->promised = tokens;
-    return KVM_OK;
-}
-
-static kvm_status check_rows(const kvm_cache *c, ptrdiff_t object, ptrdiff_t from,
-                             ptrdiff_t n, kvm_err *err)
-{
-    if (c->promised == 0)
-        return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before rows");
-    if (from < 0 || n < 0 || n > c->promised - from)
-        return kvm_fail(err, KVM_RANGE,
-                        "rows of tokens %td to %td; %td tokens were announced", from,
-                        from + n, c->promised);
-    const unsigned char *seen = c->seen + object * c->capacity + from;
-    const unsigned char *twice = n > 0 ? memchr(seen, 1, (size_t)n) : NULL;
-    if (!twice) return KVM_OK;
-    const kvm_object *o = &c->model->objects[object];
-    return kvm_fail(err, KVM_MISMATCH, "layer %td, %s: token %td is injected twice",
-                    o->layer, kvm_object_name(o->kind), from + (twice - seen));
-}
-
-kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point, ptrdiff_t from,
-                           ptrdiff_t n, const float *rows, kvm_err *err)
-{
-    TRY(check_object(c, object, err));
-    TRY(check_point(point, err));
-    TRY(check_rows(c, object, from, n, err));
-    const kvm_slot *s = &c->slots[object];
-    const ptrdiff_t width = s->heads * s->dim;
-    ptrdiff_t which;
-    const kvm_layer *l = owner(c, object, &which);
-    for (ptrdiff_t t = 0; t < n; t += KVM_STAGE_ROWS) {
-        const ptrdiff_t piece = n - t < KVM_STAGE_ROWS ? n - t : KVM_STAGE_ROWS;
-        const float *kept = rows + t * width;
-        if (point != KVM_POINT_ENGINE) {
-            memcpy(c->stage, kept, (size_t)(piece * width) * sizeof *kept);
-            fill_positions(c, from + t, piece);
-            TRY(l->kind->advance(l, c->model->compute, which, point, c->pos, piece,
-                                 c->stage, err));
-            kept = c->stage;
-        }
-        kvm_slot_put(s, from + t, piece, kept);
-    }
-    memset(c->seen + object * c->capacity + from, 1, (size_t)n);
-    c->arrived[object] += n;
-    return KVM_OK;
-}
-
-kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
-{
-    const ptrdiff_t tokens = c->promised;
-    if (tokens == 0)
-        return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before the end");
-    c->promised = 0;
-    for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
-        if (c->arrived[i] == tokens) continue;
-        const kvm_object *o = &c->model->objects[i];
-        const unsigned char *seen = c->seen + i * c->capacity;
-        const unsigned char *hole = memchr(seen, 0, (size_t)tokens);
-        return kvm_fail(err, KVM_MISMATCH,
-                        "layer %td, %s: token %td of %td was not injected; a cache is "
-                        "whole or it is refused",
-                        o->layer, kvm_object_name(o->kind), hole ? hole - seen : 0,
-                        tokens);
-    }
-    c->length = tokens;
     return KVM_OK;
 }

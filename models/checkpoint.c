@@ -177,6 +177,18 @@ static void shape_text(char out[64], int rank, const ptrdiff_t *dim)
     if (at < 64) snprintf(out + at, (size_t)(64 - at), "]");
 }
 
+/* extents of one aside: convolutions are stored as (C, 1, W) */
+static bool same_shape(const kvm_tensor *t, int rank, const ptrdiff_t *dim)
+{
+    int i = 0, j = 0;
+    for (;;) {
+        while (i < t->rank && t->dim[i] == 1) i++;
+        while (j < rank && dim[j] == 1) j++;
+        if (i == t->rank || j == rank) return i == t->rank && j == rank;
+        if (t->dim[i++] != dim[j++]) return false;
+    }
+}
+
 kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int rank,
                               const ptrdiff_t *dim, kvm_found *out, kvm_err *err)
 {
@@ -185,15 +197,16 @@ kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int ran
     if (!find(ck, w, name, &f))
         return kvm_fail(err, KVM_NOTFOUND, "%s: tensor %s%s is missing", ck->path.at,
                         ck->gguf || w.id == KVM_W_HEAD ? "" : ck->prefix, name);
-    bool same = f.t.rank == rank;
-    for (int i = 0; same && i < rank; i++) same = f.t.dim[i] == dim[i];
-    if (!same) {
+    if (!same_shape(&f.t, rank, dim)) {
         shape_text(found, f.t.rank, f.t.dim);
         shape_text(wanted, rank, dim);
         return kvm_fail(err, KVM_SHAPE,
                         "%s: tensor %.*s has shape %s, but the config implies %s",
                         f.file.at, KVM_STR_ARG(f.name), found, wanted);
     }
+    f.t.rank = rank;
+    for (ptrdiff_t i = rank - 1, stride = 1; i >= 0; stride *= dim[i--])
+        f.t.dim[i] = dim[i], f.t.stride[i] = stride;
     *out = f;
     return KVM_OK;
 }

@@ -39,7 +39,7 @@ typedef struct kvm_found {
 } kvm_found;
 bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w);
 /* kvm_checkpoint_get - shape (rank, dim) is what the config implies. KVM_NOTFOUND,
- * KVM_SHAPE; the message names the tensor and both shapes. */
+ * KVM_SHAPE; the message names the tensor and both shapes. Extents of one don't count. */
 KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,
                                        int rank, const ptrdiff_t *dim, kvm_found *out,
                                        kvm_err *err);

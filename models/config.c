@@ -42,7 +42,7 @@ static kvm_status check_sizes(const kvm_config *c, const char *file, kvm_err *er
         ptrdiff_t value, most;
     } fields[] = {
         {"hidden size", c->hidden, 1 << 17},
-        {"feed-forward size", c->ffn, 1 << 19},
+        {"feed-forward size", c->ffn > 0 ? c->ffn : c->moe.inner, 1 << 19},
         {"number of layers", c->layers, 1 << 11},
         {"number of heads", c->heads, 1 << 11},
         {"number of kv heads", c->kv_heads, 1 << 11},
@@ -67,6 +67,7 @@ static kvm_status check_sizes(const kvm_config *c, const char *file, kvm_err *er
 static kvm_status check_rope(const kvm_config *c, const char *file, kvm_err *err)
 {
     const kvm_rope_config *r = &c->rope;
+    if (c->family->unrotated) return KVM_OK;
     if (r->width < 2 || r->width % 2 != 0 || r->width > c->head_dim)
         return kvm_fail(err, KVM_RANGE,
                         "%s: %td rotated entries in heads of %td: an even number of at "
@@ -149,6 +150,28 @@ static kvm_status check_moe(const kvm_moe_config *m, const char *file, kvm_err *
     return KVM_OK;
 }
 
+static kvm_status check_recurrent(const kvm_config *c, const char *file, kvm_err *err)
+{
+    const kvm_recurrent_config *r = &c->recurrent;
+    const struct {
+        const char *name;
+        ptrdiff_t value, most;
+    } fields[] = {{"linear_num_key_heads", r->key_heads, 1 << 10},
+                  {"linear_num_value_heads", r->value_heads, 1 << 10},
+                  {"linear_key_head_dim", r->key_dim, 1 << 10},
+                  {"linear_value_head_dim", r->value_dim, 1 << 10},
+                  {"linear_conv_kernel_dim", r->window, 8}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].most)
+            return kvm_fail(err, KVM_RANGE, "%s: %s is %td; 1 to %td are possible",
+                            file, fields[i].name, fields[i].value, fields[i].most);
+    if (r->value_heads % r->key_heads != 0)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: %td value heads cannot share %td key heads evenly", file,
+                        r->value_heads, r->key_heads);
+    return KVM_OK;
+}
+
 kvm_status kvm_config__uniform(kvm_config *c, kvm_arena *keep, kvm_err *err)
 {
     c->blocks = kvm_new(keep, kvm_block_kinds, c->layers);
@@ -163,6 +186,7 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
 {
     if (c->mla.rank > 0 || c->family->mixer == KVM_LAYER_MLA)
         TRY(check_mla(c, file, err));
+    if (c->family->recurrent) TRY(check_recurrent(c, file, err));
     TRY(check_sizes(c, file, err));
     if (c->moe.experts > 0) TRY(check_moe(&c->moe, file, err));
     TRY(check_rope(c, file, err));
@@ -195,6 +219,18 @@ static bool add_kinds(json_t *v, const kvm_config *c)
             v, "mla",
             json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
                       (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
+    if (c->family->recurrent) {
+        const kvm_recurrent_config *r = &c->recurrent;
+        json_t *mixers = json_array();
+        for (ptrdiff_t l = 0; l < c->layers; l++)
+            if (c->blocks[l].mixer == c->family->recurrent)
+                bad |= json_array_append_new(mixers, json_integer(l));
+        bad |= json_object_set_new(
+            v, "recurrent",
+            json_pack("[I,I,I,I,I,o]", (json_int_t)r->key_heads,
+                      (json_int_t)r->value_heads, (json_int_t)r->key_dim,
+                      (json_int_t)r->value_dim, (json_int_t)r->window, mixers));
+    }
     if (e->experts == 0) return bad == 0;
     bad |=
         json_object_set_new(v, "moe",

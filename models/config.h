@@ -21,8 +21,11 @@ typedef struct kvm_family { /* a row of families.def */
     const char *name, *gguf;
     kvm_layer_id mixer, ffn; /* what a block is built of, */
     kvm_layer_id moe;        /* and the second half of those that have experts */
+    kvm_layer_id recurrent;  /* and the mixer of those that keep a state */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
+    bool gated, plus_one, sigmoid_gate, unrotated, one_based;
     double eps, theta;
+    double partial;  /* share of a head that is rotated; 0: all of it */
     double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
 } kvm_family;
 extern const kvm_family kvm_families[];
@@ -52,6 +55,13 @@ typedef struct kvm_moe_config {
     double scale;            /* of the routed experts' sum */
 } kvm_moe_config;
 
+/* layers that keep a state per head instead of rows per token */
+typedef struct kvm_recurrent_config {
+    ptrdiff_t key_heads, value_heads, key_dim, value_dim;
+    ptrdiff_t window;   /* inputs of the short convolution */
+    double lower_bound; /* of the log-decay, which then is a sigmoid; 0: none */
+} kvm_recurrent_config;
+
 typedef struct kvm_block_kinds {
     kvm_layer_id mixer, ffn;
 } kvm_block_kinds;
@@ -79,6 +89,7 @@ typedef struct kvm_config {
     kvm_rope_config rope;
     kvm_mla_config mla; /* zero where no layer is of that kind, and the next */
     kvm_moe_config moe;
+    kvm_recurrent_config recurrent;
     kvm_block_kinds *blocks; /* (layers) */
     ptrdiff_t *window;       /* (layers) tokens a layer sees; 0: all */
 } kvm_config;

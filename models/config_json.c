@@ -57,6 +57,8 @@ static kvm_status find_family(const kvm_config_source *s, const kvm_family **fam
     kvm_str name;
     const kvm_jat at = kvm_json_get(s->text, s->keep, "model_type");
     TRY(kvm_json_str(at, &name, s->err));
+    if (kvm_str_ends(name, KVM_STR("_text"))) /* the inner config of a wrapper */
+        name = kvm_str_slice(name, 0, name.len - 5);
     *family = kvm_config__family(name, false);
     if (*family) return KVM_OK;
     const kvm_str known = kvm_config__family_list(s->keep, false);
@@ -68,14 +70,15 @@ static kvm_status find_family(const kvm_config_source *s, const kvm_family **fam
 static kvm_status read_sizes(const kvm_config_source *s, kvm_config *c)
 {
     TRY(kvm_config__size(s, "hidden_size", -1, &c->hidden));
-    TRY(kvm_config__size(s, "intermediate_size", -1, &c->ffn));
+    TRY(kvm_config__size(s, "intermediate_size", c->family->moe ? 0 : -1, &c->ffn));
     TRY(kvm_config__size(s, "num_hidden_layers", -1, &c->layers));
     TRY(kvm_config__size(s, "num_attention_heads", -1, &c->heads));
     TRY(kvm_config__size(s, "num_key_value_heads", c->heads, &c->kv_heads));
     TRY(kvm_config__size(s, "head_dim", c->heads ? c->hidden / c->heads : 0,
                          &c->head_dim));
     TRY(kvm_config__size(s, "vocab_size", -1, &c->vocab));
-    TRY(kvm_config__size(s, "max_position_embeddings", 2048, &c->context));
+    TRY(kvm_config__size(s, "max_position_embeddings|model_max_length", 2048,
+                         &c->context));
     return kvm_config__number(s, s->text, "rms_norm_eps", c->family->eps, &c->eps);
 }
 
@@ -183,7 +186,8 @@ static kvm_status read_rope(const kvm_config_source *s, kvm_config *c)
     TRY(read_rope_kind(s, rope, &c->rope.kind));
     TRY(kvm_config__number(s, s->text, "rope_theta", c->family->theta, &theta));
     TRY(kvm_config__number(s, rope, "rope_theta", theta, &c->rope.theta));
-    TRY(kvm_config__number(s, s->text, "partial_rotary_factor", 1, &partial));
+    const double usual = c->family->partial > 0 ? c->family->partial : 1;
+    TRY(kvm_config__number(s, s->text, "partial_rotary_factor", usual, &partial));
     TRY(kvm_config__number(s, rope, "partial_rotary_factor", partial, &partial));
     if (!(partial > 0 && partial <= 1))
         return kvm_fail(s->err, KVM_RANGE,
@@ -191,6 +195,7 @@ static kvm_status read_rope(const kvm_config_source *s, kvm_config *c)
                         partial);
     const bool mla = c->mla.rank > 0;
     c->rope.width = mla ? c->mla.rope : (ptrdiff_t)((double)c->head_dim * partial);
+    if (c->family->unrotated) c->rope.width = 0;
     TRY(read_scaling(s, rope, c));
     TRY(kvm_config__number(s, rope, "llama_4_scaling_beta", 0, &beta));
     c->temperature = c->family->tempered ? beta : 0;

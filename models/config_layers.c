@@ -3,6 +3,18 @@
 
 /* ---- multi-head latent attention ---- */
 
+static kvm_status no_rotation(const kvm_config_source *s, kvm_config *c)
+{
+    bool nope;
+    if (!c->family->unrotated) return KVM_OK;
+    c->rope.interleaved = false;
+    TRY(kvm_config__flag(s, "mla_use_nope", true, &nope));
+    if (nope) return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED,
+                    "%s: mla_use_nope is false; %s models are run without positions",
+                    s->root.file, c->family->name);
+}
+
 static kvm_status read_mla(const kvm_config_source *s, kvm_config *c)
 {
     kvm_mla_config *m = &c->mla;
@@ -12,6 +24,7 @@ static kvm_status read_mla(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "qk_rope_head_dim", -1, &m->rope));
     TRY(kvm_config__size(s, "v_head_dim", -1, &m->value));
     TRY(kvm_config__flag(s, "rope_interleave", true, &c->rope.interleaved));
+    TRY(no_rotation(s, c));
     c->head_dim = m->nope + m->rope;
     c->kv_heads = c->heads; /* of the expanded form */
     return KVM_OK;
@@ -42,10 +55,70 @@ static kvm_status read_moe(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* ---- recurrent layers ---- */
+
+/* where the sizes stand: Kimi's own object, or the fields that transformers makes of it */
+static kvm_config_source kimi_source(const kvm_config_source *s)
+{
+    kvm_config_source inner = *s;
+    const kvm_jat at = kvm_json_get(s->text, s->keep, "linear_attn_config");
+    if (kvm_json_has(at)) inner.text = at;
+    return inner;
+}
+
+static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_recurrent_config *r = &c->recurrent;
+    const kvm_config_source inner = kimi_source(s);
+    TRY(kvm_json_object(inner.text, s->err));
+    TRY(kvm_config__size(&inner, "linear_num_heads|num_heads", -1, &r->value_heads));
+    TRY(kvm_config__size(&inner, "linear_head_dim|head_dim", -1, &r->value_dim));
+    TRY(kvm_config__size(&inner, "linear_conv_kernel_dim|short_conv_kernel_size", 4,
+                         &r->window));
+    r->key_heads = r->value_heads;
+    r->key_dim = r->value_dim;
+    return KVM_OK;
+}
+
+static kvm_status read_recurrent(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_recurrent_config *r = &c->recurrent;
+    if (c->family->recurrent == KVM_LAYER_KDA) return read_kda(s, c);
+    TRY(kvm_config__size(s, "linear_num_key_heads", -1, &r->key_heads));
+    TRY(kvm_config__size(s, "linear_num_value_heads", -1, &r->value_heads));
+    TRY(kvm_config__size(s, "linear_key_head_dim", -1, &r->key_dim));
+    TRY(kvm_config__size(s, "linear_value_head_dim", -1, &r->value_dim));
+    return kvm_config__size(s, "linear_conv_kernel_dim", 4, &r->window);
+}
+
 kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
 {
     if (c->family->mixer == KVM_LAYER_MLA) TRY(read_mla(s, c));
+    if (c->family->recurrent) TRY(read_recurrent(s, c));
     return c->family->moe ? read_moe(s, c) : KVM_OK;
+}
+
+/* transformers' own list: "dense" or "sparse" */
+static kvm_status read_ffn_types(const kvm_config_source *s, kvm_jat types,
+                                 kvm_config *c)
+{
+    ptrdiff_t n;
+    TRY(kvm_json_array(types, &n, s->err));
+    if (n != c->layers)
+        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
+                        types.file, types.path, n, c->layers);
+    for (ptrdiff_t l = 0; l < n; l++) {
+        kvm_str type;
+        const kvm_jat at = kvm_json_item(types, s->keep, l);
+        TRY(kvm_json_str(at, &type, s->err));
+        if (kvm_str_eq(type, KVM_STR("sparse")))
+            c->blocks[l].ffn = c->family->moe;
+        else if (!kvm_str_eq(type, KVM_STR("dense")))
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s is \"%s\"; dense and sparse are run", at.file,
+                            at.path, kvm_quote(type).at);
+    }
+    return KVM_OK;
 }
 
 /* Layers below first_k_dense_replace, those between the steps and those on a list have no
@@ -54,6 +127,8 @@ static kvm_status read_experts(const kvm_config_source *s, kvm_config *c)
 {
     ptrdiff_t first, step, n = 0;
     if (c->moe.experts == 0) return KVM_OK;
+    const kvm_jat types = kvm_json_get(s->text, s->keep, "mlp_layer_types");
+    if (kvm_json_has(types)) return read_ffn_types(s, types, c);
     TRY(kvm_config__size(s, "first_k_dense_replace", 0, &first));
     TRY(kvm_config__size(s, "moe_layer_freq|decoder_sparse_step", 1, &step));
     for (ptrdiff_t l = first; step > 0 && l < c->layers; l++)
@@ -72,15 +147,25 @@ static kvm_status read_experts(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
-/* ---- windows ---- */
+/* ---- kinds and windows of layers ---- */
 
-/* the words of layer_types for a layer that attends to everything */
-static bool is_full(kvm_str type)
+/* what a word of layer_types means; the indexers of attention layers are told by their
+ * tensors */
+typedef enum kind_of_layer { FULL, SLIDING, RECURRENT, UNKNOWN } kind_of_layer;
+static kind_of_layer meaning(kvm_str type)
 {
-    static const char *const names[] = {"full_attention", "attention"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (kvm_str_eq(type, kvm_str_of(names[i]))) return true;
-    return false;
+    static const struct {
+        const char *word;
+        kind_of_layer kind;
+    } words[] = {
+        {"full_attention", FULL},
+        {"attention", FULL},
+        {"sliding_attention", SLIDING},
+        {"linear_attention", RECURRENT},
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (kvm_str_eq(type, kvm_str_of(words[i].word))) return words[i].kind;
+    return UNKNOWN;
 }
 
 static kvm_status read_layer_types(const kvm_config_source *s, kvm_jat types,
@@ -95,17 +180,73 @@ static kvm_status read_layer_types(const kvm_config_source *s, kvm_jat types,
         kvm_str type;
         const kvm_jat at = kvm_json_item(types, s->keep, l);
         TRY(kvm_json_str(at, &type, s->err));
-        const bool sliding = kvm_str_eq(type, KVM_STR("sliding_attention"));
-        if (sliding && window < 1)
+        const kind_of_layer kind = meaning(type);
+        if (kind == SLIDING && window < 1)
             return kvm_fail(s->err, KVM_FORMAT,
                             "%s: %s slides, but sliding_window is %td", at.file,
                             at.path, window);
-        if (!sliding && !is_full(type))
+        if (kind == UNKNOWN || (kind == RECURRENT && !c->family->recurrent))
             return kvm_fail(s->err, KVM_UNSUPPORTED,
-                            "%s: %s is \"%s\"; %s models have full_attention and "
-                            "sliding_attention layers here",
-                            at.file, at.path, kvm_quote(type).at, c->family->name);
-        c->window[l] = sliding ? window : 0;
+                            "%s: %s is \"%s\"; %s models have full_attention, "
+                            "sliding_attention%s layers here",
+                            at.file, at.path, kvm_quote(type).at, c->family->name,
+                            c->family->recurrent ? ", linear_attention" : "");
+        c->window[l] = kind == SLIDING ? window : 0;
+        if (kind == RECURRENT) c->blocks[l].mixer = c->family->recurrent;
+    }
+    return KVM_OK;
+}
+
+/* every so many layers one attends, the others are recurrent */
+static kvm_status read_interval(const kvm_config_source *s, kvm_config *c)
+{
+    ptrdiff_t interval;
+    TRY(kvm_config__size(s, "full_attention_interval", 4, &interval));
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        if (interval == 0 || (l + 1) % interval != 0)
+            c->blocks[l].mixer = c->family->recurrent;
+    return KVM_OK;
+}
+
+/* one of the two lists of linear_attn_config: marks[l] becomes `mark` */
+static kvm_status read_list(const kvm_config_source *s, const char *key,
+                            const kvm_config *c, char mark, char *marks)
+{
+    ptrdiff_t n;
+    const kvm_jat list = kvm_json_get(s->text, s->keep, key);
+    const ptrdiff_t base = c->family->one_based;
+    TRY(kvm_json_array(list, &n, s->err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        int64_t l;
+        const kvm_jat at = kvm_json_item(list, s->keep, i);
+        TRY(kvm_json_i64(at, &l, s->err));
+        if (l < base || l - base >= c->layers)
+            return kvm_fail(
+                s->err, KVM_RANGE, "%s: %s is %lld: %s counts its %td layers from %td",
+                at.file, at.path, (long long)l, c->family->name, c->layers, base);
+        if (marks[l - base])
+            return kvm_fail(s->err, KVM_FORMAT, "%s: %s: layer %lld is listed twice",
+                            at.file, at.path, (long long)l);
+        marks[l - base] = mark;
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_lists(const kvm_config_source *s, kvm_config *c)
+{
+    enum { ATTENDS = 1, RECURS };
+    const kvm_config_source inner = kimi_source(s);
+    char *marks = kvm_new(s->keep, char, c->layers);
+    if (!marks) return kvm_nomem(s->err, s->keep);
+    TRY(read_list(&inner, "full_attn_layers", c, ATTENDS, marks));
+    TRY(read_list(&inner, "kda_layers", c, RECURS, marks));
+    for (ptrdiff_t l = 0; l < c->layers; l++) {
+        if (!marks[l])
+            return kvm_fail(s->err, KVM_FORMAT,
+                            "%s: linear_attn_config: layer %td, counted from 0, is in "
+                            "neither list",
+                            s->root.file, l);
+        if (marks[l] == RECURS) c->blocks[l].mixer = c->family->recurrent;
     }
     return KVM_OK;
 }
@@ -117,6 +258,8 @@ static kvm_status read_windows(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "sliding_window", 0, &window));
     const kvm_jat types = kvm_json_get(s->text, s->keep, "layer_types");
     if (kvm_json_has(types)) return read_layer_types(s, types, c, window);
+    if (c->family->recurrent == KVM_LAYER_KDA) return read_lists(s, c);
+    if (c->family->recurrent) return read_interval(s, c);
     TRY(kvm_config__flag(s, "use_sliding_window", false, &used));
     TRY(kvm_config__size(s, "max_window_layers", 28, &from));
     if (c->family->windowed) used = true, from = 0;

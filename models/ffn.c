@@ -23,7 +23,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
          0},
     };
     kvm_weight **const maps[] = {&f->gate, &f->up, &f->down};
-    TRY(kvm_load_vector(ld, KVM_W_FFN_NORM, index, c->hidden, &f->norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_FFN_NORM, index, c->hidden, &f->norm, err));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         TRY(kvm_load_linear(ld, &rows[i], maps[i], err));
     *out = &f->base;
@@ -47,8 +47,7 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
     const ffn *f = of(l);
     kvm_arena temp = s->scratch;
     if (s->out == 0) return KVM_OK;
-    h = kvm_view2((float *)h.data + (s->n - s->out) * f->hidden, KVM_F32, s->out,
-                  f->hidden);
+    h = kvm_last_rows(h, s->out);
     kvm_tensor x = kvm_step_rows(&temp, s->out, f->hidden);
     kvm_tensor gate = kvm_step_rows(&temp, s->out, f->inner);
     kvm_tensor up = kvm_step_rows(&temp, s->out, f->inner);

@@ -43,12 +43,44 @@ kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width)
     return kvm_view2(kvm_new_raw(scratch, float, n *width), KVM_F32, n, width);
 }
 
+kvm_tensor kvm_columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n)
+{
+    rows.data = (float *)rows.data + from;
+    rows.dim[1] = n;
+    return rows;
+}
+
+kvm_tensor kvm_last_rows(kvm_tensor rows, ptrdiff_t n)
+{
+    rows.data = (float *)rows.data + (rows.dim[0] - n) * rows.stride[0];
+    rows.dim[0] = n;
+    return rows;
+}
+
+kvm_tensor kvm_heads(kvm_tensor rows, ptrdiff_t from, ptrdiff_t heads, ptrdiff_t dim,
+                     ptrdiff_t apart)
+{
+    kvm_tensor t =
+        kvm_view3((float *)rows.data + from, KVM_F32, rows.dim[0], heads, dim);
+    t.stride[0] = rows.stride[0];
+    t.stride[1] = apart;
+    return t;
+}
+
 kvm_status kvm_step_emit(const kvm_step *s, ptrdiff_t object, int point,
                          const float *rows, kvm_err *err)
 {
     const kvm_capture *c = s->capture;
     if (!c || !c->rows || !(c->points & 1u << point)) return KVM_OK;
     return c->rows(c->ctx, object, point, s->first, s->n, rows, err);
+}
+
+kvm_status kvm_step_emit_state(const kvm_step *s, ptrdiff_t object, kvm_err *err)
+{
+    const kvm_capture *c = s->capture;
+    if (!c || !c->rows || !(c->points & 1u << KVM_POINT_ENGINE)) return KVM_OK;
+    return c->rows(c->ctx, object, KVM_POINT_ENGINE, s->first + s->n, 1,
+                   s->slots[object].rows, err);
 }
 
 static size_t layer_scratch(const kvm_layer *l, ptrdiff_t n)
@@ -188,9 +220,11 @@ kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache, const int32_t *ids,
         const ptrdiff_t from = wanted > t ? wanted : t;
         const ptrdiff_t rows = t + size > from ? t + size - from : 0;
         float *logits = rows > 0 ? o->logits + (from - wanted) * m->config.vocab : NULL;
-        TRY(run_chunk(m, cache, cache->length + t, ids + t, size, rows, logits,
-                      o->capture, err));
-        TRY(tell(o, t + size, n, err));
+        kvm_status s = run_chunk(m, cache, cache->length + t, ids + t, size, rows,
+                                 logits, o->capture, err);
+        if (!s) s = tell(o, t + size, n, err);
+        if (s && m->recurrent) kvm_cache_clear(cache); /* states moved on */
+        if (s) return s;
     }
     cache->length += n;
     return KVM_OK;

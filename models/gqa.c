@@ -3,16 +3,20 @@
  *   x = norm(h); q, k, v = W x (+ b)         point 1: k, v
  *   q, k = rms per head, where the family has it    2: k
  *   q, k rotated at their positions; k, v appended  3: k
- *   q tempered; h += Wo attention(q, K, V) */
+ *   q tempered; h += Wo attention(q, K, V)
+ *
+ * Gated attention (Qwen3-Next): W gives each head a gate behind its query, and the output
+ * goes through sigmoid(gate) before Wo. */
 #include <math.h>
+#include <string.h>
 
 #include "models/layer.h"
-#include "models/rope.h"
 
 typedef struct gqa {
     kvm_layer base;
     ptrdiff_t hidden, heads, kv_heads, dim, window;
     double eps, scale;
+    bool gated;
     double temperature; /* 0: none */
     ptrdiff_t original; /* position at which the temperature sets in */
     kvm_rope rope;
@@ -23,33 +27,13 @@ typedef struct gqa {
 
 enum { OBJECT_K, OBJECT_V };
 
-static kvm_status load_rope(gqa *g, kvm_loader *ld, kvm_err *err)
-{
-    const kvm_rope_config *r = &ld->config->rope;
-    float *divisors = NULL;
-    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){.id = KVM_W_ROPE_FREQS})) {
-        TRY(kvm_load_vector(ld, KVM_W_ROPE_FREQS, 0, r->width / 2, &divisors, err));
-        for (ptrdiff_t j = 0; j < r->width / 2; j++)
-            if (!(divisors[j] > 0 && isfinite(divisors[j])))
-                return kvm_fail(err, KVM_RANGE,
-                                "%s: rope_freqs.weight: entry %td is %g",
-                                kvm_checkpoint_path(ld->ck).at, j, (double)divisors[j]);
-    }
-    if (kvm_checkpoint_permuted(ld->ck) && r->width != g->dim)
-        return kvm_fail(
-            err, KVM_UNSUPPORTED,
-            "%s: a partly rotated head in a file whose rows are in pair order",
-            kvm_checkpoint_path(ld->ck).at);
-    return kvm_rope_of(&g->rope, ld->keep, r, divisors, err);
-}
-
 static kvm_status load_maps(gqa *g, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
 {
     const kvm_config *c = ld->config;
     const ptrdiff_t q = g->heads * g->dim, kv = g->kv_heads * g->dim;
     const kvm_linear_row rows[] = {
-        {KVM_W_ATTN_Q, KVM_W_ATTN_Q_BIAS, layer, q, c->hidden, c->qkv_bias, g->heads,
-         0},
+        {KVM_W_ATTN_Q, KVM_W_ATTN_Q_BIAS, layer, g->gated ? 2 * q : q, c->hidden,
+         c->qkv_bias, g->heads, 0},
         {KVM_W_ATTN_K, KVM_W_ATTN_K_BIAS, layer, kv, c->hidden, c->qkv_bias,
          g->kv_heads, 0},
         {KVM_W_ATTN_V, KVM_W_ATTN_V_BIAS, layer, kv, c->hidden, c->qkv_bias, 0, 0},
@@ -73,15 +57,16 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .window = c->window[index],
                .eps = c->eps,
                .scale = 1 / sqrt((double)c->head_dim),
+               .gated = c->family->gated,
                .temperature = c->temperature,
                .original = c->rope.original};
-    TRY(kvm_load_vector(ld, KVM_W_ATTN_NORM, index, c->hidden, &g->norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &g->norm, err));
     TRY(load_maps(g, ld, index, err));
     if (c->family->qk_norm) {
-        TRY(kvm_load_vector(ld, KVM_W_ATTN_Q_NORM, index, g->dim, &g->q_norm, err));
-        TRY(kvm_load_vector(ld, KVM_W_ATTN_K_NORM, index, g->dim, &g->k_norm, err));
+        TRY(kvm_load_norm(ld, KVM_W_ATTN_Q_NORM, index, g->dim, &g->q_norm, err));
+        TRY(kvm_load_norm(ld, KVM_W_ATTN_K_NORM, index, g->dim, &g->k_norm, err));
     }
-    TRY(load_rope(g, ld, err));
+    g->rope = ld->rope;
     *out = &g->base;
     return KVM_OK;
 }
@@ -91,16 +76,18 @@ static const gqa *of(const kvm_layer *l)
     return (const gqa *)(const void *)l;
 }
 
-static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
+static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *rope,
+                         kvm_object *out)
 {
-    const gqa *g = of(l);
-    const kvm_object both = {
-        .layer = l->index, .heads = g->kv_heads, .dim = g->dim, .window = g->window};
+    const kvm_object both = {.layer = layer,
+                             .heads = c->kv_heads,
+                             .dim = c->head_dim,
+                             .window = c->window[layer]};
     out[OBJECT_K] = out[OBJECT_V] = both;
     out[OBJECT_K].kind = KVM_OBJECT_K;
-    out[OBJECT_K].rotary = true;
-    out[OBJECT_K].rope = g->rope;
-    out[OBJECT_K].normed = g->k_norm != NULL;
+    out[OBJECT_K].rotary = rope->width > 0;
+    out[OBJECT_K].rope = *rope;
+    out[OBJECT_K].normed = c->family->qk_norm;
     out[OBJECT_V].kind = KVM_OBJECT_V;
     return 2;
 }
@@ -110,7 +97,7 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
     const gqa *g = of(l);
     return kvm_step_rows_bytes(n, g->hidden) +
            2 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
-           2 * kvm_step_rows_bytes(n, g->heads * g->dim);
+           (g->gated ? 5 : 2) * kvm_step_rows_bytes(n, g->heads * g->dim);
 }
 
 static kvm_status norm_heads(const gqa *g, kvm_compute *c, kvm_tensor x, float *w,
@@ -164,6 +151,24 @@ static void temper(const gqa *g, kvm_tensor q, const int32_t *pos)
     }
 }
 
+/* queries of x (n,hidden), and the gates that come with them */
+static kvm_status ask(const gqa *g, kvm_compute *c, kvm_tensor x, kvm_tensor q,
+                      kvm_tensor gate, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0], width = g->heads * g->dim;
+    if (!g->gated) return kvm_op_linear(c, q, x, g->q, false, err);
+    kvm_tensor both = kvm_step_rows(&temp, n, 2 * width);
+    if (!both.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear(c, both, x, g->q, false, err));
+    const float *from = both.data;
+    const size_t bytes = (size_t)g->dim * sizeof *from;
+    for (ptrdiff_t i = 0; i < n * g->heads; i++, from += 2 * g->dim) {
+        memcpy((float *)q.data + i * g->dim, from, bytes);
+        memcpy((float *)gate.data + i * g->dim, from + g->dim, bytes);
+    }
+    return KVM_OK;
+}
+
 /* x, h (out rows): h += Wo attention(q) */
 static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tensor h,
                          kvm_arena temp, kvm_err *err)
@@ -172,8 +177,9 @@ static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tens
     const kvm_slot *slot = &s->slots[g->base.first_object];
     kvm_tensor q = kvm_step_rows(&temp, n, g->heads * g->dim);
     kvm_tensor y = kvm_step_rows(&temp, n, g->heads * g->dim);
-    if (!q.data || !y.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_linear(s->compute, q, x, g->q, false, err));
+    kvm_tensor gate = kvm_step_rows(&temp, g->gated ? n : 0, g->heads * g->dim);
+    if (!q.data || !y.data || !gate.data) return kvm_nomem(err, &temp);
+    TRY(ask(g, s->compute, x, q, gate, temp, err));
     if (g->q_norm) TRY(norm_heads(g, s->compute, q, g->q_norm, err));
     TRY(rotate(g, s->compute, q, s->pos + skipped, false, err));
     temper(g, q, s->pos + skipped);
@@ -185,6 +191,7 @@ static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tens
     if (s->capture && s->capture->attention)
         TRY(s->capture->attention(s->capture->ctx, g->base.index, s->first + skipped, n,
                                   q.data, y.data, err));
+    if (g->gated) TRY(kvm_op_sigmoid_mul(s->compute, y, gate, y, err));
     return kvm_op_linear(s->compute, h, y, g->o, true, err);
 }
 
@@ -199,10 +206,7 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
                        g->hidden, g->eps, false, err));
     TRY(append(g, s, x, temp, err));
     if (s->out == 0) return KVM_OK;
-    const ptrdiff_t skipped = (s->n - s->out) * g->hidden;
-    x = kvm_view2((float *)x.data + skipped, KVM_F32, s->out, g->hidden);
-    h = kvm_view2((float *)h.data + skipped, KVM_F32, s->out, g->hidden);
-    return attend(g, s, x, h, temp, err);
+    return attend(g, s, kvm_last_rows(x, s->out), kvm_last_rows(h, s->out), temp, err);
 }
 
 static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,

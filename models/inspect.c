@@ -1,6 +1,14 @@
 #include "models/inspect.h"
 
 #include "models/model_internal.h"
+#include "models/rope.h"
+
+/* what is known without weights */
+typedef struct stack {
+    const kvm_config *config;
+    const kvm_object *objects;
+    ptrdiff_t count;
+} stack;
 
 static const char *const scalings[] = {[KVM_ROPE_DEFAULT] = "none",
                                        [KVM_ROPE_LINEAR] = "linear",
@@ -28,13 +36,15 @@ static json_t *describe_model(const kvm_model *m)
         i->weights_hash);
 }
 
-static json_t *describe_position(const kvm_model *m)
+static json_t *describe_position(const stack *m)
 {
-    const kvm_rope_config *r = &m->config.rope;
+    const kvm_rope_config *r = &m->config->rope;
     float factor = 1;
-    for (ptrdiff_t i = 0; i < m->info.objects; i++)
+    for (ptrdiff_t i = 0; i < m->count; i++)
         if (m->objects[i].rotary) factor = m->objects[i].rope.factor;
-    json_t *v = json_pack("{s:s,s:s,s:f,s:I,s:f}", "encoding", "rotary, halves",
+    if (r->width == 0) return json_pack("{s:s}", "encoding", "none");
+    json_t *v = json_pack("{s:s,s:s,s:f,s:I,s:f}", "encoding",
+                          r->interleaved ? "rotary, pairs" : "rotary, halves",
                           "scaling", scalings[r->kind], "theta", r->theta, "width",
                           (json_int_t)r->width, "attention_factor", (double)factor);
     if (r->kind != KVM_ROPE_DEFAULT) {
@@ -42,28 +52,35 @@ static json_t *describe_position(const kvm_model *m)
         if (r->original > 0)
             json_object_set_new(v, "original_context", json_integer(r->original));
     }
-    if (m->config.temperature > 0)
-        json_object_set_new(v, "query_temperature", json_real(m->config.temperature));
+    if (m->config->temperature > 0)
+        json_object_set_new(v, "query_temperature", json_real(m->config->temperature));
     return v;
 }
 
 static json_t *describe_points(const kvm_object *o)
 {
+    if (kvm_object_per_prompt(o))
+        return o->replay > 0
+                   ? json_pack("[{s:i,s:s},{s:i,s:s}]", "point", KVM_POINT_RAW, "what",
+                               "the layer's input, to be replayed", "point",
+                               KVM_POINT_ENGINE, "what", "as it stands")
+                   : json_pack("[{s:i,s:s}]", "point", KVM_POINT_ENGINE, "what",
+                               "as it stands");
     return json_pack("[{s:i,s:s},{s:i,s:s},{s:i,s:s}]", "point", KVM_POINT_RAW, "what",
                      "projection", "point", KVM_POINT_NORMED, "what",
-                     o->normed ? "after the norm per head" : "as 1", "point",
-                     KVM_POINT_ENGINE, "what",
-                     o->rotary ? "rotated at its position" : "as 1");
+                     o->normed ? "after the norm" : "as 1", "point", KVM_POINT_ENGINE,
+                     "what", o->rotary ? "rotated at its position" : "as 1");
 }
 
 static json_t *describe_object(const kvm_object *o)
 {
     const kvm_object_row *k = &kvm_object_rows[o->kind];
-    const json_int_t bytes = o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
-    json_t *shape =
-        k->per_prompt
-            ? json_pack("[I,I]", (json_int_t)o->heads, (json_int_t)o->dim)
-            : json_pack("[I,s,I]", (json_int_t)o->heads, "T", (json_int_t)o->dim);
+    const json_int_t bytes = kvm_object_bytes(o);
+    json_t *shape = json_array();
+    if (!k->per_prompt)
+        shape = json_pack("[I,s,I]", (json_int_t)o->heads, "T", (json_int_t)o->dim);
+    for (int i = 0; k->per_prompt && i < 3 && o->shape[i] > 0; i++)
+        json_array_append_new(shape, json_integer(o->shape[i]));
     return json_pack("{s:s,s:s,s:o,s:s,s:s,s:I,s:I,s:s,s:o}", "object",
                      kvm_object_name(o->kind), "what", k->what, "shape", shape, "axes",
                      k->shape, "dtype", kvm_dtype_name(o->dtype), "bytes_per_token",
@@ -72,45 +89,95 @@ static json_t *describe_object(const kvm_object *o)
                      o->rotary ? "rotary" : "none", "points", describe_points(o));
 }
 
-static json_t *describe_layers(const kvm_model *m)
+static json_t *describe_layers(const stack *m)
 {
     json_t *layers = json_array();
-    for (ptrdiff_t l = 0, i = 0; l < m->config.layers; l++) {
+    for (ptrdiff_t l = 0, i = 0; l < m->config->layers; l++) {
         json_t *objects = json_array();
-        for (; i < m->info.objects && m->objects[i].layer == l; i++)
+        for (; i < m->count && m->objects[i].layer == l; i++)
             json_array_append_new(objects, describe_object(&m->objects[i]));
         json_array_append_new(
-            layers, json_pack("{s:I,s:s,s:I,s:o}", "layer", (json_int_t)l, "kind",
-                              m->blocks[l].mixer->kind->name, "window",
-                              (json_int_t)m->config.window[l], "objects", objects));
+            layers, json_pack("{s:I,s:s,s:s,s:I,s:o}", "layer", (json_int_t)l, "kind",
+                              kvm_layer_kinds[m->config->blocks[l].mixer]->name, "ffn",
+                              kvm_layer_kinds[m->config->blocks[l].ffn]->name, "window",
+                              (json_int_t)m->config->window[l], "objects", objects));
     }
     return layers;
 }
 
-static json_t *describe_totals(const kvm_model *m)
+static json_t *describe_totals(const stack *m)
 {
-    const kvm_model_info *i = &m->info;
+    json_int_t token = 0, prompt = 0;
+    for (ptrdiff_t i = 0; i < m->count; i++)
+        *(kvm_object_per_prompt(&m->objects[i]) ? &prompt : &token) +=
+            kvm_object_bytes(&m->objects[i]);
     json_t *at = json_array();
-    for (ptrdiff_t n = 1024; n <= i->context && n <= 1 << 20; n *= 4)
-        json_array_append_new(
-            at, json_pack("{s:I,s:I}", "tokens", (json_int_t)n, "bytes",
-                          (json_int_t)i->prompt_bytes +
-                              (json_int_t)n * (json_int_t)i->token_bytes));
-    return json_pack("{s:I,s:I,s:I,s:o}", "objects", (json_int_t)i->objects,
-                     "bytes_per_token", (json_int_t)i->token_bytes, "bytes_per_prompt",
-                     (json_int_t)i->prompt_bytes, "at", at);
+    for (ptrdiff_t n = 1024; n <= m->config->context && n <= 1 << 20; n *= 4)
+        json_array_append_new(at, json_pack("{s:I,s:I}", "tokens", (json_int_t)n,
+                                            "bytes", prompt + (json_int_t)n * token));
+    return json_pack("{s:I,s:I,s:I,s:o}", "objects", (json_int_t)m->count,
+                     "bytes_per_token", token, "bytes_per_prompt", prompt, "at", at);
+}
+
+static kvm_status describe(json_t **out, kvm_arena *keep, json_t *model, const stack *m,
+                           kvm_str path, kvm_err *err)
+{
+    *out =
+        kvm_json_own(keep, json_pack("{s:o,s:o,s:o,s:o}", "model", model, "position",
+                                     describe_position(m), "layers", describe_layers(m),
+                                     "totals", describe_totals(m)));
+    if (*out) return KVM_OK;
+    return kvm_fail(err, KVM_NOMEM, "%s: no memory to describe it", path.at);
 }
 
 kvm_status kvm_model_inspect(json_t **out, kvm_arena *keep, const kvm_model *m,
                              kvm_err *err)
 {
-    json_t *v =
-        kvm_json_own(keep, json_pack("{s:o,s:o,s:o,s:o}", "model", describe_model(m),
-                                     "position", describe_position(m), "layers",
-                                     describe_layers(m), "totals", describe_totals(m)));
-    if (!v)
-        return kvm_fail(err, KVM_NOMEM, "%s: no memory to describe it",
-                        m->info.path.at);
-    *out = v;
-    return KVM_OK;
+    const stack s = {&m->config, m->objects, m->info.objects};
+    return describe(out, keep, describe_model(m), &s, m->info.path, err);
+}
+
+/* the type that the config says weights have: "bfloat16" */
+static kvm_status stored_type(kvm_jat root, kvm_arena *keep, kvm_dtype *d, kvm_err *err)
+{
+    static const struct {
+        const char *name;
+        kvm_dtype type;
+    } types[] = {{"float32", KVM_F32}, {"float16", KVM_F16}, {"bfloat16", KVM_BF16}};
+    kvm_str name;
+    kvm_jat text = kvm_json_get(root, keep, "text_config");
+    if (!kvm_json_has(text)) text = root;
+    kvm_jat at = kvm_json_get(text, keep, "torch_dtype");
+    if (!kvm_json_has(at)) at = kvm_json_get(text, keep, "dtype");
+    if (!kvm_json_has(at)) at = kvm_json_get(root, keep, "torch_dtype");
+    TRY(kvm_json_str_or(at, KVM_STR("bfloat16"), &name, err));
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (!kvm_str_eq(name, kvm_str_of(types[i].name))) continue;
+        *d = types[i].type;
+        return KVM_OK;
+    }
+    return kvm_fail(err, KVM_UNSUPPORTED, "%s: %s is \"%s\"", at.file, at.path,
+                    kvm_quote(name).at);
+}
+
+kvm_status kvm_config_inspect(json_t **out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    kvm_jat root;
+    kvm_config c;
+    kvm_rope rope;
+    kvm_dtype stored;
+    kvm_object *objects;
+    stack s = {.config = &c};
+    TRY(kvm_json_read(&root, keep, path, err));
+    TRY(kvm_config_of_json(&c, keep, root, err));
+    TRY(kvm_rope_of(&rope, keep, &c.rope, NULL, err));
+    TRY(stored_type(root, keep, &stored, err));
+    TRY(kvm_model__objects(&objects, &s.count, keep, &c, &rope, stored, err));
+    s.objects = objects;
+    json_t *model = json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:b}", "path", text(path),
+                              "family", c.family->name, "layers", (json_int_t)c.layers,
+                              "hidden", (json_int_t)c.hidden, "heads",
+                              (json_int_t)c.heads, "vocab", (json_int_t)c.vocab,
+                              "context", (json_int_t)c.context, "tied_head", c.tied);
+    return describe(out, keep, model, &s, path, err);
 }

@@ -20,7 +20,7 @@ typedef struct kvm_slot {
     float *rows;
     ptrdiff_t heads, capacity, dim;
     ptrdiff_t stride; /* from token to token */
-} kvm_slot;
+} kvm_slot; /* an object per prompt: capacity 1, all 0 before the first token */
 /* tokens 0..n-1 of all heads (H,n,D) */
 kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
 /* rows (n, H*D) <-> tokens from .. from+n-1 of the slot */
@@ -43,16 +43,23 @@ typedef struct kvm_layer_kind {
     const char *name;
     /* out lives in ld->keep */
     kvm_status (*load)(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err);
-    /* describe the objects (at most KVM_LAYER_OBJECTS); NULL: the kind keeps none */
-    ptrdiff_t (*objects)(const kvm_layer *l, kvm_object *out);
+    /* the objects of a layer of this config (at most KVM_LAYER_OBJECTS), all but their
+     * number types; the stack's rotary. NULL: the kind keeps none */
+    ptrdiff_t (*objects)(const kvm_config *c, ptrdiff_t layer, const kvm_rope *rope,
+                         kvm_object *out);
     /* bytes of scratch that a step of n tokens takes */
     size_t (*scratch)(const kvm_layer *l, ptrdiff_t n);
     /* h (T, hidden): the last step->out rows += the layer's result; new rows of its
      * objects go to the slots and to the capture */
     kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor h,
                           kvm_err *err);
+    /* x (T, replay): what the layer's states make of these inputs, its result left out.
+     * NULL where no object has a replay. */
+    kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
+                         kvm_err *err);
     /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to
-     * point 3 and back, in place. NULL with objects. KVM_UNSUPPORTED: no way back. */
+     * point 3 and back, in place. NULL without objects per token. KVM_UNSUPPORTED: no way
+     * back. */
     kvm_status (*advance)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err);
@@ -77,6 +84,17 @@ extern const kvm_layer_kind *const kvm_layer_kinds[]; /* by kvm_layer_id */
 /* hand rows of an object out at a point, when the capture wants them */
 KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int point,
                                   const float *rows, kvm_err *err);
+
+/* hand an object per prompt out as it stands after the step, likewise */
+KVM_MUST kvm_status kvm_step_emit_state(const kvm_step *step, ptrdiff_t object,
+                                        kvm_err *err);
+
+/* Views of f32 rows (T,F): some columns; their last n; from column `from`, heads of dim
+ * numbers that begin `apart` numbers from each other, as (T,heads,dim) */
+kvm_tensor kvm_columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n);
+kvm_tensor kvm_last_rows(kvm_tensor rows, ptrdiff_t n);
+kvm_tensor kvm_heads(kvm_tensor rows, ptrdiff_t from, ptrdiff_t heads, ptrdiff_t dim,
+                     ptrdiff_t apart);
 
 /* f32 rows of a step's scratch; NULL when it is spent (kind->scratch is wrong) */
 kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width);

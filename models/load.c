@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/rope.h"
+
 /* types that are numbers by themselves; the others need scales that are stored
  * elsewhere */
 static bool readable(kvm_dtype d)
@@ -81,6 +83,29 @@ kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
+kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, ptrdiff_t n,
+                         float **out, kvm_err *err)
+{
+    TRY(kvm_load_vector(ld, id, layer, n, out, err));
+    for (ptrdiff_t i = 0; ld->config->family->plus_one && i < n; i++) (*out)[i] += 1;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_picked(kvm_loader *ld, kvm_tensor matrix, const ptrdiff_t *order,
+                           ptrdiff_t n, kvm_weight **w, kvm_err *err)
+{
+    ptrdiff_t unit; /* rows are whole blocks: the file's reader has checked that */
+    if (!kvm_dtype_bytes(matrix.dtype, matrix.dim[1], &unit))
+        return kvm_fail(err, KVM_FORMAT, "a row of %td ends within a block",
+                        matrix.dim[1]);
+    char *copy = kvm_new_raw(ld->keep, char, n *unit);
+    if (!copy) return kvm_nomem(err, ld->keep);
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy(copy + i * unit, (char *)matrix.data + order[i] * unit, (size_t)unit);
+    return kvm_weight_new(w, ld->keep, ld->compute,
+                          kvm_view2(copy, matrix.dtype, n, matrix.dim[1]), NULL, err);
+}
+
 kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                           ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                           kvm_err *err)
@@ -95,18 +120,31 @@ kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
-kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
-                           ptrdiff_t n, float **out, kvm_err *err)
+static kvm_status load_wide(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, int rank,
+                            const ptrdiff_t *dim, float **out, kvm_err *err)
 {
     kvm_found f;
     ptrdiff_t bytes;
     const kvm_weight_at w = {.id = id, .layer = layer};
-    TRY(get(ld, w, 1, &n, &f, &bytes, err));
+    TRY(get(ld, w, rank, dim, &f, &bytes, err));
+    const ptrdiff_t n = kvm_tensor_count(&f.t);
     float *v = kvm_new_raw(ld->keep, float, n);
     if (!v) return kvm_nomem(err, ld->keep);
     TRY(kvm_widen_row(v, f.t.data, f.t.dtype, n, err));
     *out = v;
     return KVM_OK;
+}
+
+kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                           ptrdiff_t n, float **out, kvm_err *err)
+{
+    return load_wide(ld, id, layer, 1, &n, out, err);
+}
+
+kvm_status kvm_load_grid(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                         ptrdiff_t rows, ptrdiff_t cols, float **out, kvm_err *err)
+{
+    return load_wide(ld, id, layer, 2, (ptrdiff_t[]){rows, cols}, out, err);
 }
 
 /* GGUF files of these architectures hold a head's rows as 0, d/2, 1, d/2+1, ... so that
@@ -170,4 +208,24 @@ kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight
     const kvm_status s = kvm_weight_new(w, ld->keep, ld->compute, f.t, bias, err);
     return s ? kvm_err_prefix(err, s, "%s: tensor %.*s", f.file.at, KVM_STR_ARG(f.name))
              : KVM_OK;
+}
+
+kvm_status kvm_load_rope(kvm_loader *ld, kvm_err *err)
+{
+    const kvm_rope_config *r = &ld->config->rope;
+    const char *file = kvm_checkpoint_path(ld->ck).at;
+    float *divisors = NULL;
+    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){.id = KVM_W_ROPE_FREQS})) {
+        TRY(kvm_load_vector(ld, KVM_W_ROPE_FREQS, 0, r->width / 2, &divisors, err));
+        for (ptrdiff_t j = 0; j < r->width / 2; j++)
+            if (!(divisors[j] > 0 && isfinite(divisors[j])))
+                return kvm_fail(err, KVM_RANGE,
+                                "%s: rope_freqs.weight: entry %td is %g", file, j,
+                                (double)divisors[j]);
+    }
+    if (kvm_checkpoint_permuted(ld->ck) && r->width != ld->config->head_dim)
+        return kvm_fail(
+            err, KVM_UNSUPPORTED,
+            "%s: a partly rotated head in a file whose rows are in pair order", file);
+    return kvm_rope_of(&ld->rope, ld->keep, r, divisors, err);
 }

@@ -11,6 +11,7 @@ typedef struct kvm_loader {
     const kvm_config *config;
     kvm_compute *compute;
     kvm_arena *keep;
+    kvm_rope rope; /* of the stack */
     bool check_finite;
     ptrdiff_t parameters, bytes;       /* of everything loaded, as stored */
     ptrdiff_t matrix_parameters;       /* of linear maps */
@@ -31,16 +32,29 @@ typedef struct kvm_linear_row {
  * that the config knows nothing of */
 KVM_MUST kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row,
                                     kvm_weight **w, kvm_err *err);
-/* n numbers widened to f32, in keep: norms, biases, frequency divisors */
+/* n numbers widened to f32, in keep: biases, frequency divisors; and a small matrix */
 KVM_MUST kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t n, float **out, kvm_err *err);
+KVM_MUST kvm_status kvm_load_grid(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                                  ptrdiff_t rows, ptrdiff_t cols, float **out,
+                                  kvm_err *err);
 /* a matrix as stored (embedding) */
 KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
+                                    kvm_err *err);
+/* a vector, plus one where the family stores norms so */
+KVM_MUST kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                                  ptrdiff_t n, float **out, kvm_err *err);
+/* rows order[0..n-1] of a matrix as a map of their own: a copy, in the stored type */
+KVM_MUST kvm_status kvm_load_picked(kvm_loader *ld, kvm_tensor matrix,
+                                    const ptrdiff_t *order, ptrdiff_t n, kvm_weight **w,
                                     kvm_err *err);
 /* n matrices in one tensor (n, rows, cols), as stored */
 KVM_MUST kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                    ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols,
                                    kvm_tensor *out, kvm_err *err);
+
+/* ld->rope, from the config and from what the file divides its frequencies by */
+KVM_MUST kvm_status kvm_load_rope(kvm_loader *ld, kvm_err *err);
 
 #endif

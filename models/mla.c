@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "models/layer.h"
-#include "models/rope.h"
 
 typedef struct mla {
     kvm_layer base;
@@ -123,7 +122,8 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .context = c->context,
                .size = c->mla,
                .eps = c->eps,
-               .inner_eps = c->family->lora_eps > 0 ? c->family->lora_eps : c->eps};
+               .inner_eps = c->family->lora_eps > 0 ? c->family->lora_eps : c->eps,
+               .rope = ld->rope};
     const double m = correction(&c->rope);
     a->scale = m * m / sqrt((double)key_size(a));
     const kvm_linear_row kv_a = {
@@ -138,7 +138,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                               0,
                               0};
     kvm_tensor kv_b;
-    TRY(kvm_load_vector(ld, KVM_W_ATTN_NORM, index, c->hidden, &a->norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &a->norm, err));
     TRY(load_queries(a, ld, index, err));
     TRY(kvm_load_linear(ld, &kv_a, &a->kv_a, err));
     TRY(kvm_load_vector(ld, KVM_W_MLA_KV_NORM, index, a->size.rank, &a->kv_norm, err));
@@ -147,7 +147,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     ld->matrix_parameters += heads * a->size.rank;
     TRY(kvm_load_linear(ld, &o, &a->o, err));
     TRY(cut_heads(a, ld, kv_b, err));
-    TRY(kvm_rope_of(&a->rope, ld->keep, &c->rope, NULL, err));
     *out = &a->base;
     return KVM_OK;
 }
@@ -159,20 +158,20 @@ static const mla *of(const kvm_layer *l)
     return (const mla *)(const void *)l;
 }
 
-static ptrdiff_t objects(const kvm_layer *l, kvm_object *out)
+static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *rope,
+                         kvm_object *out)
 {
-    const mla *a = of(l);
     out[OBJECT_LATENT] = (kvm_object){.kind = KVM_OBJECT_LATENT,
-                                      .layer = l->index,
+                                      .layer = layer,
                                       .heads = 1,
-                                      .dim = a->size.rank,
+                                      .dim = c->mla.rank,
                                       .normed = true};
     out[OBJECT_ROTARY] = (kvm_object){.kind = KVM_OBJECT_ROTARY_KEY,
-                                      .layer = l->index,
+                                      .layer = layer,
                                       .heads = 1,
-                                      .dim = a->size.rope,
-                                      .rotary = true,
-                                      .rope = a->rope,
+                                      .dim = c->mla.rope,
+                                      .rotary = rope->width > 0,
+                                      .rope = *rope,
                                       .beside = true};
     return 2;
 }
@@ -201,24 +200,6 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 }
 
 /* ---- forward ---- */
-
-static kvm_tensor columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n)
-{
-    rows.data = (float *)rows.data + from;
-    rows.dim[1] = n;
-    return rows;
-}
-
-/* entries from .. from+n-1 of each head of rows (T, heads*width): (T, heads, n) */
-static kvm_tensor of_heads(kvm_tensor rows, ptrdiff_t heads, ptrdiff_t from,
-                           ptrdiff_t n)
-{
-    const ptrdiff_t width = rows.dim[1] / heads;
-    kvm_tensor t = kvm_view3((float *)rows.data + from, KVM_F32, rows.dim[0], heads, n);
-    t.stride[0] = rows.stride[0];
-    t.stride[1] = width;
-    return t;
-}
 
 static kvm_status norm_latent(const mla *a, kvm_compute *c, kvm_tensor latent,
                               kvm_err *err)
@@ -262,10 +243,10 @@ static kvm_status append(const mla *a, const kvm_step *s, kvm_tensor x, kvm_aren
                      row_size(a));
     TRY(kvm_op_linear(s->compute, rows, x, a->kv_a, false, err));
     TRY(emit(a, s, KVM_POINT_RAW, rows, temp, err));
-    kvm_tensor latent = columns(rows, 0, a->size.rank);
+    kvm_tensor latent = kvm_columns(rows, 0, a->size.rank);
     TRY(norm_latent(a, s->compute, latent, err));
     TRY(emit(a, s, KVM_POINT_NORMED, rows, temp, err));
-    kvm_tensor keys = of_heads(rows, 1, a->size.rank, a->size.rope);
+    kvm_tensor keys = kvm_heads(rows, a->size.rank, 1, a->size.rope, 0);
     TRY(rotate(a, s->compute, keys, s->pos, false, err));
     return emit(a, s, KVM_POINT_ENGINE, rows, temp, err);
 }
@@ -284,7 +265,8 @@ static kvm_status ask(const mla *a, const kvm_step *s, kvm_tensor x, const int32
         x = low;
     }
     TRY(kvm_op_linear(s->compute, q, x, a->q, false, err));
-    return rotate(a, s->compute, of_heads(q, a->heads, a->size.nope, a->size.rope), pos,
+    return rotate(a, s->compute,
+                  kvm_heads(q, a->size.nope, a->heads, a->size.rope, key_size(a)), pos,
                   false, err);
 }
 
@@ -300,11 +282,11 @@ static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_te
                          kvm_tensor v, kvm_err *err)
 {
     const ptrdiff_t tokens = k.dim[1], key = key_size(a);
-    const kvm_tensor rows = cached(a, s), latent = columns(rows, 0, a->size.rank);
+    const kvm_tensor rows = cached(a, s), latent = kvm_columns(rows, 0, a->size.rank);
     for (ptrdiff_t h = 0; h < k.dim[0]; h++) {
         float *keys = (float *)k.data + h * k.stride[0];
         kvm_tensor all = kvm_view2(keys, KVM_F32, tokens, key);
-        TRY(kvm_op_linear(s->compute, columns(all, 0, a->size.nope), latent,
+        TRY(kvm_op_linear(s->compute, kvm_columns(all, 0, a->size.nope), latent,
                           a->k[from + h], false, err));
         for (ptrdiff_t t = 0; t < tokens; t++)
             memcpy(keys + t * key + a->size.nope,
@@ -330,9 +312,9 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
         const kvm_tensor kh = kvm_view3(k, KVM_F32, n, tokens, key);
         const kvm_tensor vh = kvm_view3(v, KVM_F32, n, tokens, a->size.value);
         TRY(expand(a, s, h, kh, vh, err));
-        kvm_tensor qh = of_heads(q, a->heads, h * key, key);
-        kvm_tensor yh = of_heads(y, a->heads, h * a->size.value, a->size.value);
-        qh.dim[1] = yh.dim[1] = n;
+        const kvm_tensor qh = kvm_heads(q, h * key, n, key, key);
+        const kvm_tensor yh =
+            kvm_heads(y, h * a->size.value, n, a->size.value, a->size.value);
         TRY(kvm_op_attention(s->compute, yh, qh, kh, vh, first, 0, a->scale, err));
     }
     return KVM_OK;
@@ -347,8 +329,8 @@ static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
     kvm_tensor sums = kvm_step_rows(&temp, n, a->heads * rank);
     if (!wide.data || !sums.data) return kvm_nomem(err, &temp);
     for (ptrdiff_t h = 0; h < a->heads; h++) {
-        TRY(kvm_op_linear(s->compute, columns(wide, h * row, rank),
-                          columns(q, h * key, a->size.nope), a->kt[h], false, err));
+        TRY(kvm_op_linear(s->compute, kvm_columns(wide, h * row, rank),
+                          kvm_columns(q, h * key, a->size.nope), a->kt[h], false, err));
         for (ptrdiff_t t = 0; t < n; t++)
             memcpy((float *)wide.data + t * wide.stride[0] + h * row + rank,
                    (float *)q.data + t * q.stride[0] + h * key + a->size.nope,
@@ -358,12 +340,12 @@ static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
     const kvm_tensor k = kvm_view3(rows.data, KVM_F32, 1, tokens, row);
     kvm_tensor v = k;
     v.dim[2] = rank;
-    TRY(kvm_op_attention(s->compute, of_heads(sums, a->heads, 0, rank),
-                         of_heads(wide, a->heads, 0, row), k, v, tokens - n, 0,
+    TRY(kvm_op_attention(s->compute, kvm_heads(sums, 0, a->heads, rank, rank),
+                         kvm_heads(wide, 0, a->heads, row, row), k, v, tokens - n, 0,
                          a->scale, err));
     for (ptrdiff_t h = 0; h < a->heads; h++)
-        TRY(kvm_op_linear(s->compute, columns(y, h * a->size.value, a->size.value),
-                          columns(sums, h * rank, rank), a->v[h], false, err));
+        TRY(kvm_op_linear(s->compute, kvm_columns(y, h * a->size.value, a->size.value),
+                          kvm_columns(sums, h * rank, rank), a->v[h], false, err));
     return KVM_OK;
 }
 
@@ -408,10 +390,7 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
                        a->hidden, a->eps, false, err));
     TRY(append(a, s, x, temp, err));
     if (s->out == 0) return KVM_OK;
-    const ptrdiff_t skipped = (s->n - s->out) * a->hidden;
-    x = kvm_view2((float *)x.data + skipped, KVM_F32, s->out, a->hidden);
-    h = kvm_view2((float *)h.data + skipped, KVM_F32, s->out, a->hidden);
-    return attend(a, s, x, h, temp, err);
+    return attend(a, s, kvm_last_rows(x, s->out), kvm_last_rows(h, s->out), temp, err);
 }
 
 /* ---- injection ---- */

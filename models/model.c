@@ -17,6 +17,16 @@ const char *kvm_object_name(kvm_object_kind k)
     return kvm_object_rows[k].name;
 }
 
+bool kvm_object_per_prompt(const kvm_object *o)
+{
+    return kvm_object_rows[o->kind].per_prompt;
+}
+
+ptrdiff_t kvm_object_bytes(const kvm_object *o)
+{
+    return o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
+}
+
 kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k)
 {
     for (int i = 0; i < KVM_OBJECT_KINDS; i++) {
@@ -62,7 +72,7 @@ static kvm_status load_ends(kvm_model *m, kvm_loader *ld, kvm_err *err)
     const kvm_config *c = &m->config;
     const ptrdiff_t in_layers = ld->matrix_parameters;
     TRY(kvm_load_matrix(ld, KVM_W_EMBED, 0, c->vocab, c->hidden, &m->embed, err));
-    TRY(kvm_load_vector(ld, KVM_W_FINAL_NORM, 0, c->hidden, &m->norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_FINAL_NORM, 0, c->hidden, &m->norm, err));
     if (c->tied)
         return kvm_weight_new(&m->head, ld->keep, m->compute, m->embed, NULL, err);
     const kvm_linear_row row = {
@@ -80,23 +90,33 @@ static kvm_dtype cache_dtype(kvm_dtype weights)
     return weights == KVM_F32 || weights == KVM_BF16 ? weights : KVM_F16;
 }
 
-static kvm_status list_objects(kvm_model *m, kvm_arena *keep, kvm_err *err)
+kvm_status kvm_model__objects(kvm_object **out, ptrdiff_t *n, kvm_arena *keep,
+                              const kvm_config *c, const kvm_rope *rope,
+                              kvm_dtype stored, kvm_err *err)
 {
-    const ptrdiff_t most = m->config.layers * KVM_LAYER_OBJECTS;
-    m->objects = kvm_new(keep, kvm_object, most);
-    if (!m->objects) return kvm_nomem(err, keep);
+    kvm_object *all = kvm_new(keep, kvm_object, c->layers * KVM_LAYER_OBJECTS);
+    if (!all) return kvm_nomem(err, keep);
+    *n = 0;
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        *n += kvm_layer_kinds[c->blocks[l].mixer]->objects(c, l, rope, all + *n);
+    for (ptrdiff_t i = 0; i < *n; i++) /* states are F32 whatever the weights are */
+        all[i].dtype = all[i].kind == KVM_OBJECT_STATE ? KVM_F32 : cache_dtype(stored);
+    *out = all;
+    return KVM_OK;
+}
+
+static kvm_status list_objects(kvm_model *m, kvm_arena *keep, const kvm_rope *rope,
+                               kvm_err *err)
+{
     kvm_model_info *info = &m->info;
-    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
-        kvm_layer *mixer = m->blocks[l].mixer;
-        mixer->first_object = info->objects;
-        info->objects += mixer->kind->objects(mixer, &m->objects[info->objects]);
-    }
-    for (ptrdiff_t i = 0; i < info->objects; i++) {
-        kvm_object *o = &m->objects[i];
-        o->dtype = cache_dtype(info->weight_dtype);
-        const ptrdiff_t bytes = o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
-        if (kvm_object_rows[o->kind].per_prompt)
-            info->prompt_bytes += bytes;
+    TRY(kvm_model__objects(&m->objects, &info->objects, keep, &m->config, rope,
+                           info->weight_dtype, err));
+    for (ptrdiff_t i = info->objects - 1; i >= 0; i--) {
+        const kvm_object *o = &m->objects[i];
+        m->blocks[o->layer].mixer->first_object = i;
+        const ptrdiff_t bytes = kvm_object_bytes(o);
+        if (kvm_object_per_prompt(o))
+            m->recurrent = true, info->prompt_bytes += bytes;
         else
             info->token_bytes += bytes;
     }
@@ -173,12 +193,13 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
         TRY(kvm_model__finite_memos(&memos, &known, ck, keep, err));
         ld.check_finite = !known;
     }
+    TRY(kvm_load_rope(&ld, err));
     TRY(load_stack(m, &ld, err));
     TRY(load_ends(m, &ld, err));
     if (ld.check_finite)
         kvm_model__remember_finite(memos, kvm_checkpoint_files(ck), *keep);
     fill_info(m, &ld);
-    TRY(list_objects(m, keep, err));
+    TRY(list_objects(m, keep, &ld.rope, err));
     m->logits = kvm_new_raw(keep, float, m->config.vocab);
     if (!m->logits) return kvm_nomem(err, keep);
     if (!o || !o->no_tokenizer) TRY(open_tokenizer(m, keep, path, err));

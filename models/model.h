@@ -40,7 +40,14 @@ typedef struct kvm_object {
     bool normed;          /* points 1 and 2 differ */
     bool beside;          /* rows continue those of the object before it, both of one
                              head: attention reads the two as one */
+    /* objects that are kept once per prompt, whatever its length: heads * dim numbers
+     * with these axes (objects.def), and 0 after the last */
+    ptrdiff_t shape[3];
+    ptrdiff_t replay; /* width of the rows at point 1 from which it can be made again */
 } kvm_object;
+bool kvm_object_per_prompt(const kvm_object *o);
+/* of a token's row, or of the whole */
+ptrdiff_t kvm_object_bytes(const kvm_object *o);
 
 typedef struct kvm_model_info { /* values; strings borrow from the model */
     kvm_str path, family, name;
@@ -94,8 +101,12 @@ KVM_MUST kvm_status kvm_cache_new(kvm_cache **c, kvm_arena *keep, const kvm_mode
 ptrdiff_t kvm_cache_length(const kvm_cache *c);
 size_t kvm_cache_bytes(const kvm_cache *c); /* in use */
 void kvm_cache_clear(kvm_cache *c);
-/* keep the first `length` tokens; KVM_RANGE when there are fewer. Scoring several
- * continuations of one prefix = truncate between them. */
+/* kvm_cache_mark - what recurrent layers keep cannot be cut back: remember it as it now
+ * stands, so that truncate finds the way back to this length */
+void kvm_cache_mark(kvm_cache *c);
+/* keep the first `length` tokens; KVM_RANGE when there are fewer, KVM_UNSUPPORTED where a
+ * layer keeps a state and neither 0 nor the marked length is asked for. Scoring several
+ * continuations of one prefix = mark, and truncate between them. */
 KVM_MUST kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err);
 /* between caches of one model; KVM_RANGE when to is too small */
 KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err);
@@ -103,7 +114,7 @@ KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err
  * borrows, dies with the next forward */
 KVM_MUST kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object,
                                    kvm_tensor *view, kvm_err *err);
-/* kvm_cache_read - rows [from, from+n) of an object as f32 (n, H*D), taken back to
+/* kvm_cache_read - rows [from, from+n) of an object of tokens as f32 (n, H*D), taken back to
  * `point`: 3 as kept; 2 strips the rotary (exact in mathematics, not in bits);
  * KVM_UNSUPPORTED for 1 where a norm lies between. */
 KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point,
@@ -114,10 +125,23 @@ KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int poi
  * -> end. */
 KVM_MUST kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err);
 /* rows (n, H*D) f32 for tokens from .. from+n-1, at a capture point: 1 applies the
- * model's norm and rotary, 2 the rotary, 3 nothing */
+ * model's norm and rotary, 2 the rotary, 3 nothing. Of a recurrent layer's state: rows (n,
+ * replay) at point 1, in order from token 0; its window is made with it. */
 KVM_MUST kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point,
                                     ptrdiff_t from, ptrdiff_t n, const float *rows,
                                     kvm_err *err);
+/* What someone hands in as an object that is kept once per prompt, and what he says that
+ * it is: all of it must be what the model keeps. */
+typedef struct kvm_state {
+    const float *data;
+    kvm_str axes;     /* "(H,K,V)": outermost first */
+    ptrdiff_t dim[3]; /* 0 after the last */
+    kvm_dtype dtype;  /* narrowest that the numbers went through */
+    ptrdiff_t tokens; /* it stands after so many */
+} kvm_state;
+/* KVM_MISMATCH: other axes, sizes, tokens or a narrower type than the object's */
+KVM_MUST kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
+                                     kvm_err *err);
 /* KVM_MISMATCH names the first object and token that is missing; the cache stays empty
  * then */
 KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
@@ -125,13 +149,15 @@ KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
 /* ---- running ---- */
 
 /* What a forward may hand out. Rows are f32 (n, H*D), tokens first .. first+n-1 of the
- * cache; valid during the call only. */
+ * cache; valid during the call only. Of an object per prompt: (n, replay) at point 1, and
+ * at point 3 after each chunk the whole of it, with first = the tokens it stands after and
+ * n = 1. */
 typedef struct kvm_capture {
     kvm_status (*rows)(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                        ptrdiff_t n, const float *rows, kvm_err *err);
     unsigned points; /* bit p set: hand out point p (1u << KVM_POINT_ENGINE ...) */
     /* queries after norm, rotary and temperature (n, Hq*D) and attention output before
-     * o_proj (n, Hq*D); NULL: not wanted */
+     * a gate and o_proj (n, Hq*D); NULL: not wanted */
     kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                             const float *q, const float *out, kvm_err *err);
     kvm_status (*hidden)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
@@ -150,7 +176,7 @@ typedef struct kvm_forward_options {
 
 /* kvm_model_forward - n tokens at positions kvm_cache_length(cache) ..; the cache grows
  * by n. KVM_RANGE beyond capacity or for an id outside the vocabulary; the cache is
- * unchanged on error. Not thread-safe per model: one forward at a time (parallelism is
+ * unchanged on error, or empty where a layer keeps a state and the work had begun. Not thread-safe per model: one forward at a time (parallelism is
  * inside). */
 KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache,
                                       const int32_t *ids, ptrdiff_t n,

@@ -1,5 +1,5 @@
 /* model_internal.h - a model and a cache from the inside: for model.c, forward.c,
- * generate.c, cache.c, inspect.c and fingerprint.c. */
+ * generate.c, cache.c, inject.c, inspect.c and fingerprint.c. */
 #ifndef KVM_MODELS_MODEL_INTERNAL_H
 #define KVM_MODELS_MODEL_INTERNAL_H
 
@@ -19,11 +19,17 @@ struct kvm_model {
     kvm_weight *head;    /* (V,hidden) */
     kvm_block *blocks;   /* (layers) */
     kvm_object *objects; /* (info.objects) layer-major */
+    bool recurrent;      /* some objects are kept per prompt */
     float *logits;       /* (V) of kvm_generate */
     kvm_arena work;      /* activations; grows to the largest chunk asked for */
     ptrdiff_t work_chunk;
     char config_hash[65], weights_hash[65], fingerprint[65];
 };
+
+/* objects of a stack, layer-major, in keep; stored: the type of most of its weights */
+KVM_MUST kvm_status kvm_model__objects(kvm_object **out, ptrdiff_t *n, kvm_arena *keep,
+                                       const kvm_config *c, const kvm_rope *rope,
+                                       kvm_dtype stored, kvm_err *err);
 
 /* what objects.def says of each kind */
 typedef struct kvm_object_row {
@@ -45,7 +51,21 @@ struct kvm_cache {
     ptrdiff_t promised;
     unsigned char *seen; /* (info.objects, capacity) 1: token is there */
     ptrdiff_t *arrived;  /* (info.objects) tokens */
+    /* of a recurrent model: objects per prompt as they were after so many tokens */
+    ptrdiff_t marked; /* -1: none */
+    float **mark;     /* (info.objects), NULL for those per token */
+    kvm_arena replay; /* scratch */
 };
+/* all 0 in the objects per prompt */
+void kvm_cache__forget(kvm_cache *c);
+KVM_MUST kvm_status kvm_cache__check_object(const kvm_cache *c, ptrdiff_t object,
+                                            kvm_err *err);
+KVM_MUST kvm_status kvm_cache__check_point(int point, kvm_err *err);
+/* the layer that an object belongs to, and which of its objects it is */
+const kvm_layer *kvm_cache__owner(const kvm_cache *c, ptrdiff_t object,
+                                  ptrdiff_t *which);
+/* c->pos: from .. from+n-1 */
+void kvm_cache__positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n);
 
 /* weights_hash and fingerprint of m (models/fingerprint.c) */
 KVM_MUST kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,

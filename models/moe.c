@@ -129,7 +129,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                                    .layer = index,
                                    .out = m->size.experts,
                                    .in = m->hidden};
-    TRY(kvm_load_vector(ld, KVM_W_FFN_NORM, index, c->hidden, &m->norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_FFN_NORM, index, c->hidden, &m->norm, err));
     TRY(kvm_load_linear(ld, &router, &m->router, err));
     if (m->sigmoid)
         TRY(kvm_load_vector(ld, KVM_W_ROUTER_BIAS, index, m->size.experts,
@@ -360,7 +360,7 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
     kvm_arena temp = s->scratch;
     const ptrdiff_t n = s->out, hidden = m->hidden;
     if (n == 0) return KVM_OK;
-    h = kvm_view2((float *)h.data + (s->n - n) * hidden, KVM_F32, n, hidden);
+    h = kvm_last_rows(h, n);
     kvm_tensor x = kvm_step_rows(&temp, n, hidden);
     const ptrdiff_t inner =
         m->size.inner > m->size.shared ? m->size.inner : m->size.shared;

@@ -32,6 +32,15 @@ static const golden cases[] = {
      3},
     {ROOT "deepseek_v3-groups", ROOT "deepseek_v3-groups/expect.safetensors",
      "deepseek_v3", false, 3},
+    {ROOT "qwen3_5", ROOT "qwen3_5/expect.safetensors", "qwen3_5", false, 4},
+    {ROOT "qwen3_5_moe", ROOT "qwen3_5_moe/expect.safetensors", "qwen3_5_moe", false,
+     4},
+    {ROOT "qwen3_next", ROOT "qwen3_next/expect.safetensors", "qwen3_next", false, 4},
+    {ROOT "qwen3_moe", ROOT "qwen3_moe/expect.safetensors", "qwen3_moe", false, 2},
+    {ROOT "kimi_linear", ROOT "kimi_linear/expect.safetensors", "kimi_linear", false,
+     4},
+    {ROOT "kimi_linear-published", ROOT "kimi_linear-published/expect.safetensors",
+     "kimi_linear", false, 4},
     {ROOT "llama-mixed.gguf", ROOT "llama-mixed.expect.safetensors", "llama", false, 2},
     {ROOT "llama-k.gguf", ROOT "llama-k.expect.safetensors", "llama", true, 1},
     {ROOT "mistral3.gguf", ROOT "mistral3.expect.safetensors", "ministral3", false, 2},
@@ -45,7 +54,7 @@ static ptrdiff_t at(ptrdiff_t t)
 {
     return t * V;
 }
-static const double LOGITS = 1e-4, CACHED = 1e-5, INCREMENTAL = 1e-5;
+static const double LOGITS = 1e-4, CACHED = 1e-5, INCREMENTAL = 1e-5, STATES = 1e-4;
 
 typedef struct run {
     const golden *g;
@@ -126,19 +135,28 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     (void)err;
     watch *w = ctx;
     const kvm_object *o = kvm_model_object(w->r->model, object);
-    static const char *const names[] = {"k", "v", "latent", "rotary"};
+    static const char *const names[] = {"k",      "v",     "latent",
+                                        "rotary", "state", "window"};
+    const bool once = kvm_object_per_prompt(o);
     char full[16] = "v";
-    if (point == KVM_POINT_ENGINE && !o->rotary) point = KVM_POINT_NORMED;
-    if (point == KVM_POINT_NORMED && !o->normed) point = KVM_POINT_RAW;
+    if (!once && point == KVM_POINT_ENGINE && !o->rotary) point = KVM_POINT_NORMED;
+    if (!once && point == KVM_POINT_NORMED && !o->normed) point = KVM_POINT_RAW;
     if (o->kind != KVM_OBJECT_V)
         snprintf(full, sizeof full, "%s%d", names[o->kind], point);
     const kvm_st_tensor *t = want(w->r, full, o->layer);
     assert_non_null(t);
-    const ptrdiff_t width = o->heads * o->dim;
+    w->points++;
+    if (once && point == KVM_POINT_ENGINE) {
+        assert_int_equal(first, T);
+        assert_int_equal(n, 1);
+        for (int i = 0; i < t->t.rank; i++) assert_int_equal(t->t.dim[i], o->shape[i]);
+        check_close(w->r, full, rows, t->t.data, o->heads * o->dim, STATES);
+        return KVM_OK;
+    }
+    const ptrdiff_t width = once ? o->replay : o->heads * o->dim;
     assert_int_equal(t->t.dim[1], width);
     check_close(w->r, full, rows, (const float *)t->t.data + first * width, n * width,
                 CACHED);
-    w->points++;
     return KVM_OK;
 }
 
@@ -191,9 +209,15 @@ static void one_pass(const golden *g, const char *backend)
     assert_int_equal(r.info->layers, g->layers);
     check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
     check_close(&r, "logits", logits, r.logits, at(T), LOGITS);
-    assert_int_equal(w.points, g->layers * 6);
+    int points = 0, attention = 0; /* states: inputs and the end; windows: the end */
+    for (ptrdiff_t i = 0; i < r.info->objects; i++) {
+        const kvm_object *ob = kvm_model_object(r.model, i);
+        points += kvm_object_per_prompt(ob) ? 1 + (ob->replay > 0) : 3;
+        attention += ob->kind == KVM_OBJECT_K || ob->kind == KVM_OBJECT_LATENT;
+    }
+    assert_int_equal(w.points, points);
     assert_int_equal(w.hidden, g->layers);
-    assert_int_equal(w.attention, g->layers);
+    assert_int_equal(w.attention, attention);
     kvm_arena_free(&r.keep);
 }
 
@@ -255,7 +279,7 @@ static void greedily(const golden *g, const char *backend)
 
 /* ---- identity: the model's own rows put back at each point ---- */
 
-enum { PREFIX = 40, WIDEST = 64, OBJECTS = 8 };
+enum { PREFIX = 40, PIECE = 17, WIDEST = 64, OBJECTS = 8 };
 typedef struct tape {
     const kvm_model *model;
     float rows[4][OBJECTS][PREFIX * WIDEST]; /* by point and object */
@@ -267,10 +291,35 @@ static kvm_status record(void *ctx, ptrdiff_t object, int point, ptrdiff_t first
     (void)err;
     tape *t = ctx;
     const kvm_object *o = kvm_model_object(t->model, object);
-    const ptrdiff_t width = o->heads * o->dim;
-    memcpy(t->rows[point][object] + first * width, rows,
+    const bool once = kvm_object_per_prompt(o);
+    const ptrdiff_t width = once && point == 1 ? o->replay : o->heads * o->dim;
+    assert_true(width * (once && point == 3 ? 1 : PREFIX) <= PREFIX * WIDEST);
+    memcpy(t->rows[point][object] + (once && point == 3 ? 0 : first * width), rows,
            (size_t)(n * width) * sizeof *rows);
     return KVM_OK;
+}
+
+/* a recurrent layer's state and window, or the inputs that make both; in pieces as large as
+ * the forward's, for a state's bits hang on the cut */
+static void put_state(kvm_cache *c, const tape *t, ptrdiff_t i, int point)
+{
+    kvm_err err = {0};
+    const kvm_object *o = kvm_model_object(t->model, i);
+    if (point == KVM_POINT_RAW) {
+        for (ptrdiff_t from = 0; o->replay > 0 && from < PREFIX; from += PIECE)
+            check_ok(kvm_inject_rows(c, i, point, from,
+                                     PREFIX - from < PIECE ? PREFIX - from : PIECE,
+                                     t->rows[point][i] + from * o->replay, &err),
+                     &err);
+        return;
+    }
+    const kvm_state s = {.data = t->rows[KVM_POINT_ENGINE][i],
+                         .axes = o->kind == KVM_OBJECT_STATE ? KVM_STR("(H,K,V)")
+                                                             : KVM_STR("(C,W)"),
+                         .dim = {o->shape[0], o->shape[1], o->shape[2]},
+                         .dtype = KVM_F32,
+                         .tokens = PREFIX};
+    check_ok(kvm_inject_state(c, i, &s, &err), &err);
 }
 
 /* all objects at `point`, values first and in uneven pieces */
@@ -282,6 +331,10 @@ static void put_back(run *r, kvm_cache *c, const tape *t, int point)
         const kvm_object *o = kvm_model_object(r->model, i);
         const ptrdiff_t width = o->heads * o->dim;
         const float *rows = t->rows[point][i];
+        if (kvm_object_per_prompt(o)) {
+            put_state(c, t, i, point);
+            continue;
+        }
         check_ok(kvm_inject_rows(c, i, point, 13, PREFIX - 13, rows + 13 * width, &err),
                  &err);
         check_ok(kvm_inject_rows(c, i, point, 0, 13, rows, &err), &err);
@@ -299,7 +352,7 @@ static void put_in_again(const golden *g, const char *backend)
     kvm_cache *c = fresh(&r);
     const kvm_capture capture = {
         .rows = record, .points = 1u << 1 | 1u << 2 | 1u << 3, .ctx = &t};
-    kvm_forward_options o = {.capture = &capture, .chunk = 17};
+    kvm_forward_options o = {.capture = &capture, .chunk = PIECE};
     check_ok(kvm_model_forward(r.model, c, r.ids, PREFIX, &o, &err), &err);
     o = (kvm_forward_options){.logits_last = 13, .logits = native};
     check_ok(kvm_model_forward(r.model, c, r.ids + PREFIX, 13, &o, &err), &err);
@@ -316,6 +369,7 @@ static void put_in_again(const golden *g, const char *backend)
     for (ptrdiff_t i = 0; i < r.info->objects; i++) {
         const kvm_object *ob = kvm_model_object(r.model, i);
         const ptrdiff_t n = PREFIX * ob->heads * ob->dim;
+        if (kvm_object_per_prompt(ob)) continue;
         check_ok(kvm_cache_read(c, i, KVM_POINT_NORMED, 0, PREFIX, rows, &err), &err);
         check_close(&r, "rows read back", rows, t.rows[KVM_POINT_NORMED][i], n, CACHED);
     }

@@ -58,7 +58,7 @@ static void normed_keys(void **state)
     check_int(v, "layers.1.objects.0.shape.2", 24);
     check_text(v, "layers.1.objects.0.dtype", "BF16");
     check_text(v, "layers.1.objects.0.position", "rotary");
-    check_text(v, "layers.1.objects.0.points.1.what", "after the norm per head");
+    check_text(v, "layers.1.objects.0.points.1.what", "after the norm");
     check_text(v, "layers.1.objects.1.object", "V");
     check_text(v, "layers.1.objects.1.position", "none");
     check_text(v, "layers.1.objects.1.points.2.what", "as 1");
@@ -87,11 +87,40 @@ static void scaled_positions(void **state)
     kvm_arena_free(&a);
 }
 
+/* published config.json values: what their caches weigh, by the paper's Table 1 and 7 */
+static void published_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        json_int_t per_token, per_prompt;
+    } models[] = {
+        /* 27 layers of 576 numbers: 30 KiB */
+        {"kimi_vl", 27 * 576 * 2, 0},
+        /* 16 layers of K and V, 4 x 256: 64 KiB; 48 states and windows: 148 MiB */
+        {"qwen3_5_27b", 65536, 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
+        /* 36 layers, 8 x 128: 147 KB */
+        {"qwen3_8b", 147456, 0},
+    };
+    for (size_t i = 0; i < COUNT(models); i++) {
+        kvm_arena a = check_arena(1 << 26);
+        kvm_err err = {0};
+        json_t *v;
+        const kvm_str path =
+            kvm_str_fmt(&a, "tests/golden/configs/%s.json", models[i].file);
+        check_ok(kvm_config_inspect(&v, &a, path, &err), &err);
+        check_int(v, "totals.bytes_per_token", models[i].per_token);
+        check_int(v, "totals.bytes_per_prompt", models[i].per_prompt);
+        kvm_arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(normed_keys),
         cmocka_unit_test(scaled_positions),
+        cmocka_unit_test(published_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
