@@ -91,8 +91,9 @@ kvm_status kvm_bpe_begin(kvm_bpe *b, kvm_arena *keep, ptrdiff_t pieces, kvm_err 
     return KVM_OK;
 }
 
-kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
-                       kvm_err *err)
+/* A place for the token's bytes, with what can be wrong with its id. */
+static kvm_status room_for(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
+                           char **raw, kvm_err *err)
 {
     if (id < 0 || id >= b->limit)
         return kvm_fail(err, KVM_FORMAT,
@@ -101,12 +102,14 @@ kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
     if (b->piece[id].at)
         return kvm_fail(err, KVM_FORMAT, "tokens \"%s\" and \"%s\" share id %lld",
                         kvm_quote(b->piece[id]).at, kvm_quote(text).at, (long long)id);
-    char *raw = kvm_new(keep, char, text.len + 1);
-    if (!raw) return kvm_nomem(err, keep);
-    ptrdiff_t len = text.len;
-    const bool verbatim = !to_bytes(raw, &len, text);
-    if (verbatim) memcpy(raw, text.at, (size_t)text.len);
-    const kvm_str piece = {raw, len};
+    *raw = kvm_new(keep, char, text.len + 1);
+    return *raw ? KVM_OK : kvm_nomem(err, keep);
+}
+
+/* text: as the file has it, for messages */
+static kvm_status place(kvm_bpe *b, int64_t id, kvm_str piece, bool verbatim,
+                        kvm_str text, kvm_err *err)
+{
     const uint64_t slot = text_slot(b, piece, verbatim);
     if (b->by_text[slot] >= 0)
         return kvm_fail(err, KVM_FORMAT, "token \"%s\" has the ids %d and %lld",
@@ -116,6 +119,26 @@ kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
     b->by_text[slot] = (int32_t)id;
     if (id >= b->size) b->size = (ptrdiff_t)id + 1;
     return KVM_OK;
+}
+
+kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
+                       kvm_err *err)
+{
+    char *raw;
+    ptrdiff_t len = text.len;
+    TRY(room_for(b, keep, id, text, &raw, err));
+    const bool verbatim = !to_bytes(raw, &len, text);
+    if (verbatim) memcpy(raw, text.at, (size_t)text.len);
+    return place(b, id, (kvm_str){raw, len}, verbatim, text, err);
+}
+
+kvm_status kvm_bpe_add_raw(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str bytes,
+                           kvm_err *err)
+{
+    char *raw;
+    TRY(room_for(b, keep, id, bytes, &raw, err));
+    if (bytes.len > 0) memcpy(raw, bytes.at, (size_t)bytes.len);
+    return place(b, id, (kvm_str){raw, bytes.len}, false, bytes, err);
 }
 
 int32_t kvm_bpe_find(const kvm_bpe *b, kvm_str text, kvm_arena scratch)
@@ -175,4 +198,41 @@ void kvm_bpe_end(kvm_bpe *b)
         const char byte = (char)i;
         b->byte_id[i] = kvm_bpe__find_raw(b, (kvm_str){&byte, 1});
     }
+}
+
+/* The ways to cut a token in two tokens: how many, and with `rows` each as a row. */
+static ptrdiff_t cuts_of(kvm_bpe *b, int32_t id, bool rows)
+{
+    const kvm_str t = b->piece[id];
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 1; i < t.len; i++) {
+        kvm_merge m = {.made = id};
+        m.left = kvm_bpe__find_raw(b, kvm_str_slice(t, 0, i));
+        if (m.left < 0) continue;
+        m.right = kvm_bpe__find_raw(b, kvm_str_slice(t, i, t.len));
+        if (m.right < 0) continue;
+        n++;
+        if (!rows) continue;
+        b->merges[b->n_merges++] = m;
+        *kvm_bpe__pair(b, m.left, m.right) =
+            (kvm_bpe_pair){kvm_bpe__key(m.left, m.right), (uint32_t)id, id};
+    }
+    return n;
+}
+
+kvm_status kvm_bpe_end_by_rank(kvm_bpe *b, kvm_arena *keep, kvm_err *err)
+{
+    ptrdiff_t cuts = 0;
+    kvm_bpe_end(b);
+    for (int i = 0; i < 256; i++)
+        if (b->byte_id[i] < 0)
+            return kvm_fail(err, KVM_FORMAT,
+                            "the byte 0x%02x is no token of its own: part of the file "
+                            "is missing, fetch it again",
+                            i);
+    for (int32_t id = 0; id < b->size; id++) cuts += cuts_of(b, id, false);
+    TRY(kvm_bpe_begin_merges(b, keep, cuts, err));
+    for (int32_t id = 0; id < b->size; id++) (void)cuts_of(b, id, true);
+    b->by_rank = b->ignore_merges = true;
+    return KVM_OK;
 }

@@ -4,6 +4,11 @@
  * leftmost among equals, until no pair has a rank. Short pieces scan an array, long ones
  * keep a heap, so that a run of n equal bytes costs O(n log n).
  *
+ * Where the ranks come from: a list of merges, or the tokens themselves (tiktoken): two
+ * neighbours merge when their concatenation is a token, and its id is the rank. The
+ * second is turned into a table of pairs too, one row for each way to cut a token in
+ * two tokens; all rows of a token share its rank.
+ *
  * Token texts come in the GPT-2 alphabet (each byte a printable character) and are kept
  * as raw bytes. A text with a character outside that alphabet can never come out of
  * merging; it is kept as it is ("verbatim"), for decoding only. */
@@ -31,7 +36,7 @@ typedef struct kvm_bpe {
     ptrdiff_t limit;         /* ids from here on are refused */
     int32_t *by_text;        /* (text_mask + 1) ids by text, -1 empty */
     uint64_t text_mask;
-    kvm_merge *merges; /* (n_merges) by rank */
+    kvm_merge *merges; /* (n_merges) by rank, or by id and cut when by_rank */
     ptrdiff_t n_merges;
     kvm_bpe_pair *pairs; /* (pair_mask + 1) */
     uint64_t pair_mask;
@@ -39,6 +44,7 @@ typedef struct kvm_bpe {
     int32_t unk;          /* stands for missing bytes; -1: they are left out */
     bool fuse_unk;        /* one unk for a run of missing bytes */
     bool ignore_merges;   /* a piece that is a token as a whole is that token */
+    bool by_rank;         /* ranks are those of tokens, not of merges */
 } kvm_bpe;
 
 /* Building, in this order; all memory in keep. */
@@ -48,6 +54,9 @@ KVM_MUST kvm_status kvm_bpe_begin(kvm_bpe *b, kvm_arena *keep, ptrdiff_t pieces,
  * KVM_FORMAT for an id out of range or taken and for a text that is there already. */
 KVM_MUST kvm_status kvm_bpe_add(kvm_bpe *b, kvm_arena *keep, int64_t id, kvm_str text,
                                 kvm_err *err);
+/* kvm_bpe_add_raw - the token of these bytes; else as kvm_bpe_add */
+KVM_MUST kvm_status kvm_bpe_add_raw(kvm_bpe *b, kvm_arena *keep, int64_t id,
+                                    kvm_str bytes, kvm_err *err);
 KVM_MUST kvm_status kvm_bpe_begin_merges(kvm_bpe *b, kvm_arena *keep, ptrdiff_t merges,
                                          kvm_err *err);
 /* kvm_bpe_add_merge - the next rank. KVM_FORMAT when a part or the whole is no token. */
@@ -55,6 +64,11 @@ KVM_MUST kvm_status kvm_bpe_add_merge(kvm_bpe *b, kvm_str left, kvm_str right,
                                       kvm_arena scratch, kvm_err *err);
 /* kvm_bpe_end - fill byte_id */
 void kvm_bpe_end(kvm_bpe *b);
+/* kvm_bpe_end_by_rank - instead of merges and kvm_bpe_end: ids are the ranks.
+ * KVM_FORMAT for a single byte that is no token. Finding the cuts takes time with the
+ * square of a token's length: tokens added have at most KVM_BPE_TOKEN_MAX bytes. */
+enum { KVM_BPE_TOKEN_MAX = 2048 };
+KVM_MUST kvm_status kvm_bpe_end_by_rank(kvm_bpe *b, kvm_arena *keep, kvm_err *err);
 
 /* kvm_bpe_find - id of a token by its text as the file writes it, -1 when there is none */
 int32_t kvm_bpe_find(const kvm_bpe *b, kvm_str text, kvm_arena scratch);

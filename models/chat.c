@@ -29,23 +29,16 @@ static bool is(const kvm_chat_turn *turn, kvm_str role)
     return kvm_str_eq(turn->role, role);
 }
 
-/* Python's str.strip() as Jinja's `trim` uses it: White_Space and U+001C .. U+001F */
-static bool is_space(uint32_t c)
-{
-    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 ||
-           c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-/* A text that is not UTF-8 may be cut inside a character: only whole ones are looked at,
- * and none of the bytes that white space is made of begins an ill-formed sequence. */
+/* Python's str.strip() as Jinja's `trim` uses it. A text that is not UTF-8 may be cut
+ * inside a character: only whole ones are looked at, and none of the bytes that white
+ * space is made of begins an ill-formed sequence. */
 static kvm_str trim(kvm_str s)
 {
     for (ptrdiff_t i = 0, n; i < s.len; i += n) {
         const unsigned char *p = (const unsigned char *)s.at + i;
         n = *p < 0x80 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
         if (n > s.len - i || kvm_utf8_valid((kvm_str){s.at + i, n}) != n ||
-            !is_space(kvm_utf8_next(&p))) {
+            !kvm_unicode_is_py_space(kvm_utf8_next(&p))) {
             s = kvm_str_slice(s, i, s.len);
             break;
         }
@@ -56,7 +49,8 @@ static kvm_str trim(kvm_str s)
         while (i > 0 && ((unsigned char)s.at[i] & 0xC0) == 0x80) i--;
         const unsigned char *p = (const unsigned char *)s.at + i;
         const kvm_str last = kvm_str_slice(s, i, s.len);
-        if (kvm_utf8_valid(last) != last.len || !is_space(kvm_utf8_next(&p))) break;
+        if (kvm_utf8_valid(last) != last.len) break;
+        if (!kvm_unicode_is_py_space(kvm_utf8_next(&p))) break;
         s.len = i;
     }
     return s;

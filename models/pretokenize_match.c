@@ -84,6 +84,15 @@ static inline at others(at classes, at p, at end, unsigned word, bool breaks,
     return r;
 }
 
+/* `\p{N}{1,most}`; NULL: no number at p */
+static inline at numbers(at classes, at p, at end, int most)
+{
+    at q = p, next;
+    for (int n = 0; n < most && q < end; n++, q = next)
+        if (!(peek(classes, q, &next) & KVM_CH_NUMBER)) break;
+    return q > p ? q : NULL;
+}
+
 /* The family of llama3, qwen2 and qwen3.5: which characters make words, and how many
  * digits make a number. `[^\r\n\p{L}\p{N}]?word+` first takes any one character that is
  * no letter, number or line break, then tries without. */
@@ -99,12 +108,8 @@ static inline at match_words(at classes, at p, at end, unsigned word, int digits
         (peek(classes, next, &after) & word))
         return run(classes, after, end, word);
     if (c & word) return run(classes, next, end, word);
-    if (c & KVM_CH_NUMBER) {
-        for (int n = 1; n < digits && next < end; n++, next = after)
-            if (!(peek(classes, next, &after) & KVM_CH_NUMBER)) break;
-        return next;
-    }
-    after = others(classes, p, end, word | KVM_CH_LETTER, true, false);
+    after = numbers(classes, p, end, digits);
+    if (!after) after = others(classes, p, end, word | KVM_CH_LETTER, true, false);
     return after ? after : spaces(classes, p, end, true);
 }
 
@@ -143,38 +148,84 @@ enum {
     TAIL = KVM_CH_LOWER | KVM_CH_OTHER | KVM_CH_MARK  /* Ll Lm Lo M */
 };
 
-/* tekken's `HEAD* TAIL+`: HEAD* takes its whole run; when no TAIL follows it gives back
- * up to the last character that is both, which TAIL+ then takes alone. */
-static at head_tail(at classes, at p, at end)
+/* Class of a character of a word. In kimi's words Han counts as nothing; its first
+ * character is U+2E80, E2 BA 80. */
+static inline unsigned word_class(at classes, at p, at *next, bool no_han)
+{
+    if (!no_han || *p < 0xE2) return peek(classes, p, next);
+    *next = p;
+    const uint32_t c = kvm_utf8_next(next);
+    return c >= 0x2E80 && kvm_unicode_is_han(c) ? 0 : classes[c];
+}
+
+static inline at word_run(at classes, at p, at end, unsigned mask, bool no_han)
+{
+    for (at next; p < end && (word_class(classes, p, &next, no_han) & mask); p = next) {
+    }
+    return p;
+}
+
+/* `HEAD* TAIL+`: HEAD* takes its whole run; when no TAIL follows it gives back up to
+ * the last character that is both, which TAIL+ then takes alone. */
+static inline at head_tail(at classes, at p, at end, bool no_han)
 {
     at both = NULL, next;
     for (; p < end; p = next) {
-        const unsigned c = peek(classes, p, &next);
-        if (!(c & HEAD)) return c & TAIL ? run(classes, next, end, TAIL) : both;
+        const unsigned c = word_class(classes, p, &next, no_han);
+        if (!(c & HEAD))
+            return c & TAIL ? word_run(classes, next, end, TAIL, no_han) : both;
         if (c & TAIL) both = next;
     }
     return both;
 }
 
-/* tekken's `HEAD+ TAIL*`, tried where `HEAD* TAIL+` found nothing */
-static at heads(at classes, at p, at end)
+/* `HEAD+ TAIL*`, tried where `HEAD* TAIL+` found nothing */
+static inline at heads(at classes, at p, at end, bool no_han)
 {
-    at q = run(classes, p, end, HEAD);
-    return q == p ? NULL : run(classes, q, end, TAIL);
+    at q = word_run(classes, p, end, HEAD, no_han);
+    return q == p ? NULL : word_run(classes, q, end, TAIL, no_han);
 }
 
-static at match_tekken(at classes, at p, at end)
+/* The words of tekken and kimi, after any one character that is no letter, number or
+ * line break, or else without; NULL: none at p. */
+static inline at cased_word(at classes, at p, at end, bool no_han)
 {
     at next;
     const unsigned c = peek(classes, p, &next);
     at skipped = !(c & (KVM_CH_LETTER | KVM_CH_NUMBER)) && !is_break(*p) ? next : NULL;
-    at q = skipped ? head_tail(classes, skipped, end) : NULL;
-    if (!q) q = head_tail(classes, p, end);
-    if (!q && skipped) q = heads(classes, skipped, end);
-    if (!q) q = heads(classes, p, end);
+    at q = skipped ? head_tail(classes, skipped, end, no_han) : NULL;
+    if (!q) q = head_tail(classes, p, end, no_han);
+    if (!q && skipped) q = heads(classes, skipped, end, no_han);
+    return q ? q : heads(classes, p, end, no_han);
+}
+
+static at match_tekken(at classes, at p, at end)
+{
+    at next, q = cased_word(classes, p, end, false);
     if (q) return q;
-    if (c & KVM_CH_NUMBER) return next;
+    if (peek(classes, p, &next) & KVM_CH_NUMBER) return next;
     q = others(classes, p, end, KVM_CH_LETTER, true, true);
+    return q ? q : spaces(classes, p, end, true);
+}
+
+static at han_run(at p, at end)
+{
+    for (at next = p; p < end; p = next)
+        if (*p < 0xE2 || !kvm_unicode_is_han(kvm_utf8_next(&next))) break;
+    return p;
+}
+
+static at match_kimi(at classes, at p, at end)
+{
+    at q = han_run(p, end);
+    if (q > p) return q;
+    q = cased_word(classes, p, end, true);
+    if (q) {
+        at after = q < end && *q == '\'' ? contraction(q, end, true) : NULL;
+        return after ? after : q;
+    }
+    q = numbers(classes, p, end, 3);
+    if (!q) q = others(classes, p, end, KVM_CH_LETTER, true, false);
     return q ? q : spaces(classes, p, end, true);
 }
 

@@ -7,8 +7,9 @@
  *                    (its Unicode is newer); Oniguruma's set in full where PCRE2 has more
  *   \v \uHHHH (?m:)  vertical tab, code point, "dot takes line breaks"
  *   ^ $              at every line, always
+ *   [x&&[^y]]        x, then a look back that it was no y; other && is refused
  *   {n,m}+ {n}?      mean other things: refused, as are \b, back-references, nested
- *                    classes, && and inline flags behind the start
+ *                    classes and inline flags behind the start
  * Known deviation: under (?i:) Oniguruma also folds to several characters (ß = ss). */
 #include "models/pretokenize_regex.h"
 
@@ -269,19 +270,61 @@ static kvm_status class_item(translator *t)
     return KVM_OK;
 }
 
+static const kvm_str MINUS = {"&&[^", 4};
+
+static bool at_minus(const translator *t, ptrdiff_t i)
+{
+    return kvm_str_starts(kvm_str_slice(t->in, i, t->in.len), MINUS);
+}
+
+/* Is the class that begins here one that takes another away? */
+static bool is_difference(const translator *t)
+{
+    for (ptrdiff_t i = t->at + 1; i < t->in.len && char_at(t, i) != ']'; i++) {
+        if (at_minus(t, i)) return char_at(t, t->at + 1) != '^';
+        if (char_at(t, i) == '\\') i++;
+    }
+    return false;
+}
+
+/* Items up to the bracket that ends the class, or up to `&&[^` in a difference. */
+static kvm_status class_items(translator *t, bool difference)
+{
+    const ptrdiff_t begin = t->at;
+    while (char_at(t, t->at) != ']' && !(difference && at_minus(t, t->at))) {
+        if (t->at >= t->in.len) return unsupported(t, "a class without its end");
+        TRY(class_item(t));
+    }
+    if (t->at == begin) return unsupported(t, "an empty class");
+    return KVM_OK;
+}
+
+/* `[x&&[^y]]` as `(?:[x](?<![y]))` */
+static kvm_status put_difference(translator *t)
+{
+    kvm_text_add(&t->out, KVM_STR("(?:["));
+    t->at++;
+    TRY(class_items(t, true));
+    kvm_text_add(&t->out, KVM_STR("](?<!["));
+    t->at += MINUS.len;
+    TRY(class_items(t, false));
+    if (char_at(t, t->at + 1) != ']')
+        return unsupported(t, "more behind a class that is taken away");
+    kvm_text_add(&t->out, KVM_STR("]))"));
+    t->at += 2;
+    return KVM_OK;
+}
+
 static kvm_status put_class(translator *t)
 {
+    if (is_difference(t)) return put_difference(t);
     kvm_text_add(&t->out, KVM_STR("["));
     t->at++;
     if (char_at(t, t->at) == '^') {
         kvm_text_add(&t->out, KVM_STR("^"));
         t->at++;
     }
-    if (char_at(t, t->at) == ']') return unsupported(t, "an empty class");
-    while (char_at(t, t->at) != ']') {
-        if (t->at >= t->in.len) return unsupported(t, "a class without its end");
-        TRY(class_item(t));
-    }
+    TRY(class_items(t, false));
     kvm_text_add(&t->out, KVM_STR("]"));
     t->at++;
     return KVM_OK;

@@ -36,7 +36,9 @@ kvm_status kvm_tokenizer__add(kvm_tokenizer *t, kvm_arena *keep, const kvm_added
                         text.at, shown, t->bpe.limit - 1);
     if (t->added_at[id] >= 0)
         return kvm_fail(err, KVM_FORMAT, "two added tokens have id %lld", shown);
-    const int32_t known = kvm_bpe_find(&t->bpe, a->content, scratch);
+    /* tiktoken keeps special tokens apart: one may spell a token of the vocabulary */
+    const int32_t known =
+        t->bpe.by_rank ? -1 : kvm_bpe_find(&t->bpe, a->content, scratch);
     if (known >= 0 && known != id)
         return kvm_fail(err, KVM_FORMAT,
                         "added token \"%s\" has id %lld, but %d in the vocabulary",
@@ -145,7 +147,10 @@ static kvm_status hash_all(kvm_sha *h, const kvm_tokenizer *t, kvm_err *err)
     TRY(hash_number(h, t->bpe.n_merges, err));
     for (ptrdiff_t i = 0; i < t->bpe.n_merges; i++)
         TRY(hash_ids(h, &t->bpe.merges[i].left, 2, err));
-    TRY(hash_number(h, t->bpe.ignore_merges | t->bpe.fuse_unk << 1 | t->nfc << 2, err));
+    TRY(hash_number(h,
+                    t->bpe.ignore_merges | t->bpe.fuse_unk << 1 | t->nfc << 2 |
+                        t->bpe.by_rank << 3 | t->sliced << 4,
+                    err));
     TRY(hash_number(h, t->bpe.unk, err));
     TRY(hash_number(h, t->pre.n, err));
     for (int i = 0; i < t->pre.n; i++) TRY(hash_text(h, t->pre.step[i].source, err));
@@ -187,10 +192,16 @@ static kvm_status end(kvm_tokenizer *t, kvm_arena *keep, kvm_err *err)
     return hash(t, err);
 }
 
-static kvm_str folder_of(kvm_str path)
+static ptrdiff_t name_at(kvm_str path)
 {
     ptrdiff_t n = path.len;
     while (n > 0 && path.at[n - 1] != '/') n--;
+    return n;
+}
+
+static kvm_str folder_of(kvm_str path)
+{
+    const ptrdiff_t n = name_at(path);
     return n > 0 ? kvm_str_slice(path, 0, n) : KVM_STR(".");
 }
 
@@ -202,30 +213,54 @@ static bool has(kvm_str folder, const char *name, kvm_arena tmp)
 
 static kvm_status no_tokenizer(kvm_str folder, kvm_arena tmp, kvm_err *err)
 {
-    if (has(folder, "tokenizer.model", tmp) || has(folder, "tekken.json", tmp))
-        return kvm_fail(
-            err, KVM_UNSUPPORTED,
-            "%.*s: only tokenizer.model or tekken.json is there; byte-level "
-            "BPE is read from tokenizer.json (save it with a recent "
-            "transformers)",
-            KVM_STR_ARG(folder));
+    if (has(folder, "tokenizer.model", tmp))
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "%.*s: only tokenizer.model is there, SentencePiece mostly; "
+                        "save the tokenizer as tokenizer.json with a recent "
+                        "transformers",
+                        KVM_STR_ARG(folder));
     return kvm_fail(err, KVM_NOTFOUND,
-                    "%.*s: no tokenizer here (looked for tokenizer.json, and for "
-                    "vocab.json with merges.txt)",
+                    "%.*s: no tokenizer here (looked for tokenizer.json, vocab.json "
+                    "with merges.txt, tiktoken.model, tekken.json)",
                     KVM_STR_ARG(folder));
+}
+
+static kvm_status read_root(kvm_tokenizer *t, kvm_arena *keep, kvm_jat root,
+                            kvm_arena *tmp, kvm_err *err)
+{
+    return kvm_tokenizer__is_tekken(root)
+               ? kvm_tokenizer__read_tekken(t, keep, root, tmp, err)
+               : kvm_tokenizer__read_json(t, keep, root, tmp, err);
+}
+
+static kvm_status from_json(kvm_tokenizer *t, kvm_arena *keep, kvm_str path,
+                            kvm_arena *tmp, kvm_err *err)
+{
+    kvm_jat root;
+    if (!path.at) return kvm_nomem(err, tmp);
+    const kvm_str name = kvm_str_slice(path, name_at(path), path.len);
+    if (kvm_str_find(name, KVM_STR("tekken")) >= 0)
+        TRY(kvm_tokenizer__tekken_root(&root, tmp, path, err));
+    else
+        TRY(kvm_json_read(&root, tmp, path, err));
+    return read_root(t, keep, root, tmp, err);
 }
 
 static kvm_status read_folder(kvm_tokenizer *t, kvm_arena *keep, kvm_str folder,
                               kvm_arena *tmp, kvm_err *err)
 {
-    if (has(folder, "tokenizer.json", *tmp)) {
-        const kvm_str json = kvm_path_join(tmp, folder, KVM_STR("tokenizer.json"));
-        TRY(kvm_tokenizer__from_json(t, keep, json, tmp, err));
-    } else if (has(folder, "vocab.json", *tmp) && has(folder, "merges.txt", *tmp)) {
+    const kvm_str json = kvm_path_join(tmp, folder, KVM_STR("tokenizer.json"));
+    const kvm_str tekken = kvm_path_join(tmp, folder, KVM_STR("tekken.json"));
+    if (has(folder, "tokenizer.json", *tmp))
+        TRY(from_json(t, keep, json, tmp, err));
+    else if (has(folder, "vocab.json", *tmp) && has(folder, "merges.txt", *tmp))
         TRY(kvm_tokenizer__from_files(t, keep, folder, tmp, err));
-    } else {
+    else if (has(folder, "tiktoken.model", *tmp))
+        TRY(kvm_tokenizer__from_tiktoken(t, keep, folder, tmp, err));
+    else if (has(folder, "tekken.json", *tmp))
+        TRY(from_json(t, keep, tekken, tmp, err));
+    else
         return no_tokenizer(folder, *tmp, err);
-    }
     return kvm_tokenizer__config(t, keep, folder, tmp, err);
 }
 
@@ -238,12 +273,15 @@ static kvm_status read_path(kvm_tokenizer *t, kvm_arena *keep, kvm_str path,
                         KVM_STR_ARG(path));
     if (kvm_str_ends(path, KVM_STR(".gguf")))
         return kvm_tokenizer__from_gguf(t, keep, path, tmp, err);
-    if (!kvm_str_ends(path, KVM_STR(".json")))
-        return kvm_fail(
-            err, KVM_USAGE,
-            "%.*s: not a checkpoint folder, a tokenizer.json or a .gguf file",
-            KVM_STR_ARG(path));
-    TRY(kvm_tokenizer__from_json(t, keep, path, tmp, err));
+    if (kvm_str_ends(path, KVM_STR(".json")))
+        TRY(from_json(t, keep, path, tmp, err));
+    else if (kvm_str_ends(path, KVM_STR("tiktoken.model")))
+        TRY(kvm_tokenizer__from_tiktoken(t, keep, folder_of(path), tmp, err));
+    else
+        return kvm_fail(err, KVM_USAGE,
+                        "%.*s: not a checkpoint folder, a tokenizer.json, a "
+                        "tiktoken.model, a tekken.json or a .gguf file",
+                        KVM_STR_ARG(path));
     return kvm_tokenizer__config(t, keep, folder_of(path), tmp, err);
 }
 
@@ -270,7 +308,26 @@ kvm_status kvm_tokenizer__parse_json(kvm_tokenizer **out, kvm_arena *keep, kvm_s
     TRY(begin(&t, keep, name, err));
     TRY(kvm_arena_init(&tmp, TMP_PARSE_BYTES, err));
     kvm_status s = kvm_json_parse(&root, &tmp, text, name, err);
-    if (!s) s = kvm_tokenizer__read_json(t, keep, root, &tmp, err);
+    if (!s) s = read_root(t, keep, root, &tmp, err);
+    if (!s) s = end(t, keep, err);
+    kvm_arena_free(&tmp);
+    if (!s) *out = t;
+    return s;
+}
+
+kvm_status kvm_tokenizer__parse_tiktoken(kvm_tokenizer **out, kvm_arena *keep,
+                                         kvm_str text, kvm_str config, kvm_str name,
+                                         kvm_err *err)
+{
+    kvm_tokenizer *t = NULL;
+    kvm_arena tmp;
+    kvm_jat root;
+    TRY(begin(&t, keep, name, err));
+    TRY(kvm_arena_init(&tmp, TMP_PARSE_BYTES, err));
+    kvm_status s =
+        kvm_json_parse(&root, &tmp, config, KVM_STR("tokenizer_config.json"), err);
+    if (!s)
+        s = kvm_tokenizer__read_tiktoken(t, keep, text, t->file.at, root, &tmp, err);
     if (!s) s = end(t, keep, err);
     kvm_arena_free(&tmp);
     if (!s) *out = t;
@@ -428,6 +485,8 @@ kvm_status kvm_tokenizer_differ(const kvm_tokenizer *a, const kvm_tokenizer *b,
     TRY(differ_count(a, b, err, "NFC", a->nfc, b->nfc));
     TRY(differ_count(a, b, err, "ignore_merges", a->bpe.ignore_merges,
                      b->bpe.ignore_merges));
+    TRY(differ_count(a, b, err, "merging by rank", a->bpe.by_rank, b->bpe.by_rank));
+    TRY(differ_count(a, b, err, "cutting long texts", a->sliced, b->sliced));
     TRY(differ_count(a, b, err, "unk_token", a->bpe.unk, b->bpe.unk));
     return kvm_fail(
         err, KVM_MISMATCH,

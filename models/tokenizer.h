@@ -1,15 +1,19 @@
-/* tokenizer.h - text to token ids and back, byte for byte as the reference library does it.
+/* tokenizer.h - text to token ids and back, byte for byte as the reference libraries do
+ * it.
  *
- * Byte-level BPE from a folder's tokenizer.json (or vocab.json + merges.txt) or from the
- * tables inside a GGUF file. A tokenizer is immutable once loaded and may be shared by
- * threads; each thread encodes with a kvm_encoder of its own (regex match data, merge
- * heap, piece cache).
+ * Byte-level BPE from a folder's tokenizer.json (or vocab.json + merges.txt, or
+ * tiktoken.model, or tekken.json) or from the tables inside a GGUF file. A tokenizer is
+ * immutable once loaded and may be shared by threads; each thread encodes with a
+ * kvm_encoder of its own (regex match data, merge heap, piece cache).
  *
- * The reference is the `tokenizers` library. Known deviations, each on purpose: decoding
- * gives an added token back as it is written (the library maps its letters through the
- * byte alphabet, so that "é" would turn into one byte); patterns other than those of
- * pretokenizers.def under (?i:) do not fold one character to several (ß to ss). A byte
- * that the vocabulary lacks is left out, or becomes unk, as in the library. */
+ * The reference is the `tokenizers` library; for tiktoken.model and tekken.json it is
+ * `tiktoken` within the code that ships with those files. Known deviations, each on
+ * purpose: decoding gives an added token back as it is written (the library maps its
+ * letters through the byte alphabet, so that "é" would turn into one byte); patterns
+ * other than those of pretokenizers.def under (?i:) do not fold one character to several
+ * (ß to ss). A byte that the vocabulary lacks is left out, or becomes unk, as in the
+ * library. tekken.json: special tokens are found in text, which Mistral's own code never
+ * does. */
 #ifndef KVM_MODELS_TOKENIZER_H
 #define KVM_MODELS_TOKENIZER_H
 
@@ -20,7 +24,8 @@
 typedef struct kvm_tokenizer kvm_tokenizer;
 typedef struct kvm_encoder kvm_encoder;
 
-/* kvm_tokenizer_open - path is a checkpoint folder, a tokenizer.json, or a .gguf file.
+/* kvm_tokenizer_open - path is a checkpoint folder, a tokenizer.json, a tiktoken.model,
+ * a tekken.json, or a .gguf file. A folder is searched in the order named above.
  * KVM_FORMAT names file and entry; KVM_UNSUPPORTED for SentencePiece and friends, with
  * the reason. */
 KVM_MUST kvm_status kvm_tokenizer_open(kvm_tokenizer **t, kvm_arena *keep, kvm_str path,
@@ -52,7 +57,8 @@ KVM_MUST kvm_status kvm_encoder_new(kvm_encoder **e, kvm_arena *keep,
 typedef struct kvm_encode_options {
     bool add_bos; /* put around the text what the tokenizer's post_processor does:
                           * begin of text, and what may stand behind */
-    bool plain_specials; /* read special tokens inside text as ordinary text */
+    bool plain_specials; /* read special tokens inside text as ordinary text; of a
+                          * tiktoken.model or tekken.json all added tokens */
 } kvm_encode_options;
 /* kvm_encode - ids in keep; o NULL: neither option. Invalid UTF-8 becomes U+FFFD as the
  * reference's lossy decoding does. KVM_RANGE when a pattern of the file's own gives up. */

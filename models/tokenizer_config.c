@@ -7,9 +7,9 @@ static const size_t TEMPLATE_BYTES = (size_t)1 << 20;
 enum { STOPS_MAX = 64 };
 
 /* ends of a turn or of a text in the families that are read */
-static const char *const known_stops[] = {"<|im_end|>", "<|endoftext|>",
-                                          "<|eot_id|>", "<|eom_id|>",
-                                          "</s>",       "<|end_of_text|>"};
+static const char *const known_stops[] = {
+    "<|im_end|>", "<|endoftext|>",   "<|eot_id|>", "<|eom_id|>",
+    "</s>",       "<|end_of_text|>", "[EOS]",      "<｜end▁of▁sentence｜>"};
 
 kvm_status kvm_tokenizer__add_stop(kvm_tokenizer *t, kvm_arena *keep, int64_t id,
                                    kvm_err *err)
@@ -49,12 +49,11 @@ static kvm_jat member(kvm_jat at, kvm_arena *tmp, const char *key)
     return at.v ? kvm_json_get(at, tmp, key) : (kvm_jat){.file = at.file, .path = key};
 }
 
-/* "<s>" or {"content": "<s>"} or null */
+/* "<s>" or {"content": "<s>"}; null leaves what the tokenizer's own file says */
 static kvm_status named_token(const kvm_tokenizer *t, kvm_jat at, kvm_arena *tmp,
                               int32_t *id, kvm_err *err)
 {
     kvm_str text;
-    *id = -1;
     if (!kvm_json_has(at)) return KVM_OK;
     TRY(kvm_json_str(json_is_object(at.v) ? kvm_json_get(at, tmp, "content") : at,
                      &text, err));
@@ -131,7 +130,7 @@ kvm_status kvm_tokenizer__config(kvm_tokenizer *t, kvm_arena *keep, kvm_str fold
         TRY(kvm_json_i64_or(member(model, tmp, "bos_token_id"), -1, &bos, err));
         if (bos >= 0 && bos < t->size) t->bos = (int32_t)bos;
         if (t->bos < 0 && t->n_prefix == 1) t->bos = t->prefix[0];
-        t->eos = first;
+        if (first >= 0) t->eos = first;
     }
     TRY(chat_template(t, keep, member(own, tmp, "chat_template"), tmp, err));
     return chat_file(t, keep, folder, tmp, err);

@@ -117,7 +117,7 @@ static kvm_status around_added(kvm_encoder *e, const kvm_added_index *x, kvm_str
         const kvm_added_hit hit = kvm_added_find(x, s, from);
         if (!hit.token) break;
         from = hit.end;
-        if (e->plain_specials && hit.token->special) continue;
+        if (e->plain_specials && (hit.token->special || e->t->bpe.by_rank)) continue;
         if (hit.token->single_word &&
             (word_before(e->t, s, hit.begin) || word_after(e->t, s, hit.end)))
             continue;
@@ -142,13 +142,50 @@ static kvm_status normalized(kvm_encoder *e, kvm_str text, kvm_err *err)
     return around_added(e, &e->t->normalized, text, pieces, err);
 }
 
+/* --- slices --- */
+
+static kvm_status slice(kvm_encoder *e, const unsigned char *p,
+                        const unsigned char *end, kvm_err *err)
+{
+    const kvm_str text = {(const char *)p, end - p};
+    return around_added(e, &e->t->raw, text, normalized, err);
+}
+
+/* The code that ships with tiktoken.model hands the text over in parts, each a text of
+ * its own: at most 400,000 characters, and with no run of white space, or of anything
+ * else, longer than 25,000. Cuts fall inside words and special tokens alike. */
+enum { SLICE_CHARS = 400000, RUN_CHARS = 25000 };
+
+static kvm_status in_slices(kvm_encoder *e, kvm_str text, kvm_err *err)
+{
+    const unsigned char *p = (const unsigned char *)text.at, *end = p + text.len;
+    const unsigned char *begin = p;
+    ptrdiff_t chars = 0, run = 0;
+    bool space = false; /* what the run is of */
+    for (const unsigned char *next = p; p < end; p = next, chars++) {
+        const bool is = kvm_unicode_is_py_space(kvm_utf8_next(&next));
+        const bool full = chars == SLICE_CHARS;
+        if (full) chars = run = 0;
+        run = run > 0 && is == space ? run + 1 : 1;
+        space = is;
+        if (!full && run <= RUN_CHARS) continue;
+        TRY(slice(e, begin, p, err));
+        begin = p;
+        run = 1;
+    }
+    return begin < end ? slice(e, begin, end, err) : KVM_OK;
+}
+
 static kvm_status all(kvm_encoder *e, kvm_str text, bool add, kvm_err *err)
 {
     const kvm_tokenizer *t = e->t;
     e->n = 0;
     TRY(reserve(e, text.len / 4, err));
     if (add) TRY(add_ids(e, t->prefix, t->n_prefix, err));
-    TRY(around_added(e, &t->raw, text, normalized, err));
+    if (t->sliced && text.len > RUN_CHARS)
+        TRY(in_slices(e, text, err));
+    else
+        TRY(around_added(e, &t->raw, text, normalized, err));
     return add ? add_ids(e, t->suffix, t->n_suffix, err) : KVM_OK;
 }
 

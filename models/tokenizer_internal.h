@@ -1,9 +1,11 @@
 /* tokenizer_internal.h - what the parts of the tokenizer share.
  *
  *   tokenizer.c         open, look up, decode, hash, compare
- *   tokenizer_json.c    tokenizer.json          \
- *   tokenizer_files.c   vocab.json, merges.txt    > fill a kvm_tokenizer
- *   tokenizer_gguf.c    tokenizer.ggml.* keys   /
+ *   tokenizer_json.c      tokenizer.json          \
+ *   tokenizer_files.c     vocab.json, merges.txt   \
+ *   tokenizer_gguf.c      tokenizer.ggml.* keys     > fill a kvm_tokenizer
+ *   tokenizer_tiktoken.c  tiktoken.model           /
+ *   tokenizer_tekken.c    tekken.json             /
  *   tokenizer_config.c  the files beside it: bos, eos, stops, chat template
  *   tokenizer_added.c   finding added tokens in text
  *   tokenizer_nfc.c     normalization form C
@@ -54,14 +56,13 @@ struct kvm_tokenizer {
     int32_t *stops;   /* (n_stops) */
     ptrdiff_t n_stops;
     kvm_str chat_template; /* Jinja, unread but for marks; empty: none */
+    bool sliced;           /* long texts are encoded in parts, see tokenizer_encode.c */
     char hash[65];
 };
 
-/* The readers fill bpe, pre.step, nfc, added (content, id and flags), prefix, suffix.
+/* The readers fill bpe, pre.step, nfc, added (content, id and flags), prefix, suffix;
+ * bos and eos where the file or its kind says them.
  * tmp holds documents and goes when the tokenizer stands. */
-KVM_MUST kvm_status kvm_tokenizer__from_json(kvm_tokenizer *t, kvm_arena *keep,
-                                             kvm_str path, kvm_arena *tmp,
-                                             kvm_err *err);
 KVM_MUST kvm_status kvm_tokenizer__from_files(kvm_tokenizer *t, kvm_arena *keep,
                                               kvm_str folder, kvm_arena *tmp,
                                               kvm_err *err);
@@ -71,11 +72,34 @@ KVM_MUST kvm_status kvm_tokenizer__from_gguf(kvm_tokenizer *t, kvm_arena *keep,
 KVM_MUST kvm_status kvm_tokenizer__read_json(kvm_tokenizer *t, kvm_arena *keep,
                                              kvm_jat root, kvm_arena *tmp,
                                              kvm_err *err);
-/* a tokenizer.json from bytes, for tests and fuzzers; name is for messages */
+KVM_MUST kvm_status kvm_tokenizer__from_tiktoken(kvm_tokenizer *t, kvm_arena *keep,
+                                                 kvm_str folder, kvm_arena *tmp,
+                                                 kvm_err *err);
+/* text: of tiktoken.model, called file in messages; config: tokenizer_config.json */
+KVM_MUST kvm_status kvm_tokenizer__read_tiktoken(kvm_tokenizer *t, kvm_arena *keep,
+                                                 kvm_str text, const char *file,
+                                                 kvm_jat config, kvm_arena *tmp,
+                                                 kvm_err *err);
+/* the document of a file with tekken in its name, as Mistral's code finds it */
+KVM_MUST kvm_status kvm_tokenizer__tekken_root(kvm_jat *root, kvm_arena *tmp,
+                                               kvm_str path, kvm_err *err);
+/* tekken.json and tokenizer.json are told apart by what they hold */
+bool kvm_tokenizer__is_tekken(kvm_jat root);
+KVM_MUST kvm_status kvm_tokenizer__read_tekken(kvm_tokenizer *t, kvm_arena *keep,
+                                               kvm_jat root, kvm_arena *tmp,
+                                               kvm_err *err);
+/* a tokenizer.json or tekken.json from bytes, for tests and fuzzers; name is for
+ * messages */
 KVM_MUST kvm_status kvm_tokenizer__parse_json(kvm_tokenizer **t, kvm_arena *keep,
                                               kvm_str text, kvm_str name, kvm_err *err);
+/* likewise a tiktoken.model and the tokenizer_config.json beside it */
+KVM_MUST kvm_status kvm_tokenizer__parse_tiktoken(kvm_tokenizer **t, kvm_arena *keep,
+                                                  kvm_str text, kvm_str config,
+                                                  kvm_str name, kvm_err *err);
 
 /* Pieces that the readers share. */
+/* text in base64 to bytes; -1: it is not, or more than a token may have */
+ptrdiff_t kvm_tokenizer__base64(char out[KVM_BPE_TOKEN_MAX], kvm_str text);
 KVM_MUST kvm_status kvm_tokenizer__vocab(kvm_tokenizer *t, kvm_arena *keep,
                                          kvm_jat vocab, kvm_err *err);
 /* "left right" of a merges.txt line, a GGUF or an old tokenizer.json */

@@ -359,11 +359,3 @@ kvm_status kvm_tokenizer__read_json(kvm_tokenizer *t, kvm_arena *keep, kvm_jat r
     TRY(each_part(&r, get(root, tmp, "post_processor"), "processors", post_processor));
     return each_part(&r, get(root, tmp, "decoder"), "decoders", decoder);
 }
-
-kvm_status kvm_tokenizer__from_json(kvm_tokenizer *t, kvm_arena *keep, kvm_str path,
-                                    kvm_arena *tmp, kvm_err *err)
-{
-    kvm_jat root;
-    TRY(kvm_json_read(&root, tmp, path, err));
-    return kvm_tokenizer__read_json(t, keep, root, tmp, err);
-}

@@ -170,6 +170,19 @@ ptrdiff_t kvm_unicode_set(kvm_str name, kvm_range out[KVM_SET_MAX])
     return n > 0 ? n : -1;
 }
 
+bool kvm_unicode_is_han(uint32_t c)
+{
+    ptrdiff_t low = 0, high = COUNT(han);
+    while (low < high) {
+        const ptrdiff_t mid = low + (high - low) / 2;
+        if (han[mid].last < c)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < COUNT(han) && han[low].first <= c;
+}
+
 int kvm_utf8_put(char out[4], uint32_t c)
 {
     if (c < 0x80) {

@@ -37,6 +37,17 @@ enum { KVM_SET_MAX = 1024 }; /* ranges of the largest set, rounded up */
  * regular expressions read them. Returns the number of ranges, -1 for an unknown name. */
 ptrdiff_t kvm_unicode_set(kvm_str name, kvm_range out[KVM_SET_MAX]);
 
+/* script Han, which kimi's pattern sets apart */
+bool kvm_unicode_is_han(uint32_t c);
+
+/* Python's str.isspace(): White_Space and U+001C .. U+001F */
+static inline bool kvm_unicode_is_py_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 ||
+           c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
 /* kvm_utf8_next - decode one code point of VALID UTF-8 at p and step over it. */
 static inline uint32_t kvm_utf8_next(const unsigned char **p)
 {

@@ -1,5 +1,6 @@
-/* Any bytes as a tokenizer.json: refused with a reason, or it encodes a text to ids
- * that it has. */
+/* Any bytes as a tokenizer.json or tekken.json, or, when they do not begin with a brace,
+ * as a tiktoken.model with, behind a zero, its tokenizer_config.json: refused with a
+ * reason, or it encodes a text to ids that it has. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -20,6 +21,17 @@ static void use(const kvm_tokenizer *t, kvm_arena *a)
     if (kvm_decode(t, ids, n, false, a, &back, NULL)) abort(); /* an id of its own */
 }
 
+static kvm_status parse(kvm_tokenizer **t, kvm_arena *keep, kvm_str bytes, kvm_err *err)
+{
+    kvm_str ranks, config;
+    const kvm_str name = KVM_STR("fuzz");
+    if (kvm_str_starts(bytes, KVM_STR("{")))
+        return kvm_tokenizer__parse_json(t, keep, bytes, name, err);
+    if (!kvm_str_cut(bytes, 0, &ranks, &config))
+        config = KVM_STR("{\"added_tokens_decoder\":{}}");
+    return kvm_tokenizer__parse_tiktoken(t, keep, ranks, config, name, err);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     kvm_arena keep;
@@ -27,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvm_tokenizer *t;
     if (kvm_arena_init(&keep, (size_t)1 << 25, &err)) return 0;
     const kvm_str bytes = {(const char *)data, (ptrdiff_t)size};
-    if (kvm_tokenizer__parse_json(&t, &keep, bytes, KVM_STR("fuzz"), &err) == KVM_OK)
+    if (parse(&t, &keep, bytes, &err) == KVM_OK)
         use(t, &keep);
     else if (err.msg[0] == 0)
         abort(); /* a refusal says why */

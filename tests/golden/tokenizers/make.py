@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
-"""Makes the golden tokenizers and what the `tokenizers` library makes of the strings.
+"""Makes the golden tokenizers and what the `tokenizers` and `tiktoken` libraries make of
+the strings.
 
 Each NAME.json is a byte-level BPE of 0.6 to 1.5 thousand tokens with a known family's
 pattern and options, trained on the sentences below, which are in many scripts so that
 merges exist outside ASCII. `odd*` and `deepseek` have no family's pattern that kvmill
-knows by heart: they go through its general path.
+knows by heart: they go through its general path. `kimi` (a folder with a tiktoken.model)
+and `tekken_ranks` (a tekken.json) are trained in the same way and written as ranks of tokens,
+with some tokens that merging never makes; their reference is `tiktoken`, for kimi inside
+the cuts of long texts that its own code makes.
 
 strings.jsonl  one string a line: {"text": base64} or {"text": base64, "times": n}
 NAME.jsonl     the ids of each string, in order: {"ids": base64 of little-endian u16};
-               long ones as {"n": count, "sha256": the first half, of little-endian i32 ids};
+               long ones as {"n": count, "sha256": the first half, of little-endian i32 ids},
+               of kimi, tekken_ranks and glm all but the shortest, with 8 digits, and
+               of the last two not every third string;
                at the end {"string": i, "special": true} with add_special_tokens and
                {"string": i, "plain": true} with encode_special_tokens
 
-Run: python3 tests/golden/tokenizers/make.py (tokenizers 0.23.3; seed fixed; seconds).
+Run: python3 tests/golden/tokenizers/make.py (tokenizers 0.23.3, tiktoken 0.14.0, regex;
+seed fixed; a minute).
 """
 import base64
 import hashlib
@@ -21,6 +28,8 @@ import os
 import random
 import unicodedata
 
+import regex
+import tiktoken
 import tokenizers
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers,
                         pre_tokenizers, processors, trainers)
@@ -37,6 +46,13 @@ TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*"
           r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
           r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+WORD = r"[^\r\n\p{L}\p{N}]?"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = "|".join([r"[\p{Han}]+", WORD + UPPER + "*" + LOWER + "+" + SHORT,
+                 WORD + UPPER + "+" + LOWER + "*" + SHORT, r"\p{N}{1,3}",
+                 r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 DEEPSEEK = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
             r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -212,9 +228,110 @@ def make_odd2():
     return tok
 
 
+def make_glm():
+    """llama3's pattern, but pieces are merged even when they are tokens as a whole"""
+    tok = train(family(LLAMA3), 500)
+    tok.add_tokens([special(s) for s in (
+        "<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>")] +
+        [AddedToken(s, normalized=False) for s in ("<think>", "</think>")])
+    tok.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tok
+
+
 MAKERS = dict(llama3=make_llama3, qwen2=make_qwen2, qwen35=make_qwen35,
               tekken=make_tekken, gpt2=make_gpt2, smollm=make_smollm,
-              deepseek=make_deepseek, odd=make_odd, odd2=make_odd2)
+              deepseek=make_deepseek, odd=make_odd, odd2=make_odd2, glm=make_glm)
+
+# --- ranks of tokens, for tiktoken ---
+
+UNREACHED = ["kvetch", " unmerged", "漢字漢字", "🙂🙂", "\n\n\n\n\n", "<s>", "(x)", "ǅǅ"]
+
+
+def ranks(pattern, size):
+    """tokens in the order of their ranks: bytes, what merging makes, what it does not"""
+    tok = json.loads(train(family(pattern), size).to_str())["model"]["vocab"]
+    printable = [c for c in range(256) if 33 <= c <= 126 or 161 <= c and c != 173]
+    rest = [c for c in range(256) if c not in printable]
+    byte = {chr(c): c for c in printable}
+    byte.update({chr(256 + i): c for i, c in enumerate(rest)})
+    texts = [bytes(byte[c] for c in t) for t, _ in sorted(tok.items(), key=lambda x: x[1])]
+    out = [bytes([c]) for c in range(256)] + [t for t in texts if len(t) > 1]
+    return out + [t.encode() for t in UNREACHED if t.encode() not in out]
+
+
+class Ranks:
+    """a tiktoken encoding that is called as the tokenizers are"""
+
+    def __init__(self, tokens, pattern, specials, first=0, bos=None, sliced=False):
+        self.encoding = tiktoken.Encoding(
+            "golden", pat_str=pattern, special_tokens=specials,
+            mergeable_ranks={t: first + i for i, t in enumerate(tokens)})
+        self.bos, self.sliced = bos, sliced
+        self.encode_special_tokens = False
+
+    def parts(self, text):
+        """what the code beside tiktoken.model hands over at once"""
+        for i in range(0, len(text), 400000):
+            part, begin, run = text[i:i + 400000], 0, 0
+            for k, c in enumerate(part):
+                run = run + 1 if run and c.isspace() == part[k - 1].isspace() else 1
+                if run > 25000:
+                    yield part[begin:k]
+                    begin, run = k, 1
+            yield part[begin:]
+
+    def ids(self, text, add_special_tokens=False):
+        out = [self.bos] if add_special_tokens and self.bos is not None else []
+        for part in self.parts(text) if self.sliced else [text]:
+            out += (self.encoding.encode_ordinary(part) if self.encode_special_tokens
+                    else self.encoding.encode(part, allowed_special="all"))
+        return out
+
+
+def write(path, text):
+    with open(os.path.join(HERE, path), "w") as f:
+        f.write(text)
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+def make_kimi():
+    tokens = ranks(KIMI, 1100)
+    n = len(tokens)
+    named = {n: "[BOS]", n + 1: "[EOS]", n + 2: "<|im_end|>", n + 3: "<|im_user|>",
+             n + 4: "<|im_assistant|>", n + 10: "<|im_system|>", n + 17: "<|im_middle|>",
+             n + 20: "<think>", n + 21: "</think>", n + 255: "[PAD]"}
+    os.makedirs(os.path.join(HERE, "kimi"), exist_ok=True)
+    write("kimi/tiktoken.model",
+          "".join("%s %d\n" % (b64(t), i) for i, t in enumerate(tokens)))
+    write("kimi/tokenizer_config.json", json.dumps({
+        "tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]",
+        "added_tokens_decoder": {str(i): {
+            "content": s, "lstrip": False, "normalized": False, "rstrip": False,
+            "single_word": False, "special": "think" not in s}
+            for i, s in named.items()}}, indent=1) + "\n")
+    specials = {named.get(i, "<|reserved_token_%d|>" % i): i for i in range(n, n + 256)}
+    return Ranks(tokens, KIMI, specials, sliced=True)
+
+
+def make_tekken_ranks():
+    tokens, n = ranks(TEKKEN, 700), 30
+    listed = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
+              "[/SYSTEM_PROMPT]"]
+    write("tekken_ranks.json", json.dumps({
+        "config": {"pattern": TEKKEN, "num_vocab_tokens": len(tokens) + 2,
+                   "default_vocab_size": n + len(tokens), "default_num_special_tokens": n,
+                   "version": "v11"},
+        "vocab": [{"rank": i, "token_bytes": b64(t), **({} if i else {"token_str": "\0"})}
+                  for i, t in enumerate(tokens + [b" the quick", b"abcdefgh"])],
+        "special_tokens": [{"rank": i, "token_str": s, "is_control": True}
+                           for i, s in enumerate(listed)]}, separators=(",", ":")) + "\n")
+    # the last two of vocab lie beyond the size
+    specials = {s: i for i, s in enumerate(listed)}
+    specials.update({"<SPECIAL_%d>" % i: i for i in range(len(listed), n)})
+    return Ranks(tokens, TEKKEN, specials, first=n, bos=1)
 
 # --- strings ---
 
@@ -273,6 +390,23 @@ CODE = ["\tif (x[i] != 0 && *p++ == '\\'') {\n\t\treturn -1;\r\n\t}\n",
         "SELECT * FROM t WHERE a='it''s' AND b<>\"x\";\n--end", "$ ls -la | grep '^d' > /dev/null 2>&1",
         "\\frac{\\partial^2 u}{\\partial x^2} = e^{i\\pi}", "0xDEADBEEF 1e-10 1_000_000 0b1010 077",
         "<!-- x --><a href='#'>y</a>\n\n\n  <br/>", "@@ -1,5 +1,7 @@\n-old\n+new\n"]
+
+
+def han_edges():
+    """both sides of every border of the script Han, as kimi's words may meet it"""
+    han = [c for c in range(0x2E80, 0x110000) if not 0xD800 <= c <= 0xDFFF and
+           regex.match(r"\p{Han}", chr(c))]
+    known = set(han)
+    edges = sorted({k for c in han for k in (c - 1, c, c + 1)
+                    if (c - 1 not in known or c + 1 not in known) and
+                    unicodedata.category(chr(k)) != "Cs"})
+    for i in range(0, len(edges), 3):
+        yield "".join("a%sB%s's 1%s%s!%s\u0301%s" % ((chr(c),) * 6) for c in edges[i:i + 3])
+
+
+MORE = ["IT'S it'S It's'S x'ſ 中's 'sA'll AB'll ABc'llD ʰ'd", "1〇2 〇〇 12〇4", "々a 〻々 A々b ⺀!⺀",
+        "漢字漢字 漢字漢字漢字 kvetch kvetching unmerged (x)(x) <s>", "aǅǅǅb \n\n\n\n\n\n\n\n x",
+        "<|reserved_token_1102|> [EOS][BOS] <|im_middle|><|im_end", "<SPECIAL_20><SPECIAL_3>"]
 
 
 def runs():
@@ -335,11 +469,46 @@ def strings():
                     ("\u0301".encode(), 300), (b"Aa", 20000), (b" \n", 20000),
                     ("ハ\u309a".encode(), 5000), (b"<", 20000), (b"\xff", 5000)]:
         out.append((unit, n))
+    out += [(t.encode(), 1) for t in [*han_edges(), *MORE]]
+    # where texts are cut: in the middle of a word, of a special token, of white space
+    out += [(b"ab cd\n", 80000), (b"x<|im_end|>", 37000), ("中 ".encode(), 201000),
+            ("\u3000\u200b".encode(), 13000), (b"\x1c \x85".replace(b"\x85", b"\xc2\x85"), 9000)]
     return out
 
 
 def ids_of(tok, text, **options):
+    if isinstance(tok, Ranks):
+        return tok.ids(text, **options)
     return tok.encode(text, **{"add_special_tokens": False, **options}).ids
+
+
+SMALL = ("kimi", "tekken_ranks", "glm")
+
+
+def write_all(name, tok, decoded, marked):
+    small = name in SMALL
+
+    def row(ids, **more):
+        raw = b"".join(i.to_bytes(4, "little") for i in ids)
+        if len(ids) > (6 if small else 48):
+            digits = hashlib.sha256(raw).hexdigest()[:8 if small else 32]
+            out = {**more, "n": len(ids), "sha256": digits}
+        else:
+            out = {**more, "ids": b64(b"".join(i.to_bytes(2, "little") for i in ids))}
+        return json.dumps(out, separators=(",", ":") if small else None) + "\n"
+
+    with open(os.path.join(HERE, name + ".jsonl"), "w") as f:
+        for i, t in enumerate(decoded):
+            if not small or name == "kimi" or i % 3 != 2:
+                f.write(row(ids_of(tok, t)))
+        for i in marked[::4]:
+            tok.encode_special_tokens = False
+            both = [("special", ids_of(tok, decoded[i], add_special_tokens=True))]
+            tok.encode_special_tokens = True
+            both.append(("plain", ids_of(tok, decoded[i])))
+            tok.encode_special_tokens = False
+            for key, ids in both:
+                f.write(row(ids, string=i, **{key: True}))
 
 
 def main():
@@ -353,6 +522,8 @@ def main():
     decoded = [(t * n).decode("utf-8", "replace") for t, n in items]
     marked = [i for i, t in enumerate(decoded) if len(t) < 200 and
               any(s in t for s in SPECIALS)]
+    write_all("kimi", make_kimi(), decoded, marked)
+    write_all("tekken_ranks", make_tekken_ranks(), decoded, marked)
     for name, make in MAKERS.items():
         tok = make()
         path = os.path.join(HERE, name + ".json")
@@ -362,26 +533,8 @@ def main():
         with open(path, "w") as f:
             json.dump(text, f, ensure_ascii=False, separators=(",", ":"))
             f.write("\n")
-        tok = Tokenizer.from_file(path)
-        with open(os.path.join(HERE, name + ".jsonl"), "w") as f:
-            for t in decoded:
-                ids = ids_of(tok, t)
-                raw = b"".join(i.to_bytes(4, "little") for i in ids)
-                row = {"ids": base64.b64encode(
-                    b"".join(i.to_bytes(2, "little") for i in ids)).decode()}
-                if len(ids) > 48:
-                    row = {"n": len(ids), "sha256": hashlib.sha256(raw).hexdigest()[:32]}
-                f.write(json.dumps(row) + "\n")
-            for i in marked[::4]:
-                tok.encode_special_tokens = False
-                both = [("special", ids_of(tok, decoded[i], add_special_tokens=True))]
-                tok.encode_special_tokens = True
-                both.append(("plain", ids_of(tok, decoded[i])))
-                tok.encode_special_tokens = False
-                for key, ids in both:
-                    f.write(json.dumps({"string": i, key: True, "ids": base64.b64encode(
-                        b"".join(k.to_bytes(2, "little") for k in ids)).decode()}) + "\n")
-    print(len(items), "strings,", len(MAKERS), "tokenizers,", tokenizers.__version__)
+        write_all(name, Tokenizer.from_file(path), decoded, marked)
+    print(len(items), "strings,", len(MAKERS) + 2, "tokenizers,", tokenizers.__version__)
 
 
 main()
