@@ -29,7 +29,8 @@ static const float no_key = -1e30f; /* running maximum of a row that saw no key:
 typedef struct attention_job {
     kvm_in y, q, k, v;
     ptrdiff_t first, window;
-    float scale; /* times log2 e */
+    const kvm_mask *mask; /* NULL: none */
+    float scale;          /* times log2 e */
     ptrdiff_t group, block, blocks, splits;
     bool few;     /* rows: of the whole call, lest the bits depend on its cut */
     ptrdiff_t dv; /* D of v, up to whole panels */
@@ -153,6 +154,15 @@ static ptrdiff_t keys_seen(const attention_job *j, const attention_part *a, ptrd
     return least(j1, high + 1) - j0;
 }
 
+/* scores of keys that the query's mask takes away weigh nothing */
+static void mask_row(const attention_job *j, ptrdiff_t query, float *s, ptrdiff_t j0,
+                     ptrdiff_t n)
+{
+    const uint64_t *bits = j->mask->bits + query * j->mask->words;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(bits[(j0 + i) / 64] >> (j0 + i) % 64 & 1)) s[i] = -INFINITY;
+}
+
 /* scores of rows r..r+mr to weights; O by the same factor */
 static void weigh_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
                        ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t n)
@@ -160,6 +170,9 @@ static void weigh_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
     for (ptrdiff_t i = 0; i < mr; i++) {
         const ptrdiff_t pos = j->first + a->q0 + (r + i) / j->group;
         const ptrdiff_t from = j->window ? pos - j->window + 1 - j0 : 0;
+        if (j->mask)
+            mask_row(j, a->q0 + (r + i) / j->group, a->s + i * S_PITCH, j0,
+                     least(pos + 1 - j0, n));
         const float f = softmax_row(a->s + i * S_PITCH, n, least(from, n),
                                     least(pos + 1 - j0, n), a->m + r + i, a->l + r + i);
         float *o = a->o + (r + i) * j->dv;
@@ -348,12 +361,12 @@ static void merge_row(const attention_job *j, ptrdiff_t head, ptrdiff_t r)
 }
 
 static kvm_status attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in v,
-                            ptrdiff_t first, ptrdiff_t window, double scale,
-                            kvm_err *err)
+                            ptrdiff_t first, ptrdiff_t window, const kvm_mask *mask,
+                            double scale, kvm_err *err)
 {
     const ptrdiff_t heads = k->dim[0], queries = q->dim[0], keys = first + queries;
     attention_job j = {
-        .y = y, .q = q, .k = k, .v = v, .first = first, .window = window};
+        .y = y, .q = q, .k = k, .v = v, .first = first, .window = window, .mask = mask};
     j.scale = (float)(scale * 1.4426950408889634);
     j.group = q->dim[1] / heads;
     j.dv = up_to(v->dim[2], NR);

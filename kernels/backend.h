@@ -60,8 +60,11 @@ struct kvm_backend {
     kvm_status (*rope)(kvm_compute *c, kvm_in x, const int32_t *pos, const kvm_rope *r,
                        bool inverse, kvm_err *err);
     kvm_status (*attention)(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in v,
-                            ptrdiff_t first, ptrdiff_t window, double scale,
+                            ptrdiff_t first, ptrdiff_t window,
+                            const kvm_mask *mask /* or NULL */, double scale,
                             kvm_err *err);
+    kvm_status (*index_score)(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in w,
+                              double scale, kvm_err *err);
     kvm_status (*silu_mul)(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
                            kvm_err *err);
     kvm_status (*logprob)(kvm_compute *c, double *out, kvm_in logits,

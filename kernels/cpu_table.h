@@ -6,6 +6,7 @@
 #include "kernels/cpu.h"
 #include "kernels/delta.h"
 #include "kernels/gemm.h"
+#include "kernels/index.h"
 #include "kernels/moments.h"
 #include "kernels/rows.h"
 
@@ -36,6 +37,7 @@ const kvm_backend CPU_TABLE = {
     .linear = linear,
     .rope = rope,
     .attention = attention,
+    .index_score = index_score,
     .silu_mul = silu_mul,
     .logprob = logprob,
     .gram = gram,

@@ -212,9 +212,9 @@ kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos,
     return c->backend->rope(c, &x, pos, r, inverse, err);
 }
 
-kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
-                            kvm_tensor v, ptrdiff_t first, ptrdiff_t window,
-                            double scale, kvm_err *err)
+static kvm_status attend(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
+                         kvm_tensor v, ptrdiff_t first, ptrdiff_t window,
+                         const kvm_mask *mask, double scale, kvm_err *err)
 {
     CHECK(attention, &y, &q, &k, &v);
     const ptrdiff_t tokens = q.dim[0], heads = q.dim[1], kv_heads = k.dim[0];
@@ -227,9 +227,35 @@ kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tens
                         "attention: %td queries from position %td, %td keys", tokens,
                         first, k.dim[1]);
     if (window < 0) return kvm_fail(err, KVM_RANGE, "attention: window is %td", window);
+    if (mask && (!mask->bits || mask->words < (end + 63) / 64))
+        return kvm_fail(err, KVM_SHAPE, "attention: a mask of %td words for %td keys",
+                        mask->words, end);
     if (kvm_tensor_count(&y) == 0) return KVM_OK;
     return backend_for(c, q.dim[2])
-        ->attention(c, &y, &q, &k, &v, first, window, scale, err);
+        ->attention(c, &y, &q, &k, &v, first, window, mask, scale, err);
+}
+
+kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
+                            kvm_tensor v, ptrdiff_t first, ptrdiff_t window,
+                            double scale, kvm_err *err)
+{
+    return attend(c, y, q, k, v, first, window, NULL, scale, err);
+}
+
+kvm_status kvm_op_attention_some(kvm_compute *c, kvm_tensor y, kvm_tensor q,
+                                 kvm_tensor k, kvm_tensor v, ptrdiff_t first,
+                                 const kvm_mask *mask, double scale, kvm_err *err)
+{
+    return attend(c, y, q, k, v, first, 0, mask, scale, err);
+}
+
+kvm_status kvm_op_index_score(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
+                              kvm_tensor w, double scale, kvm_err *err)
+{
+    CHECK(index_score, &y, &q, &k, &w);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return backend_for(c, q.dim[1] * q.dim[2])
+        ->index_score(c, &y, &q, &k, &w, scale, err);
 }
 
 kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate, kvm_tensor up,

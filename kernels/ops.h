@@ -85,6 +85,24 @@ KVM_MUST kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q,
                                      kvm_tensor k, kvm_tensor v, ptrdiff_t first,
                                      ptrdiff_t window, double scale, kvm_err *err);
 
+/* Which keys a query may look at besides the causal rule: bit j % 64 of word
+ * t*words + j/64 for query t and key j. */
+typedef struct kvm_mask {
+    const uint64_t *bits;
+    ptrdiff_t words; /* of a query */
+} kvm_mask;
+/* the same over the keys that the mask leaves, of which each query has one at least */
+KVM_MUST kvm_status kvm_op_attention_some(kvm_compute *c, kvm_tensor y, kvm_tensor q,
+                                          kvm_tensor k, kvm_tensor v, ptrdiff_t first,
+                                          const kvm_mask *mask, double scale,
+                                          kvm_err *err);
+
+/* y (T,C) = sum over heads of w (T,H) * relu(scale q (T,H,D) . k (C,D)): how well each of C
+ * cached tokens suits a query, before causality (DeepSeek-V3.2, 2025, lightning indexer) */
+KVM_MUST kvm_status kvm_op_index_score(kvm_compute *c, kvm_tensor y, kvm_tensor q,
+                                       kvm_tensor k, kvm_tensor w, double scale,
+                                       kvm_err *err);
+
 /* y (T,F) = silu(gate) * up ; y may be gate */
 KVM_MUST kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
                                     kvm_tensor up, kvm_err *err);

@@ -13,8 +13,10 @@ kvm_status kvm_ref__linear(kvm_compute *c, kvm_in y, kvm_in x, const kvm_weight 
 kvm_status kvm_ref__rope(kvm_compute *c, kvm_in x, const int32_t *pos,
                          const kvm_rope *r, bool inverse, kvm_err *err);
 kvm_status kvm_ref__attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in v,
-                              ptrdiff_t first, ptrdiff_t window, double scale,
-                              kvm_err *err);
+                              ptrdiff_t first, ptrdiff_t window, const kvm_mask *mask,
+                              double scale, kvm_err *err);
+kvm_status kvm_ref__index_score(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in w,
+                                double scale, kvm_err *err);
 kvm_status kvm_ref__silu_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
                              kvm_err *err);
 kvm_status kvm_ref__logprob(kvm_compute *c, double *out, kvm_in logits,

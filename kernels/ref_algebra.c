@@ -194,6 +194,7 @@ const kvm_backend kvm_backend__ref = {
     .linear = kvm_ref__linear,
     .rope = kvm_ref__rope,
     .attention = kvm_ref__attention,
+    .index_score = kvm_ref__index_score,
     .silu_mul = kvm_ref__silu_mul,
     .logprob = kvm_ref__logprob,
     .gram = kvm_ref__gram,

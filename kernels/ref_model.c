@@ -93,10 +93,16 @@ static kvm_status cache_row(float *out, kvm_in cache, ptrdiff_t h, ptrdiff_t j,
     return kvm_widen_row(out, from, cache->dtype, cache->dim[2], err);
 }
 
-/* one query over keys from..last: softmax(scale q.k) v */
+/* bits NULL: all keys are seen */
+static bool is_seen(const uint64_t *bits, ptrdiff_t j)
+{
+    return !bits || (bits[j / 64] >> j % 64 & 1);
+}
+
+/* one query over keys from..last, of those that its bits leave: softmax(scale q.k) v */
 static kvm_status attend(float *out, const float *q, kvm_in k, kvm_in v, ptrdiff_t h,
-                         ptrdiff_t from, ptrdiff_t last, double scale,
-                         kvm_arena scratch, kvm_err *err)
+                         ptrdiff_t from, ptrdiff_t last, const uint64_t *bits,
+                         double scale, kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t keys = last - from + 1, dv = v->dim[2];
     double *score = kvm_new_raw(&scratch, double, keys);
@@ -108,7 +114,7 @@ static kvm_status attend(float *out, const float *q, kvm_in k, kvm_in v, ptrdiff
         TRY(cache_row(row, k, h, from + j, err));
         double dot = 0;
         for (ptrdiff_t i = 0; i < k->dim[2]; i++) dot += (double)q[i] * (double)row[i];
-        score[j] = dot * scale;
+        score[j] = is_seen(bits, from + j) ? dot * scale : -HUGE_VAL;
         top = fmax(top, score[j]);
     }
     for (ptrdiff_t j = 0; j < keys; j++) {
@@ -122,8 +128,8 @@ static kvm_status attend(float *out, const float *q, kvm_in k, kvm_in v, ptrdiff
 }
 
 kvm_status kvm_ref__attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in v,
-                              ptrdiff_t first, ptrdiff_t window, double scale,
-                              kvm_err *err)
+                              ptrdiff_t first, ptrdiff_t window, const kvm_mask *mask,
+                              double scale, kvm_err *err)
 {
     const ptrdiff_t group = q->dim[1] / k->dim[0];
     for (ptrdiff_t t = 0; t < q->dim[0]; t++) {
@@ -132,7 +138,32 @@ kvm_status kvm_ref__attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_
         for (ptrdiff_t h = 0; h < q->dim[1]; h++)
             TRY(attend(kvm_row32(y, t) + h * y->stride[1],
                        kvm_row32(q, t) + h * q->stride[1], k, v, h / group, from, last,
-                       scale, c->scratch, err));
+                       mask ? mask->bits + t * mask->words : NULL, scale, c->scratch,
+                       err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_ref__index_score(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in w,
+                                double scale, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    const ptrdiff_t d = k->dim[1];
+    float *key = kvm_new_raw(&scratch, float, d);
+    if (!key) return kvm_nomem(err, &scratch);
+    for (ptrdiff_t j = 0; j < k->dim[0]; j++) {
+        TRY(kvm_widen_row(key, kvm_row(k, j), k->dtype, d, err));
+        for (ptrdiff_t t = 0; t < q->dim[0]; t++) {
+            double sum = 0;
+            for (ptrdiff_t h = 0; h < q->dim[1]; h++) {
+                const float *query = kvm_row32(q, t) + h * q->stride[1];
+                double dot = 0;
+                for (ptrdiff_t i = 0; i < d; i++)
+                    dot += (double)query[i] * (double)key[i];
+                sum += (double)kvm_row32(w, t)[h] * fmax(0, scale * dot);
+            }
+            kvm_row32(y, t)[j] = (float)sum;
+        }
     }
     return KVM_OK;
 }

@@ -172,6 +172,25 @@ static kvm_status check_recurrent(const kvm_config *c, const char *file, kvm_err
     return KVM_OK;
 }
 
+static kvm_status check_index(const kvm_config *c, const char *file, kvm_err *err)
+{
+    const kvm_index_config *i = &c->index;
+    if (i->heads < 1 || i->heads > 1 << 10 || i->dim < 1 || i->dim > 1 << 12 ||
+        i->most < 1)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: an indexer of %td heads of %td that chooses %td tokens",
+                        file, i->heads, i->dim, i->most);
+    if (c->mla.rank > 0 && c->mla.query_rank == 0)
+        return kvm_fail(err, KVM_FORMAT,
+                        "%s: the indexer reads the query latent, but q_lora_rank is "
+                        "missing",
+                        file);
+    if (c->rope.width > i->dim)
+        return kvm_fail(err, KVM_RANGE, "%s: %td rotated entries in index keys of %td",
+                        file, c->rope.width, i->dim);
+    return KVM_OK;
+}
+
 kvm_status kvm_config__uniform(kvm_config *c, kvm_arena *keep, kvm_err *err)
 {
     c->blocks = kvm_new(keep, kvm_block_kinds, c->layers);
@@ -190,6 +209,7 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
     TRY(check_sizes(c, file, err));
     if (c->moe.experts > 0) TRY(check_moe(&c->moe, file, err));
     TRY(check_rope(c, file, err));
+    if (c->family->indexed) TRY(check_index(c, file, err));
     if (c->family->scaled && c->rope.kind == KVM_ROPE_DEFAULT)
         return kvm_fail(
             err, KVM_FORMAT,
@@ -219,6 +239,16 @@ static bool add_kinds(json_t *v, const kvm_config *c)
             v, "mla",
             json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
                       (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
+    if (c->index.heads > 0) {
+        json_t *full = json_array();
+        for (ptrdiff_t l = 0; l < c->layers; l++)
+            bad |= json_array_append_new(full, json_boolean(c->index.full[l]));
+        bad |= json_object_set_new(v, "index",
+                                   json_pack("[I,I,I,b,o]", (json_int_t)c->index.heads,
+                                             (json_int_t)c->index.dim,
+                                             (json_int_t)c->index.most,
+                                             c->index.interleaved, full));
+    }
     if (c->family->recurrent) {
         const kvm_recurrent_config *r = &c->recurrent;
         json_t *mixers = json_array();

@@ -23,6 +23,7 @@ typedef struct kvm_family { /* a row of families.def */
     kvm_layer_id moe;        /* and the second half of those that have experts */
     kvm_layer_id recurrent;  /* and the mixer of those that keep a state */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
+    bool indexed, index_interleaved;
     bool gated, plus_one, sigmoid_gate, unrotated, one_based;
     double eps, theta;
     double partial;  /* share of a head that is rotated; 0: all of it */
@@ -62,6 +63,15 @@ typedef struct kvm_recurrent_config {
     double lower_bound; /* of the log-decay, which then is a sigmoid; 0: none */
 } kvm_recurrent_config;
 
+/* sparse attention: which tokens a layer looks at */
+typedef struct kvm_index_config {
+    ptrdiff_t heads, dim;
+    ptrdiff_t most; /* tokens that a query attends to */
+    ptrdiff_t context;
+    bool interleaved; /* rotation of its keys */
+    bool *full; /* (layers) has an indexer of its own; else it shares the one before */
+} kvm_index_config;
+
 typedef struct kvm_block_kinds {
     kvm_layer_id mixer, ffn;
 } kvm_block_kinds;
@@ -90,6 +100,7 @@ typedef struct kvm_config {
     kvm_mla_config mla; /* zero where no layer is of that kind, and the next */
     kvm_moe_config moe;
     kvm_recurrent_config recurrent;
+    kvm_index_config index;
     kvm_block_kinds *blocks; /* (layers) */
     ptrdiff_t *window;       /* (layers) tokens a layer sees; 0: all */
 } kvm_config;

@@ -30,6 +30,73 @@ static kvm_status read_mla(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* ---- indexers ---- */
+
+static kvm_status read_index(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_index_config *i = &c->index;
+    TRY(kvm_config__size(s, "index_n_heads", -1, &i->heads));
+    TRY(kvm_config__size(s, "index_head_dim", -1, &i->dim));
+    TRY(kvm_config__size(s, "index_topk", -1, &i->most));
+    i->context = c->context;
+    return kvm_config__flag(s, "indexer_rope_interleave", c->family->index_interleaved,
+                            &i->interleaved);
+}
+
+/* a word per layer: full, or shared with the latest full one */
+static kvm_status read_index_types(const kvm_config_source *s, kvm_jat types,
+                                   kvm_config *c)
+{
+    ptrdiff_t n;
+    TRY(kvm_json_array(types, &n, s->err));
+    if (n != c->layers)
+        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
+                        types.file, types.path, n, c->layers);
+    for (ptrdiff_t l = 0; l < n; l++) {
+        kvm_str type;
+        const kvm_jat at = kvm_json_item(types, s->keep, l);
+        TRY(kvm_json_str(at, &type, s->err));
+        c->index.full[l] = kvm_str_eq(type, KVM_STR("full"));
+        if (!c->index.full[l] && !kvm_str_eq(type, KVM_STR("shared")))
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s is \"%s\"; full and shared are run", at.file,
+                            at.path, kvm_quote(type).at);
+    }
+    return KVM_OK;
+}
+
+/* indexer_types, or a string of F and S, or one full layer in so many after an offset */
+static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
+{
+    ptrdiff_t every, offset;
+    if (c->index.heads == 0) return KVM_OK;
+    c->index.full = kvm_new(s->keep, bool, c->layers);
+    if (!c->index.full) return kvm_nomem(s->err, s->keep);
+    const kvm_jat types = kvm_json_get(s->text, s->keep, "indexer_types");
+    const kvm_jat pattern = kvm_json_get(s->text, s->keep, "index_topk_pattern");
+    TRY(kvm_config__size(s, "index_topk_freq", 1, &every));
+    TRY(kvm_config__size(s, "index_skip_topk_offset", 2, &offset));
+    if (kvm_json_has(types)) {
+        TRY(read_index_types(s, types, c));
+    } else if (kvm_json_has(pattern)) {
+        kvm_str word;
+        TRY(kvm_json_str(pattern, &word, s->err));
+        if (word.len != c->layers)
+            return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td letters for %td layers",
+                            pattern.file, pattern.path, word.len, c->layers);
+        for (ptrdiff_t l = 0; l < c->layers; l++) c->index.full[l] = word.at[l] == 'F';
+    } else {
+        for (ptrdiff_t l = 0; l < c->layers; l++) {
+            const ptrdiff_t past = l - offset + 1 > 0 ? l - offset + 1 : 0;
+            c->index.full[l] = every < 2 || past % every == 0;
+        }
+    }
+    if (c->index.full[0]) return KVM_OK;
+    return kvm_fail(s->err, KVM_FORMAT,
+                    "%s: layer 0 shares the indexer of a layer before it",
+                    s->root.file);
+}
+
 /* ---- experts ---- */
 
 static kvm_status read_moe(const kvm_config_source *s, kvm_config *c)
@@ -95,6 +162,7 @@ kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
 {
     if (c->family->mixer == KVM_LAYER_MLA) TRY(read_mla(s, c));
     if (c->family->recurrent) TRY(read_recurrent(s, c));
+    if (c->family->indexed) TRY(read_index(s, c));
     return c->family->moe ? read_moe(s, c) : KVM_OK;
 }
 
@@ -160,6 +228,10 @@ static kind_of_layer meaning(kvm_str type)
     } words[] = {
         {"full_attention", FULL},
         {"attention", FULL},
+        {"indexed_attention", FULL},
+        {"hybrid_indexed", FULL},
+        {"deepseek_sparse_attention", FULL},
+        {"qwen_sparse_attention", FULL},
         {"sliding_attention", SLIDING},
         {"linear_attention", RECURRENT},
     };
@@ -272,5 +344,6 @@ kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c)
 {
     TRY(kvm_config__uniform(c, s->keep, s->err));
     TRY(read_experts(s, c));
+    TRY(read_indexers(s, c));
     return read_windows(s, c);
 }

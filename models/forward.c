@@ -90,14 +90,16 @@ static size_t layer_scratch(const kvm_layer *l, ptrdiff_t n)
 
 size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk)
 {
-    size_t most = kvm_step_rows_bytes(chunk, m->config.hidden); /* of the final norm */
     if (chunk < 1) chunk = CHUNK;
+    size_t most = kvm_step_rows_bytes(chunk, m->config.hidden); /* of the final norm */
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         const size_t a = layer_scratch(m->blocks[l].mixer, chunk);
         const size_t b = layer_scratch(m->blocks[l].ffn, chunk);
         if (a > most) most = a;
         if (b > most) most = b;
     }
+    if (m->config.index.heads > 0)
+        most += kvm_step_rows_bytes(chunk, (m->config.context + 63) / 64 * 2);
     return most + kvm_step_rows_bytes(chunk, m->config.hidden) +
            kvm_step_rows_bytes(chunk, 1) + 4096;
 }
@@ -156,6 +158,12 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
     if (!pos || !h.data) return kvm_nomem(err, &s.scratch);
     for (ptrdiff_t t = 0; t < n; t++) pos[t] = (int32_t)(first + t);
     s.pos = pos;
+    kvm_choice choice = {.words = (first + n + 63) / 64};
+    if (m->config.index.heads > 0) {
+        choice.bits = kvm_new_raw(&s.scratch, uint64_t, n * choice.words);
+        if (!choice.bits) return kvm_nomem(err, &s.scratch);
+        s.choice = &choice;
+    }
     TRY(kvm_op_embed(m->compute, h, ids, m->embed, err));
     const bool all = capture && (capture->hidden || capture->attention);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {

@@ -27,6 +27,15 @@ kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
 void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows);
 void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows);
 
+/* The tokens that attention looks at, where it does not look at all: chosen by one layer,
+ * used by it and by those after it that share its choice. Row t of the step has its bits
+ * at t * words (kvm_mask). */
+typedef struct kvm_choice {
+    uint64_t *bits;
+    ptrdiff_t words;
+    bool all; /* no query sees more tokens than it may attend to: bits mean nothing */
+} kvm_choice;
+
 /* One chunk of tokens on its way through the stack. */
 typedef struct kvm_step {
     kvm_compute *compute;
@@ -35,6 +44,7 @@ typedef struct kvm_step {
                             block, where the others matter only for the cache */
     const int32_t *pos; /* (n) */
     const kvm_slot *slots;      /* by object index */
+    kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */
     kvm_arena scratch;
 } kvm_step;

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/layer.h"
+#include "models/indexer.h"
 
 typedef struct mla {
     kvm_layer base;
@@ -28,9 +28,11 @@ typedef struct mla {
     kvm_weight *q_a, *q, *kv_a, *o;
     kvm_weight **k, **v; /* (heads) Wk_h (nope, rank), Wv_h (value, rank) */
     kvm_weight **kt;     /* (heads) Wk_h transposed (rank, nope) */
+    bool chooses;        /* attends to some tokens only */
+    kvm_indexer *index;  /* NULL: none, or the choice of a layer before is shared */
 } mla;
 
-enum { OBJECT_LATENT, OBJECT_ROTARY };
+enum { OBJECT_LATENT, OBJECT_ROTARY, OBJECT_INDEX };
 
 /* keys and values that are written out at once, over all tokens and some heads */
 enum { EXPANDED_BYTES = 32 << 20 };
@@ -147,6 +149,8 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     ld->matrix_parameters += heads * a->size.rank;
     TRY(kvm_load_linear(ld, &o, &a->o, err));
     TRY(cut_heads(a, ld, kv_b, err));
+    a->chooses = c->index.heads > 0;
+    if (a->chooses) TRY(kvm_indexer_load(&a->index, ld, index, err));
     *out = &a->base;
     return KVM_OK;
 }
@@ -173,7 +177,7 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
                                       .rotary = rope->width > 0,
                                       .rope = *rope,
                                       .beside = true};
-    return 2;
+    return 2 + kvm_indexer_objects(c, layer, rope, &out[OBJECT_INDEX]);
 }
 
 /* heads whose keys and values over `tokens` are written out at once */
@@ -196,7 +200,8 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
     return kvm_step_rows_bytes(n, a->hidden) + kvm_step_rows_bytes(n, row_size(a)) +
            kvm_step_rows_bytes(n, a->size.query_rank) +
            kvm_step_rows_bytes(n, a->heads * key) +
-           kvm_step_rows_bytes(n, a->heads * value) + 256 + expanded + absorbed;
+           kvm_step_rows_bytes(n, a->heads * value) + 256 + expanded + absorbed +
+           (a->index ? kvm_indexer_scratch(a->index, n) : 0);
 }
 
 /* ---- forward ---- */
@@ -251,19 +256,26 @@ static kvm_status append(const mla *a, const kvm_step *s, kvm_tensor x, kvm_aren
     return emit(a, s, KVM_POINT_ENGINE, rows, temp, err);
 }
 
-/* queries of x (n,hidden) at pos -> q (n, heads*(nope+rope)), rotated */
-static kvm_status ask(const mla *a, const kvm_step *s, kvm_tensor x, const int32_t *pos,
-                      kvm_tensor q, kvm_arena temp, kvm_err *err)
+/* *x (n,hidden) becomes what queries are projected from: its query latent, if there is
+ * one */
+static kvm_status lower(const mla *a, const kvm_step *s, kvm_tensor *x, kvm_arena *temp,
+                        kvm_err *err)
 {
-    if (a->q_a) {
-        kvm_tensor low = kvm_step_rows(&temp, x.dim[0], a->size.query_rank);
-        if (!low.data) return kvm_nomem(err, &temp);
-        TRY(kvm_op_linear(s->compute, low, x, a->q_a, false, err));
-        TRY(kvm_op_rmsnorm(s->compute, low, low,
-                           kvm_view1(a->q_norm, KVM_F32, a->size.query_rank),
-                           a->size.query_rank, a->inner_eps, false, err));
-        x = low;
-    }
+    if (!a->q_a) return KVM_OK;
+    const ptrdiff_t rank = a->size.query_rank;
+    kvm_tensor low = kvm_step_rows(temp, x->dim[0], rank);
+    if (!low.data) return kvm_nomem(err, temp);
+    TRY(kvm_op_linear(s->compute, low, *x, a->q_a, false, err));
+    TRY(kvm_op_rmsnorm(s->compute, low, low, kvm_view1(a->q_norm, KVM_F32, rank), rank,
+                       a->inner_eps, false, err));
+    *x = low;
+    return KVM_OK;
+}
+
+/* x (n, hidden or query_rank) at pos -> q (n, heads*(nope+rope)), rotated */
+static kvm_status ask(const mla *a, const kvm_step *s, kvm_tensor x, const int32_t *pos,
+                      kvm_tensor q, kvm_err *err)
+{
     TRY(kvm_op_linear(s->compute, q, x, a->q, false, err));
     return rotate(a, s->compute,
                   kvm_heads(q, a->size.nope, a->heads, a->size.rope, key_size(a)), pos,
@@ -299,10 +311,22 @@ static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_te
     return KVM_OK;
 }
 
+/* attention of the last rows of the step, over all tokens or over the chosen ones */
+static kvm_status look(const mla *a, const kvm_step *s, kvm_tensor y, kvm_tensor q,
+                       kvm_tensor k, kvm_tensor v, kvm_err *err)
+{
+    const ptrdiff_t first = s->first + s->n - q.dim[0];
+    if (!a->chooses || s->choice->all)
+        return kvm_op_attention(s->compute, y, q, k, v, first, 0, a->scale, err);
+    const ptrdiff_t words = s->choice->words;
+    const kvm_mask mask = {s->choice->bits + (first - s->first) * words, words};
+    return kvm_op_attention_some(s->compute, y, q, k, v, first, &mask, a->scale, err);
+}
+
 static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
                                   kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
-    const ptrdiff_t tokens = s->first + s->n, first = tokens - q.dim[0];
+    const ptrdiff_t tokens = s->first + s->n;
     const ptrdiff_t most = heads_at_once(a, tokens), key = key_size(a);
     float *k = kvm_new_raw(&temp, float, most *tokens *key);
     float *v = kvm_new_raw(&temp, float, most *tokens * a->size.value);
@@ -315,7 +339,7 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
         const kvm_tensor qh = kvm_heads(q, h * key, n, key, key);
         const kvm_tensor yh =
             kvm_heads(y, h * a->size.value, n, a->size.value, a->size.value);
-        TRY(kvm_op_attention(s->compute, yh, qh, kh, vh, first, 0, a->scale, err));
+        TRY(look(a, s, yh, qh, kh, vh, err));
     }
     return KVM_OK;
 }
@@ -340,9 +364,8 @@ static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
     const kvm_tensor k = kvm_view3(rows.data, KVM_F32, 1, tokens, row);
     kvm_tensor v = k;
     v.dim[2] = rank;
-    TRY(kvm_op_attention(s->compute, kvm_heads(sums, 0, a->heads, rank, rank),
-                         kvm_heads(wide, 0, a->heads, row, row), k, v, tokens - n, 0,
-                         a->scale, err));
+    TRY(look(a, s, kvm_heads(sums, 0, a->heads, rank, rank),
+             kvm_heads(wide, 0, a->heads, row, row), k, v, err));
     for (ptrdiff_t h = 0; h < a->heads; h++)
         TRY(kvm_op_linear(s->compute, kvm_columns(y, h * a->size.value, a->size.value),
                           kvm_columns(sums, h * rank, rank), a->v[h], false, err));
@@ -368,7 +391,7 @@ static kvm_status attend(const mla *a, const kvm_step *s, kvm_tensor x, kvm_tens
     kvm_tensor q = kvm_step_rows(&temp, n, a->heads * key_size(a));
     kvm_tensor y = kvm_step_rows(&temp, n, a->heads * a->size.value);
     if (!q.data || !y.data) return kvm_nomem(err, &temp);
-    TRY(ask(a, s, x, s->pos + skipped, q, temp, err));
+    TRY(ask(a, s, x, s->pos + skipped, q, err));
     if (absorbs(a, n, s->first + s->n))
         TRY(attend_absorbed(a, s, q, y, temp, err));
     else
@@ -389,8 +412,17 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
     TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(a->norm, KVM_F32, a->hidden),
                        a->hidden, a->eps, false, err));
     TRY(append(a, s, x, temp, err));
+    kvm_tensor low = a->index ? x : kvm_last_rows(x, s->out);
+    if (low.dim[0] > 0) TRY(lower(a, s, &low, &temp, err));
+    if (a->index) {
+        kvm_step rest = *s;
+        rest.scratch = temp;
+        TRY(kvm_indexer_choose(a->index, &rest, a->base.first_object + OBJECT_INDEX, x,
+                               low, err));
+    }
     if (s->out == 0) return KVM_OK;
-    return attend(a, s, kvm_last_rows(x, s->out), kvm_last_rows(h, s->out), temp, err);
+    return attend(a, s, kvm_last_rows(low, s->out), kvm_last_rows(h, s->out), temp,
+                  err);
 }
 
 /* ---- injection ---- */
@@ -400,6 +432,8 @@ static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           kvm_err *err)
 {
     const mla *a = of(l);
+    if (which == OBJECT_INDEX)
+        return kvm_indexer_advance(a->index, c, point, pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_LATENT) {
         const kvm_tensor latent = kvm_view2(rows, KVM_F32, n, a->size.rank);
@@ -413,6 +447,8 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           kvm_err *err)
 {
     const mla *a = of(l);
+    if (which == OBJECT_INDEX)
+        return kvm_indexer_retreat(a->index, c, point, pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_ROTARY)
         return rotate(a, c, kvm_view3(rows, KVM_F32, n, 1, a->size.rope), pos, true,

@@ -138,6 +138,35 @@ static void attention_case(bed *b, const attention_shape *s, bool strided)
     }
     const double scale = 1 / sqrt((double)s->d);
     RUN(b, y, kvm_op_attention(c, o, q, k, v, s->first, s->window, scale, &err));
+    /* a third of the keys, and the query's own */
+    static uint64_t bits[512 * 40];
+    const kvm_mask mask = {bits, (s->first + s->t + 63) / 64};
+    assert_true(s->t * mask.words <= (ptrdiff_t)COUNT(bits));
+    memset(bits, 0, (size_t)(s->t * mask.words) * sizeof *bits);
+    for (ptrdiff_t t = 0; t < s->t; t++)
+        for (ptrdiff_t i = 0; i <= s->first + t; i++)
+            if (i == s->first + t || kvm_rng_below(&b->rng, 3) == 0)
+                bits[t * mask.words + i / 64] |= (uint64_t)1 << i % 64;
+    RUN(b, y, kvm_op_attention_some(c, o, q, k, v, s->first, &mask, scale, &err));
+}
+
+static void cases_index_score(bed *b)
+{
+    static const ptrdiff_t shapes[][4] = {/* T H D C */
+                                          {1, 1, 1, 1},     {1, 64, 128, 300},
+                                          {7, 4, 16, 33},   {40, 5, 24, 130},
+                                          {70, 32, 64, 70}, {0, 2, 8, 4}};
+    static const kvm_dtype types[] = {KVM_F32, KVM_BF16};
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int form = 0; form < 2; form++) {
+            const ptrdiff_t t = shapes[i][0], h = shapes[i][1], d = shapes[i][2];
+            LABEL(b, "T=%td H=%td D=%td C=%td form=%d", t, h, d, shapes[i][3], form);
+            const kvm_tensor y = make(b, KVM_F32, t, shapes[i][3], form);
+            const kvm_tensor q = make3(b, t, h, d, form);
+            const kvm_tensor k = make_stored(b, types[form], shapes[i][3], d);
+            const kvm_tensor w = make(b, KVM_F32, t, h, form);
+            RUN(b, y, kvm_op_index_score(c, o, q, k, w, 0.3, &err));
+        }
 }
 
 static void cases_attention(bed *b)

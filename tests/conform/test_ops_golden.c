@@ -196,6 +196,15 @@ static kvm_status golden_sigmoid_mul(const vector *v, kvm_tensor *out, kvm_err *
 }
 
 /* outputs, then the state they leave, one after the other in a row of `out` */
+static kvm_status golden_index_score(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], heads = v->n[1], dim = v->n[2], tokens = v->n[3];
+    *out = empty(KVM_F32, t, tokens);
+    return kvm_op_index_score(c, *out, kvm_view3(data(v, "q"), KVM_F32, t, heads, dim),
+                              matrix(v, "k", tokens, dim), matrix(v, "w", t, heads),
+                              (double)v->real, err);
+}
+
 static kvm_status golden_conv(const vector *v, kvm_tensor *out, kvm_err *err)
 {
     const ptrdiff_t t = v->n[0], channels = v->n[1], taps = v->n[2];

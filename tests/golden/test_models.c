@@ -41,6 +41,10 @@ static const golden cases[] = {
      4},
     {ROOT "kimi_linear-published", ROOT "kimi_linear-published/expect.safetensors",
      "kimi_linear", false, 4},
+    {ROOT "deepseek_v32", ROOT "deepseek_v32/expect.safetensors", "deepseek_v32", false,
+     3},
+    {ROOT "glm_moe_dsa", ROOT "glm_moe_dsa/expect.safetensors", "glm_moe_dsa", false,
+     3},
     {ROOT "llama-mixed.gguf", ROOT "llama-mixed.expect.safetensors", "llama", false, 2},
     {ROOT "llama-k.gguf", ROOT "llama-k.expect.safetensors", "llama", true, 1},
     {ROOT "mistral3.gguf", ROOT "mistral3.expect.safetensors", "ministral3", false, 2},
@@ -135,8 +139,8 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     (void)err;
     watch *w = ctx;
     const kvm_object *o = kvm_model_object(w->r->model, object);
-    static const char *const names[] = {"k",      "v",     "latent",
-                                        "rotary", "state", "window"};
+    static const char *const names[] = {"k",     "v",      "latent", "rotary",
+                                        "state", "window", "index"};
     const bool once = kvm_object_per_prompt(o);
     char full[16] = "v";
     if (!once && point == KVM_POINT_ENGINE && !o->rotary) point = KVM_POINT_NORMED;
@@ -144,7 +148,7 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     if (o->kind != KVM_OBJECT_V)
         snprintf(full, sizeof full, "%s%d", names[o->kind], point);
     const kvm_st_tensor *t = want(w->r, full, o->layer);
-    assert_non_null(t);
+    if (!t) fail_msg("%s: no golden %s of layer %td", w->r->g->model, full, o->layer);
     w->points++;
     if (once && point == KVM_POINT_ENGINE) {
         assert_int_equal(first, T);
@@ -279,7 +283,7 @@ static void greedily(const golden *g, const char *backend)
 
 /* ---- identity: the model's own rows put back at each point ---- */
 
-enum { PREFIX = 40, PIECE = 17, WIDEST = 64, OBJECTS = 8 };
+enum { PREFIX = 40, PIECE = 17, WIDEST = 64, OBJECTS = 9 };
 typedef struct tape {
     const kvm_model *model;
     float rows[4][OBJECTS][PREFIX * WIDEST]; /* by point and object */

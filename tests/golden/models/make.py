@@ -15,6 +15,7 @@ the same ids as a prefill of 40, 8 single tokens and 5 more. Seeds are taken unt
                       latent attention: kv_a_proj, kv_a_layernorm; its last part, and that
                       rotated with pairs where the weights have them (transformers keeps
                       the firsts of all pairs, then the seconds)
+    index1.L index2.L index3.L  indexers: wk, k_norm, rotated
     state1.L          recurrent layers: their normed input
     state3.L window3.L  (H,K,V) and (C,4): state and last inputs of the convolution, at the end
     q.L out.L         queries as attention sees them, its output before o_proj, last layer
@@ -47,6 +48,10 @@ def recording_attention(module, query, key, value, mask, scaling, dropout=0.0, *
     scores = query @ k.transpose(2, 3) * scaling
     if mask is not None:
         scores = scores + mask[..., : k.shape[2]]
+    if kw.get("indices") is not None:  # all but the chosen tokens
+        far = torch.ones(scores.shape[:1] + scores.shape[2:], dtype=torch.bool)
+        far = far.scatter(-1, kw["indices"].long(), False)
+        scores = scores.masked_fill(far[:, None], torch.finfo(scores.dtype).min)
     out = (scores.softmax(-1) @ v).transpose(1, 2).contiguous()
     rows = lambda x: x[0].transpose(0, 1).reshape(x.shape[2], -1).clone()
     seen[module.layer_idx] = dict(k3=rows(key), v=rows(value), q=rows(query),
@@ -60,6 +65,9 @@ masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("golden", masking_utils.eage
 
 def recurrent(layer):
     return hasattr(layer, "linear_attn") or hasattr(layer.self_attn, "forget_gate")
+
+
+INDEXED = ("deepseek_v32", "glm_moe_dsa")  # rotate pairs, whatever the config says
 
 
 def one_more(model, name):
@@ -89,6 +97,21 @@ def randomise(model, seed, dtype):
         if name.endswith("e_score_correction_bias"):  # enough to change the choice
             p.copy_(normal(p, 0, 0.3).to(dtype).float())
     model.tie_weights()
+
+
+def watch_indexers(config, margins):
+    """How near another choice of tokens was; gives the way back."""
+    plain, most = torch.Tensor.topk, getattr(config, "index_topk", 0)
+
+    def topk(self, k, *a, **kw):
+        if most and self.dim() == 3 and k == most and self.shape[-1] > k:
+            top = plain(self, k + 1).values
+            gap = (top[..., -2] - top[..., -1])[top[..., -1] > -1e30]
+            margins.append(gap.min().item())
+        return plain(self, k, *a, **kw)
+
+    torch.Tensor.topk = topk
+    return lambda: setattr(torch.Tensor, "topk", plain)
 
 
 def build(cls, config, seed, dtype):
@@ -143,11 +166,16 @@ def reference(model, seed):
         if hasattr(a, "kv_a_proj_with_mqa"):
             watch(a.kv_a_proj_with_mqa, f"kv_a.{i}")
             watch(a.kv_a_layernorm, f"latent2.{i}")
+            if getattr(a, "indexer", None) is not None:
+                watch(a.indexer.wk, f"index1.{i}")
+                watch(a.indexer.k_norm, f"index2.{i}")
         else:
             watch(a.k_proj, f"k1.{i}")
             if hasattr(a, "k_norm"):
                 watch(a.k_norm, f"k2.{i}")
+    back = watch_indexers(config, margins)
     r = model(ids, use_cache=True)
+    back()
     whole = r.logits[0]
     for i, layer in enumerate(layers):
         if recurrent(layer):
@@ -162,9 +190,15 @@ def reference(model, seed):
             for x in ("q", "k3"):
                 heads = seen[i][x].view(TOTAL, config.num_attention_heads, -1)
                 pe = heads[..., config.qk_nope_head_dim:]
-                if getattr(config, "rope_interleave", False):
+                if getattr(config, "rope_interleave", config.model_type in INDEXED):
                     pe.copy_(pe.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2).clone())
             out[f"rotary3.{i}"] = pe[:, 0].clone()
+            if getattr(layer.self_attn, "indexer", None) is not None:
+                k = r.cache.layers[i].indexer_keys.reshape(TOTAL, -1).clone()
+                if config.model_type == "glm_moe_dsa":  # pairs as the weights have them
+                    n = config.qk_rope_head_dim
+                    k[:, :n] = k[:, :n].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2).clone()
+                out[f"index3.{i}"] = k
         elif i in seen:
             out[f"k3.{i}"], out[f"v.{i}"] = seen[i]["k3"], seen[i]["v"]
     last = max(seen)
@@ -317,6 +351,13 @@ def cases():
     yield "kimi_linear", t.KimiLinearForCausalLM, t.KimiLinearConfig(
         **kimi, num_local_experts=8, q_lora_rank=None, mlp_layer_types=["dense"] + ["sparse"] * 3,
         layer_types=["linear_attention"] * 3 + ["full_attention"]), torch.bfloat16
+    index = dict(index_topk=6, index_n_heads=8, index_head_dim=16, q_lora_rank=24)
+    yield "deepseek_v32", t.DeepseekV32ForCausalLM, t.DeepseekV32Config(
+        **LATENT, **index, n_group=1, topk_group=1,
+        rope_parameters=dict(scaled, mscale=1.0)), torch.bfloat16
+    yield "glm_moe_dsa", t.GlmMoeDsaForCausalLM, t.GlmMoeDsaConfig(
+        **LATENT, **index, n_group=1, topk_group=1, indexer_types=["full", "shared", "full"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4)), torch.bfloat16
 
 
 def published_kimi(config, tensors):

@@ -165,6 +165,12 @@ for t, hk, hv, dk, dv, wide in [(1, 1, 2, 5, 3, 0), (7, 2, 4, 6, 9, 1), (70, 1, 
     case("delta", np.concatenate([out.ravel(), ss.ravel()]), [t, hk, hv, dk, dv, wide],
          q=q, k=k, v=v, g=g, beta=beta, state=state)
 
+for t, h, d, c in (1, 4, 8, 20), (9, 3, 16, 33):
+    q, k, w = f32(t, h, d), f32(c, d), f32(t, h)
+    dots = np.einsum("thd,cd->thc", q.astype(float), k.astype(float)) * 0.25
+    case("index_score", np.einsum("thc,th->tc", np.maximum(dots, 0), w.astype(float)),
+         [t, h, d, c], [0.25], q=q, k=k, w=w)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)

@@ -1,0 +1,267 @@
+/* indexer.c - DeepSeek sparse attention's lightning indexer (DeepSeek-V3.2, 2025; GLM-5).
+ *
+ *   k = Wk x                                             point 1
+ *   k = layernorm(k)                                     2
+ *   first entries of k rotated at its position, appended 3
+ *   q_h = Wq low, rotated likewise; w = Ww x
+ *   score(p, t) = sum over heads of w_h relu(q_h . k_t) / sqrt(heads * dim)
+ *   query p attends to the `most` visible tokens of the largest score
+ *
+ * The reference engine turns q and k by a Hadamard matrix and rounds both to 8 bits; the
+ * first changes no product and the second is left out here. */
+#include "models/indexer.h"
+
+#include <math.h>
+#include <string.h>
+
+struct kvm_indexer {
+    ptrdiff_t layer, hidden, low;
+    kvm_index_config size;
+    kvm_rope rope;
+    kvm_weight *q, *k, *w;
+    float *norm, *norm_bias; /* (dim) */
+};
+
+static const double norm_eps = 1e-6;
+enum {
+    SCORE_ROWS = 32
+}; /* queries whose scores over the whole cache are kept at once */
+
+static kvm_rope rope_of(const kvm_config *c, const kvm_rope *stack)
+{
+    kvm_rope r = *stack;
+    r.interleaved = c->index.interleaved;
+    return r;
+}
+
+kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
+                            kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    *out = NULL;
+    if (!c->index.full[layer]) {
+        if (!kvm_checkpoint_has(ld->ck, (kvm_weight_at){KVM_W_INDEX_K, layer, 0}))
+            return KVM_OK;
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "%s: layer %td has an indexer of its own, but the config lets it "
+            "share another's (indexer_types)",
+            kvm_checkpoint_path(ld->ck).at, layer);
+    }
+    kvm_indexer *i = kvm_new(ld->keep, kvm_indexer, 1);
+    if (!i) return kvm_nomem(err, ld->keep);
+    *i = (kvm_indexer){.layer = layer,
+                       .hidden = c->hidden,
+                       .low = c->mla.query_rank,
+                       .size = c->index,
+                       .rope = rope_of(c, &ld->rope)};
+    const ptrdiff_t dim = c->index.dim;
+    const struct {
+        kvm_weight_id id;
+        ptrdiff_t out, in;
+        kvm_weight **to;
+    } maps[] = {{KVM_W_INDEX_Q, c->index.heads * dim, i->low, &i->q},
+                {KVM_W_INDEX_K, dim, c->hidden, &i->k},
+                {KVM_W_INDEX_W, c->index.heads, c->hidden, &i->w}};
+    for (size_t m = 0; m < sizeof maps / sizeof *maps; m++) {
+        const kvm_linear_row row = {.weight = maps[m].id,
+                                    .bias = maps[m].id,
+                                    .layer = layer,
+                                    .out = maps[m].out,
+                                    .in = maps[m].in};
+        TRY(kvm_load_linear(ld, &row, maps[m].to, err));
+    }
+    TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM, layer, dim, &i->norm, err));
+    TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM_BIAS, layer, dim, &i->norm_bias, err));
+    *out = i;
+    return KVM_OK;
+}
+
+ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
+                              const kvm_rope *rope, kvm_object *out)
+{
+    if (c->index.heads == 0 || !c->index.full[layer]) return 0;
+    *out = (kvm_object){.kind = KVM_OBJECT_INDEX_KEY,
+                        .layer = layer,
+                        .heads = 1,
+                        .dim = c->index.dim,
+                        .normed = true,
+                        .rotary = rope->width > 0,
+                        .rope = rope_of(c, rope)};
+    return 1;
+}
+
+/* ---- keys ---- */
+
+static void layer_norm(const kvm_indexer *i, float *rows, ptrdiff_t n)
+{
+    const ptrdiff_t dim = i->size.dim;
+    for (ptrdiff_t t = 0; t < n; t++, rows += dim) {
+        double mean = 0, square = 0;
+        for (ptrdiff_t j = 0; j < dim; j++) mean += (double)rows[j];
+        mean /= (double)dim;
+        for (ptrdiff_t j = 0; j < dim; j++) {
+            const double d = (double)rows[j] - mean;
+            square += d * d;
+        }
+        const double by = 1 / sqrt(square / (double)dim + norm_eps);
+        for (ptrdiff_t j = 0; j < dim; j++)
+            rows[j] =
+                (float)(((double)rows[j] - mean) * by) * i->norm[j] + i->norm_bias[j];
+    }
+}
+
+kvm_status kvm_indexer_advance(const kvm_indexer *i, kvm_compute *c, int point,
+                               const int32_t *pos, ptrdiff_t n, float *rows,
+                               kvm_err *err)
+{
+    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (point == KVM_POINT_RAW) layer_norm(i, rows, n);
+    return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos, &i->rope,
+                       false, err);
+}
+
+kvm_status kvm_indexer_retreat(const kvm_indexer *i, kvm_compute *c, int point,
+                               const int32_t *pos, ptrdiff_t n, float *rows,
+                               kvm_err *err)
+{
+    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (point == KVM_POINT_NORMED)
+        return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos,
+                           &i->rope, true, err);
+    return kvm_fail(err, KVM_UNSUPPORTED,
+                    "layer %td: index keys cannot be taken back through their norm; "
+                    "capture them at point 1 during the forward",
+                    i->layer);
+}
+
+static kvm_status append(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                         kvm_tensor x, kvm_arena temp, kvm_err *err)
+{
+    kvm_tensor k = kvm_step_rows(&temp, s->n, i->size.dim);
+    if (!k.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear(s->compute, k, x, i->k, false, err));
+    TRY(kvm_step_emit(s, object, KVM_POINT_RAW, k.data, err));
+    layer_norm(i, k.data, s->n);
+    TRY(kvm_step_emit(s, object, KVM_POINT_NORMED, k.data, err));
+    TRY(kvm_indexer_advance(i, s->compute, KVM_POINT_NORMED, s->pos, s->n, k.data,
+                            err));
+    TRY(kvm_step_emit(s, object, KVM_POINT_ENGINE, k.data, err));
+    kvm_slot_put(&s->slots[object], s->first, s->n, k.data);
+    return KVM_OK;
+}
+
+/* ---- choice ---- */
+
+/* the k-th largest of n numbers, which change places; 1 <= k <= n */
+static float kth_largest(float *x, ptrdiff_t n, ptrdiff_t k)
+{
+    ptrdiff_t lo = 0, hi = n - 1;
+    while (lo < hi) {
+        const float pivot = x[lo + (hi - lo) / 2];
+        ptrdiff_t a = lo, b = hi;
+        while (a <= b) {
+            while (x[a] > pivot) a++;
+            while (pivot > x[b]) b--;
+            if (a > b) break;
+            const float swap = x[a];
+            x[a++] = x[b], x[b--] = swap;
+        }
+        if (k - 1 <= b)
+            hi = b;
+        else if (k - 1 >= a)
+            lo = a;
+        else
+            break; /* between the two all are the pivot */
+    }
+    return x[k - 1];
+}
+
+typedef struct choosing {
+    kvm_tensor scores;     /* (rows, tokens) */
+    float *copy;           /* (rows, tokens) */
+    ptrdiff_t most, first; /* position of the first row */
+    uint64_t *bits;        /* of the first row */
+    ptrdiff_t words;
+} choosing;
+
+/* one row: the best of its visible tokens, of equals the earlier ones */
+static void choose_row(void *ctx, ptrdiff_t row, int thread)
+{
+    (void)thread;
+    const choosing *c = ctx;
+    const ptrdiff_t seen = c->first + row + 1;
+    const float *score = (const float *)c->scores.data + row * c->scores.dim[1];
+    float *copy = c->copy + row * c->scores.dim[1];
+    uint64_t *bits = c->bits + row * c->words;
+    memset(bits, 0, (size_t)c->words * sizeof *bits);
+    float least = -INFINITY;
+    ptrdiff_t equals = seen; /* how many of those equal to the least are taken */
+    if (seen > c->most) {
+        memcpy(copy, score, (size_t)seen * sizeof *copy);
+        least = kth_largest(copy, seen, c->most);
+        equals = c->most;
+        for (ptrdiff_t j = 0; j < seen; j++) equals -= score[j] > least;
+    }
+    for (ptrdiff_t j = 0; j < seen; j++) {
+        const bool in = seen <= c->most || score[j] > least ||
+                        (!(score[j] < least) && equals-- > 0);
+        if (in) bits[j / 64] |= (uint64_t)1 << j % 64;
+    }
+}
+
+/* queries of rows from .. from+n-1 of the step: their scores, and then their choice */
+static kvm_status choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                         ptrdiff_t from, ptrdiff_t n, kvm_tensor q, kvm_tensor w,
+                         kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t tokens = s->first + from + n, dim = i->size.dim;
+    choosing c = {.scores = kvm_step_rows(&temp, n, tokens),
+                  .copy = kvm_new_raw(&temp, float, n *tokens),
+                  .most = i->size.most,
+                  .first = s->first + from,
+                  .bits = s->choice->bits + from * s->choice->words,
+                  .words = s->choice->words};
+    if (!c.scores.data || !c.copy) return kvm_nomem(err, &temp);
+    const double scale = 1 / sqrt((double)(dim * i->size.heads));
+    const kvm_slot *slot = &s->slots[object];
+    TRY(kvm_op_index_score(s->compute, c.scores,
+                           kvm_heads(q, 0, i->size.heads, dim, dim),
+                           kvm_view2(slot->rows, KVM_F32, tokens, dim), w, scale, err));
+    kvm_pool_run(kvm_compute_pool(s->compute), n, choose_row, &c);
+    return KVM_OK;
+}
+
+size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n)
+{
+    const ptrdiff_t rows = n < SCORE_ROWS ? n : SCORE_ROWS;
+    return kvm_step_rows_bytes(n, i->size.dim) +
+           kvm_step_rows_bytes(n, i->size.heads * i->size.dim) +
+           kvm_step_rows_bytes(n, i->size.heads) +
+           2 * kvm_step_rows_bytes(rows, i->size.context);
+}
+
+kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                              kvm_tensor x, kvm_tensor low, kvm_err *err)
+{
+    kvm_arena temp = s->scratch;
+    const ptrdiff_t n = s->out, skipped = s->n - n;
+    TRY(append(i, s, object, x, temp, err));
+    s->choice->all = s->first + s->n <= i->size.most;
+    if (n == 0 || s->choice->all) return KVM_OK;
+    kvm_tensor q = kvm_step_rows(&temp, n, i->size.heads * i->size.dim);
+    kvm_tensor w = kvm_step_rows(&temp, n, i->size.heads);
+    if (!q.data || !w.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear(s->compute, q, kvm_last_rows(low, n), i->q, false, err));
+    TRY(kvm_op_linear(s->compute, w, kvm_last_rows(x, n), i->w, false, err));
+    TRY(kvm_op_rope(s->compute,
+                    kvm_heads(q, 0, i->size.heads, i->size.dim, i->size.dim),
+                    s->pos + skipped, &i->rope, false, err));
+    for (ptrdiff_t t = 0; t < n; t += SCORE_ROWS) {
+        const ptrdiff_t rows = n - t < SCORE_ROWS ? n - t : SCORE_ROWS;
+        kvm_tensor qt = kvm_last_rows(q, n - t), wt = kvm_last_rows(w, n - t);
+        qt.dim[0] = wt.dim[0] = rows;
+        TRY(choose(i, s, object, skipped + t, rows, qt, wt, temp, err));
+    }
+    return KVM_OK;
+}

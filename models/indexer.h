@@ -1,0 +1,32 @@
+/* indexer.h - which cached tokens an attention layer looks at, where it does not look at
+ * all: the lightning indexer of DeepSeek-V3.2 and GLM-5 (DSA). */
+#ifndef KVM_MODELS_INDEXER_H
+#define KVM_MODELS_INDEXER_H
+
+#include "models/layer.h"
+
+typedef struct kvm_indexer kvm_indexer;
+
+/* *out NULL where the config lets the layer share the choice of one before it */
+KVM_MUST kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
+                                     kvm_err *err);
+/* the keys that it keeps; 0 or 1 */
+ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
+                              const kvm_rope *rope, kvm_object *out);
+size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n);
+
+/* kvm_indexer_choose - x (T,hidden) normed, low (T, query_rank) its normed query latent:
+ * keys of all T tokens go to the cache (object) and the capture; for the last `out`
+ * tokens step->choice is filled. */
+KVM_MUST kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *step,
+                                       ptrdiff_t object, kvm_tensor x, kvm_tensor low,
+                                       kvm_err *err);
+/* rows of keys from a point to 3 and back, as kvm_layer_kind's */
+KVM_MUST kvm_status kvm_indexer_advance(const kvm_indexer *i, kvm_compute *c, int point,
+                                        const int32_t *pos, ptrdiff_t n, float *rows,
+                                        kvm_err *err);
+KVM_MUST kvm_status kvm_indexer_retreat(const kvm_indexer *i, kvm_compute *c, int point,
+                                        const int32_t *pos, ptrdiff_t n, float *rows,
+                                        kvm_err *err);
+
+#endif
