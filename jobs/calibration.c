@@ -79,6 +79,7 @@ static kvm_status read_suite(kvm_calibration *c, kvm_arena *keep, kvm_arena *wor
         TRY(kvm_encode(e, s->items[i].prefix, NULL, &each, &ids, &n, err));
         if (n >= SHORTEST) add(c, bos, ids, room_for(bos, ids, n, tokens));
     }
+    memcpy(c->sha, s->sha, sizeof c->sha);
     return KVM_OK;
 }
 
@@ -104,17 +105,18 @@ static kvm_status read_text(kvm_calibration *c, kvm_arena *keep, kvm_arena *work
         const ptrdiff_t left = n - s * each, take = left < each ? left : each;
         if (take + (bos >= 0) >= SHORTEST) add(c, bos, ids + s * each, take);
     }
-    return KVM_OK;
+    return kvm_sha_of(text, c->sha, err);
 }
 
 /* The sequences of a suite among its first `wanted` items that are long enough. */
-static kvm_status count_suite(ptrdiff_t *found, kvm_arena *work, kvm_str path,
-                              kvm_encoder *e, int32_t bos, ptrdiff_t wanted,
-                              ptrdiff_t tokens, kvm_err *err)
+static kvm_status count_suite(ptrdiff_t *found, char sha[65], kvm_arena *work,
+                              kvm_str path, kvm_encoder *e, int32_t bos,
+                              ptrdiff_t wanted, ptrdiff_t tokens, kvm_err *err)
 {
     kvm_suite *s;
     (void)bos, (void)tokens;
     TRY(open_suite(&s, work, path, err));
+    memcpy(sha, s->sha, 65);
     for (ptrdiff_t i = 0; i < s->count && *found < wanted; i++) {
         kvm_arena each = *work;
         int32_t *ids;
@@ -127,14 +129,15 @@ static kvm_status count_suite(ptrdiff_t *found, kvm_arena *work, kvm_str path,
 
 /* The windows of a text, from as much of its front as holds all that are wanted: a part
  * is doubled until it has one more, since its last tokens may be cut. */
-static kvm_status count_text(ptrdiff_t *found, kvm_arena *work, kvm_str path,
-                             kvm_encoder *e, int32_t bos, ptrdiff_t wanted,
-                             ptrdiff_t tokens, kvm_err *err)
+static kvm_status count_text(ptrdiff_t *found, char sha[65], kvm_arena *work,
+                             kvm_str path, kvm_encoder *e, int32_t bos,
+                             ptrdiff_t wanted, ptrdiff_t tokens, kvm_err *err)
 {
     enum { BYTES_A_TOKEN = 6 };
     kvm_str text;
     const ptrdiff_t each = tokens - (bos >= 0);
     TRY(open_text(&text, work, path, err));
+    TRY(kvm_sha_of(text, sha, err));
     if (wanted > text.len) wanted = text.len; /* a token has a byte */
     ptrdiff_t part = text.len;
     if (wanted < part / BYTES_A_TOKEN / each)
@@ -168,14 +171,15 @@ static kvm_status begin(opening *o, kvm_str path, const kvm_tokenizer *t, kvm_er
     return kvm_text_begin(&o->bos, o->e, t, o->work, err);
 }
 
-kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path, const kvm_tokenizer *t,
-                                 ptrdiff_t sequences, ptrdiff_t tokens, kvm_err *err)
+kvm_status kvm_calibration_count(ptrdiff_t *found, char sha[65], kvm_str path,
+                                 const kvm_tokenizer *t, ptrdiff_t sequences,
+                                 ptrdiff_t tokens, kvm_err *err)
 {
     opening o;
     *found = 0;
     kvm_status s = begin(&o, path, t, err);
     if (!s)
-        s = (o.suite ? count_suite : count_text)(found, &o.work, path, o.e, o.bos,
+        s = (o.suite ? count_suite : count_text)(found, sha, &o.work, path, o.e, o.bos,
                                                  sequences, tokens, err);
     kvm_arena_free(&o.work);
     if (!s && *found == 0) s = nothing(path, err);

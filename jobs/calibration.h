@@ -14,6 +14,7 @@ typedef struct kvm_calibration {
         *offset; /* (sequences+1): sequence s is ids[offset[s]] .. ids[offset[s+1]-1] */
     int32_t *ids;
     ptrdiff_t longest; /* tokens */
+    char sha[65];      /* kvm_calibration_hash of what was read */
 } kvm_calibration;
 
 /* kvm_text_begin - the id that the tokenizer puts before a text, -1: none. Calibration
@@ -29,8 +30,9 @@ KVM_MUST kvm_status kvm_calibration_read(kvm_calibration *c, kvm_arena *keep,
                                          ptrdiff_t sequences, ptrdiff_t tokens,
                                          kvm_err *err);
 /* kvm_calibration_count - how many sequences that would be, before anything is run over
- * them; fails as reading does. Of a plain text no more is tokenised than tells. */
-KVM_MUST kvm_status kvm_calibration_count(ptrdiff_t *found, kvm_str path,
+ * them; fails as reading does. Of a plain text no more is tokenised than tells.
+ * sha: kvm_calibration_hash of what was counted */
+KVM_MUST kvm_status kvm_calibration_count(ptrdiff_t *found, char sha[65], kvm_str path,
                                           const kvm_tokenizer *t, ptrdiff_t sequences,
                                           ptrdiff_t tokens, kvm_err *err);
 /* SHA-256 of what the text is made from (card and items, or the file) */

@@ -72,8 +72,9 @@ static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)
     ptrdiff_t sequences;
     TRY(read_sizes(c, &sequences, tokens, err));
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text_path"), &path, err));
-    return kvm_calibration_read(&c->text, j->keep, path, kvm_model_tokenizer(c->model),
-                                sequences, *tokens, err);
+    TRY(kvm_calibration_read(&c->text, j->keep, path, kvm_model_tokenizer(c->model),
+                             sequences, *tokens, err));
+    return kvm_job_unchanged(j, "text", c->text.sha, err);
 }
 
 static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_err *err)

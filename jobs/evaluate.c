@@ -60,6 +60,7 @@ static kvm_status open_suite(evaluation *e, kvm_err *err)
     ptrdiff_t wanted;
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "suite_path"), &path, err));
     TRY(kvm_suite_read(&e->suite, j->keep, path, err));
+    TRY(kvm_job_unchanged(j, "suite", e->suite->sha, err));
     if (e->suite->kind == KVM_SUITE_CALIBRATION)
         return kvm_fail(err, KVM_USAGE,
                         "suite %.*s is for calibration, not for scoring",
@@ -127,6 +128,7 @@ static kvm_status refuse_overlap(evaluation *e, kvm_err *err)
     kvm_overlap *o;
     TRY(kvm_calibration_read(&c, j->keep, path, kvm_model_tokenizer(e->target),
                              sequences, tokens, err));
+    TRY(kvm_job_unchanged(j, "text", c.sha, err));
     TRY(kvm_overlap_new(&o, j->keep, &c, err));
     for (ptrdiff_t i = 0; i < e->n; i++) {
         ptrdiff_t at;

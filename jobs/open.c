@@ -13,23 +13,35 @@ kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err)
     return kvm_compute_new(c, j->keep, b, j->threads, err);
 }
 
+static kvm_status place_of(kvm_job *j, const char *role, kvm_str *path, kvm_err *err)
+{
+    kvm_str key = kvm_str_fmt(j->keep, "%s_path", role);
+    if (!key.at) return kvm_nomem(err, j->keep);
+    return kvm_json_str(kvm_json_get(j->params, j->keep, key.at), path, err);
+}
+
+kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,
+                             kvm_err *err)
+{
+    kvm_str path, planned;
+    TRY(place_of(j, role, &path, err));
+    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, role), &planned, err));
+    if (kvm_str_eq(planned, kvm_str_of(found))) return KVM_OK;
+    const bool card = kvm_str_ends(path, KVM_STR(".yaml"));
+    return kvm_fail(err, KVM_MISMATCH,
+                    "%.*s%s changed since the run was planned (%.12s, planned %.12s): "
+                    "submit the pair again",
+                    KVM_STR_ARG(path), card ? " or its items" : "", found,
+                    kvm_quote(planned).at);
+}
+
 kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model **m,
                          kvm_err *err)
 {
-    kvm_str path, planned;
-    kvm_str key = kvm_str_fmt(j->keep, "%s_path", role);
-    if (!key.at) return kvm_nomem(err, j->keep);
-    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, key.at), &path, err));
-    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, role), &planned, err));
+    kvm_str path;
+    TRY(place_of(j, role, &path, err));
     TRY(kvm_model_open(m, j->keep, c, path, &(kvm_model_options){0}, err));
-    const char *found = kvm_model_info_of(*m)->fingerprint;
-    if (!kvm_str_eq(planned, kvm_str_of(found)))
-        return kvm_fail(
-            err, KVM_MISMATCH,
-            "%.*s changed since the run was planned (%.12s, planned %.12s): "
-            "submit the pair again",
-            KVM_STR_ARG(path), found, planned.at);
-    return KVM_OK;
+    return kvm_job_unchanged(j, role, kvm_model_info_of(*m)->fingerprint, err);
 }
 
 kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path, kvm_err *err)

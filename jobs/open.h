@@ -3,7 +3,8 @@
  *
  * A model parameter is a pair of members: "source" holds the fingerprint (part of the
  * job's key) and "source_path" says where it lies (members that end in _path are places
- * and take no part in keys). */
+ * and take no part in keys). So are a text and a suite, with the hash of what they
+ * hold. */
 #ifndef KVM_JOBS_OPEN_H
 #define KVM_JOBS_OPEN_H
 
@@ -15,6 +16,10 @@ KVM_MUST kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err);
  * with */
 KVM_MUST kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role,
                                   kvm_model **m, kvm_err *err);
+/* kvm_job_unchanged - KVM_MISMATCH when what was read at "<role>_path" has another hash
+ * than `role` of the parameters says, which the result will be known by */
+KVM_MUST kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,
+                                      kvm_err *err);
 /* a path inside the job's directory */
 KVM_MUST kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path,
                                  kvm_err *err);

@@ -59,8 +59,8 @@ kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], ptrdiff_t *sequ
     ptrdiff_t wanted, tokens, found;
     TRY(size_of(given, KVM_SEQUENCES, KVM_LEAST_SEQUENCES, &wanted, err));
     TRY(size_of(kvm_json_get(c, keep, "tokens"), KVM_TOKENS, 2, &tokens, err));
-    kvm_status st = kvm_calibration_count(&found, s->text_path, t, wanted, tokens, err);
-    if (!st) st = kvm_calibration_hash(sha, s->text_path, *keep, err);
+    const kvm_status st =
+        kvm_calibration_count(&found, sha, s->text_path, t, wanted, tokens, err);
     if (st) return kvm_json_prefix(err, st, text);
     if (found < KVM_LEAST_SEQUENCES)
         return kvm_json_fail(

@@ -85,6 +85,10 @@ printf 'text_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 9\n' \
     "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
 refuses 2 'capture.yaml:5: stride: is 9' "a step by itself names the line too" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
+printf 'text: x\ntext_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 1\n' \
+    "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
+refuses 2 'changed since the run was planned' "a step by itself believes no hash it is told" \
+    "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
 
 # --- a limited address space; the sanitizers' shadow is larger than any limit
 case $build in

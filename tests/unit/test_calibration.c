@@ -134,15 +134,21 @@ static void counting_agrees_with_reading(void **state)
     static const ptrdiff_t tokens[] = {2, 7, 64, 512};
     for (size_t p = 0; p < COUNT(paths); p++)
         for (size_t t = 0; t < COUNT(tokens); t++) {
-            const ptrdiff_t all = read(paths[p], 100000, tokens[t]).sequences;
+            const kvm_calibration whole = read(paths[p], 100000, tokens[t]);
+            const ptrdiff_t all = whole.sequences;
             const ptrdiff_t wanted[] = {1, all / 50 + 1, all - 1, all, all + 1, 100000};
             for (size_t w = 0; w < COUNT(wanted); w++) {
                 if (wanted[w] < 1) continue;
                 ptrdiff_t found;
-                check_ok(kvm_calibration_count(&found, kvm_str_of(paths[p]), tokenizer,
-                                               wanted[w], tokens[t], &err),
+                char sha[65], file[65];
+                check_ok(kvm_calibration_count(&found, sha, kvm_str_of(paths[p]),
+                                               tokenizer, wanted[w], tokens[t], &err),
                          &err);
                 assert_int_equal(found, wanted[w] < all ? wanted[w] : all);
+                check_ok(kvm_calibration_hash(file, kvm_str_of(paths[p]), arena, &err),
+                         &err);
+                assert_string_equal(sha, file);
+                assert_string_equal(whole.sha, file);
             }
         }
 }
@@ -162,6 +168,7 @@ static void text_that_is_no_utf8_is_refused(void **state)
         kvm_err err = {0};
         kvm_calibration c;
         ptrdiff_t n;
+        char sha[65];
         check_write(DIR "/u.txt", bad[i].text);
         check_status(KVM_FORMAT,
                      kvm_calibration_read(&c, &arena, KVM_STR(DIR "/u.txt"), tokenizer,
@@ -169,10 +176,10 @@ static void text_that_is_no_utf8_is_refused(void **state)
                      &err);
         check_contains(err.msg, bad[i].place);
         err = (kvm_err){0};
-        check_status(
-            KVM_FORMAT,
-            kvm_calibration_count(&n, KVM_STR(DIR "/u.txt"), tokenizer, 4, 8, &err),
-            &err);
+        check_status(KVM_FORMAT,
+                     kvm_calibration_count(&n, sha, KVM_STR(DIR "/u.txt"), tokenizer, 4,
+                                           8, &err),
+                     &err);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "jobs/score_item.h"
 #include "tests/support/check.h"
 #include "tests/support/host.h"
@@ -265,18 +266,76 @@ static void scores_of_a_killed_attempt_stand(void **state)
     check_contains(err.msg, "scores.native.em");
 }
 
+/* A node's parameters with another value, and the key's old one back. */
+static json_t *replaced(ptrdiff_t node, const char *key, const char *value)
+{
+    json_t *params = h.graph.nodes[node].params;
+    json_t *old = json_incref(json_object_get(params, key));
+    json_object_set_new(params, key, json_string(value));
+    return old;
+}
+
+static void put_back(ptrdiff_t node, const char *key, json_t *old)
+{
+    json_object_set_new(h.graph.nodes[node].params, key, old);
+}
+
+static void refused_as_changed(ptrdiff_t node, const char *what)
+{
+    kvm_err err = {0};
+    check_status(KVM_MISMATCH, host_run(&h, node, &err), &err);
+    check_contains(err.msg, what);
+    check_contains(err.msg, "changed since the run was planned");
+    check_contains(err.msg, "submit the pair again");
+}
+
+/* A result is known by the hashes of its plan: what has another one by the time it is
+ * read must not become a result of that name. */
+static void what_changed_since_the_plan_is_refused(void **state)
+{
+    (void)state;
+    const ptrdiff_t capture = host_node(&h, "capture small"), node = evaluate_node();
+    const kvm_str whole = check_read(&h.keep, DIR "/unlike.jsonl");
+    const kvm_str card = check_read(&h.keep, DIR "/unlike.yaml");
+    kvm_err err = {0};
+    json_t *outputs[] = {h.outputs[capture], h.outputs[node]}; /* for other tests */
+    json_t *text = replaced(capture, "text", "x");
+    refused_as_changed(capture, "calibration.yaml");
+    put_back(capture, "text", text);
+    check_write(DIR "/other.txt", KVM_STR(A LONG A LONG A LONG A LONG));
+    json_t *path = replaced(capture, "text_path", DIR "/other.txt");
+    refused_as_changed(capture, "other.txt");
+    put_back(capture, "text_path", path);
+    path = replaced(node, "text_path", DIR "/other.txt");
+    refused_as_changed(node, "other.txt");
+    put_back(node, "text_path", path);
+
+    check_write(DIR "/unlike.jsonl",
+                kvm_str_slice(whole, 0, kvm_str_find(whole, KVM_STR("\n")) + 1));
+    refused_as_changed(node, "unlike.yaml or its items");
+    check_write(DIR "/unlike.jsonl", whole);
+    check_write(DIR "/unlike.yaml",
+                kvm_str_fmt(&h.keep, "%.*schance: 0.5\n", KVM_STR_ARG(card)));
+    refused_as_changed(node, "unlike.yaml or its items");
+    check_write(DIR "/unlike.yaml", card);
+    check_ok(host_run(&h, node, &err), &err);
+    h.outputs[capture] = outputs[0];
+    h.outputs[node] = outputs[1];
+}
+
 /* A window that begins in the prefix and ends in the continuation is text that was
  * fitted on, though neither part alone is. */
 static void a_continuation_that_was_fitted_on_is_refused(void **state)
 {
     (void)state;
     const ptrdiff_t node = evaluate_node();
-    json_t *params = h.graph.nodes[node].params;
-    json_t *path = json_incref(json_object_get(params, "text_path"));
+    char sha[65];
+    kvm_err err = {0};
     check_write(DIR "/fitted.txt", KVM_STR("It was so. " A " city is before thee" LONG
                                            " and the people went out."));
-    json_object_set_new(params, "text_path", json_string(DIR "/fitted.txt"));
-    kvm_err err = {0};
+    check_ok(kvm_sha_file(KVM_STR(DIR "/fitted.txt"), sha, h.keep, &err), &err);
+    json_t *path = replaced(node, "text_path", DIR "/fitted.txt");
+    json_t *text = replaced(node, "text", sha);
     check_status(KVM_MISMATCH, host_run(&h, node, &err), &err);
     check_contains(err.msg, "item b");
     check_contains(err.msg, "fitted.txt");
@@ -284,8 +343,11 @@ static void a_continuation_that_was_fitted_on_is_refused(void **state)
     check_write(DIR "/fitted.txt",
                 KVM_STR("It was so. " A " city is before thee, the king's city."));
     err = (kvm_err){0};
+    check_ok(kvm_sha_file(KVM_STR(DIR "/fitted.txt"), sha, h.keep, &err), &err);
+    json_decref(replaced(node, "text", sha));
     check_ok(host_run(&h, node, &err), &err);
-    json_object_set_new(params, "text_path", path);
+    put_back(node, "text_path", path);
+    put_back(node, "text", text);
 }
 
 /* a step of the report's build table */
@@ -337,6 +399,7 @@ int main(void)
         cmocka_unit_test(scores_name_their_backend),
         cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
         cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
+        cmocka_unit_test(what_changed_since_the_plan_is_refused),
         cmocka_unit_test(the_cost_says_what_is_shared),
         cmocka_unit_test(scores_of_a_killed_attempt_stand),
     };
