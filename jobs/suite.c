@@ -129,6 +129,22 @@ static kvm_status read_stop(kvm_jat at, kvm_arena *keep, const kvm_str **stop,
     return KVM_OK;
 }
 
+/* white space alone is no answer: nothing of it is scored */
+static kvm_status each_filled(const kvm_str *strings, ptrdiff_t n, const char *what,
+                              kvm_jat root, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (kvm_str_trim(strings[i]).len == 0)
+            return kvm_fail(err, KVM_FORMAT, "%s: %s %td is empty", root.file, what, i);
+    return KVM_OK;
+}
+
+static kvm_status filled(kvm_str s, const char *what, kvm_jat root, kvm_err *err)
+{
+    return s.len ? KVM_OK
+                 : kvm_fail(err, KVM_FORMAT, "%s: %s is empty", root.file, what);
+}
+
 static kvm_status read_leads(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_err *err)
 {
     ptrdiff_t n;
@@ -138,6 +154,17 @@ static kvm_status read_leads(kvm_item *it, kvm_jat root, kvm_arena *keep, kvm_er
     if (n == it->choice_count) return KVM_OK;
     return kvm_fail(err, KVM_RANGE, "%s: %td leads for %td choices", root.file, n,
                     it->choice_count);
+}
+
+/* Choices are equal when all that is read for them is: of the leads too. */
+static kvm_status something_to_choose(const kvm_item *it, kvm_jat root, kvm_err *err)
+{
+    for (ptrdiff_t i = 1; i < it->choice_count; i++)
+        if (!kvm_str_eq(it->choices[0], it->choices[i]) ||
+            (it->leads && !kvm_str_eq(it->leads[0], it->leads[i])))
+            return KVM_OK;
+    return kvm_fail(err, KVM_FORMAT, "%s: choices must hold at least two that differ",
+                    root.file);
 }
 
 static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
@@ -151,7 +178,9 @@ static kvm_status read_choice_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
         return kvm_fail(err, KVM_RANGE, "%s: answer %lld of %td choices", root.file,
                         (long long)answer, it->choice_count);
     it->answer = (ptrdiff_t)answer;
-    return read_leads(it, root, keep, err);
+    TRY(each_filled(it->choices, it->choice_count, "choice", root, err));
+    TRY(read_leads(it, root, keep, err));
+    return something_to_choose(it, root, err);
 }
 
 static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
@@ -171,7 +200,7 @@ static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
     it->length = (ptrdiff_t)length;
     it->choices = answer;
     it->choice_count = 1;
-    return KVM_OK;
+    return each_filled(answer, 1, "answer", root, err);
 }
 
 static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
@@ -187,17 +216,20 @@ static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
     if (kind == KVM_SUITE_CALIBRATION)
         return kvm_json_str(kvm_json_get(root, keep, "text"), &it->prefix, err);
     TRY(kvm_json_str(kvm_json_get(root, keep, "prefix"), &it->prefix, err));
+    TRY(filled(it->prefix, "prefix", root, err)); /* there is a cache to translate */
     TRY(kvm_json_str_or(kvm_json_get(root, keep, "question"), KVM_STR(""),
                         &it->question, err));
     switch (kind) {
     case KVM_SUITE_PERPLEXITY:
-        return kvm_json_str(kvm_json_get(root, keep, "continuation"), &it->continuation,
-                            err);
+        TRY(kvm_json_str(kvm_json_get(root, keep, "continuation"), &it->continuation,
+                         err));
+        return filled(it->continuation, "continuation", root, err);
     case KVM_SUITE_MULTIPLE_CHOICE:
         return read_choice_item(it, root, keep, err);
     case KVM_SUITE_GENERATION:
-        return read_strings(kvm_json_get(root, keep, "answers"), keep, &it->choices,
-                            &it->choice_count, err);
+        TRY(read_strings(kvm_json_get(root, keep, "answers"), keep, &it->choices,
+                         &it->choice_count, err));
+        return each_filled(it->choices, it->choice_count, "answer", root, err);
     case KVM_SUITE_NEEDLE:
         return read_needle_item(it, root, keep, err);
     case KVM_SUITE_CALIBRATION:
@@ -217,6 +249,37 @@ static ptrdiff_t count_lines(kvm_str text)
     return lines;
 }
 
+/* where an item's id stands */
+typedef struct id_line {
+    kvm_str id;
+    ptrdiff_t line;
+} id_line;
+
+static int by_id_and_line(const void *a, const void *b)
+{
+    const id_line *x = a, *y = b;
+    const ptrdiff_t n = x->id.len < y->id.len ? x->id.len : y->id.len;
+    const int order = n ? memcmp(x->id.at, y->id.at, (size_t)n) : 0;
+    if (order) return order;
+    if (x->id.len != y->id.len) return x->id.len < y->id.len ? -1 : 1;
+    return (x->line > y->line) - (x->line < y->line);
+}
+
+/* Samples are kept by id: two items of one name cannot both be. */
+static kvm_status ids_differ(id_line *ids, ptrdiff_t n, kvm_str file, kvm_err *err)
+{
+    ptrdiff_t first = 0; /* of the repeated ids, the one that is met first */
+    qsort(ids, (size_t)n, sizeof *ids, by_id_and_line);
+    for (ptrdiff_t i = 1; i < n; i++)
+        if (kvm_str_eq(ids[i].id, ids[i - 1].id) &&
+            (!first || ids[i].line < ids[first].line))
+            first = i;
+    if (!first) return KVM_OK;
+    return kvm_fail(err, KVM_FORMAT, "%.*s:%td: id \"%s\" also stands on line %td",
+                    KVM_STR_ARG(file), ids[first].line, kvm_quote(ids[first].id).at,
+                    ids[first - 1].line);
+}
+
 static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_str text,
                              kvm_err *err)
 {
@@ -224,7 +287,8 @@ static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_st
     if (lines == 0)
         return kvm_fail(err, KVM_FORMAT, "%.*s holds no item", KVM_STR_ARG(file));
     s->items = kvm_new(keep, kvm_item, lines);
-    if (!s->items) return kvm_nomem(err, keep);
+    id_line *ids = kvm_new(keep, id_line, lines);
+    if (!s->items || !ids) return kvm_nomem(err, keep);
     for (ptrdiff_t number = 1; text.len > 0; number++) {
         kvm_str line;
         kvm_str_cut(text, '\n', &line, &text);
@@ -233,9 +297,11 @@ static kvm_status read_items(kvm_suite *s, kvm_arena *keep, kvm_str file, kvm_st
         if (!place.at) return kvm_nomem(err, keep);
         kvm_jat root;
         TRY(kvm_json_parse(&root, keep, line, place, err));
-        TRY(read_item(&s->items[s->count++], s, root, keep, err));
+        TRY(read_item(&s->items[s->count], s, root, keep, err));
+        ids[s->count] = (id_line){s->items[s->count].id, number};
+        s->count++;
     }
-    return KVM_OK;
+    return ids_differ(ids, s->count, file, err);
 }
 
 static kvm_status hash_both(const char **sha, kvm_arena *keep, kvm_str card,

@@ -10,6 +10,8 @@
 static const char one_word[] = "nothing stands before the answer but a word or less: "
                                "there is no cache to translate";
 
+static const char all_equal[] = "all choices are equal";
+
 static bool has_two_words(kvm_str s)
 {
     return kvm_str_find(kvm_str_trim(s), KVM_STR(" ")) > 0;
@@ -32,13 +34,18 @@ static kvm_status add_choices(kvm_import *im, kvm_str prefix, kvm_str question,
         return kvm_json_fail(err, KVM_RANGE, at, "gold is %lld of %td choices",
                              (long long)gold, n);
     json_t *list = json_array();
+    bool differ = false;
+    const char *why = NULL;
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (kvm_str_trim(choices[i]).len == 0) {
-            json_decref(list);
-            kvm_import_leave_out(im, "a choice is empty");
-            return KVM_OK;
-        }
+        if (kvm_str_trim(choices[i]).len == 0) why = "a choice is empty";
+        differ |= !kvm_str_eq(kvm_str_trim(choices[i]), kvm_str_trim(choices[0]));
         json_array_append_new(list, spaced(im, choices[i]));
+    }
+    if (!why && !differ) why = all_equal;
+    if (why) {
+        json_decref(list);
+        kvm_import_leave_out(im, why);
+        return KVM_OK;
     }
     return kvm_import_add(im,
                           json_pack("{s:o, s:o, s:o, s:I}", "prefix",
@@ -90,35 +97,35 @@ kvm_status kvm_import_openbookqa(kvm_import *im, kvm_err *err)
 static kvm_status piqa_line(kvm_import *im, kvm_jat line, kvm_err *err)
 {
     kvm_str goal, solutions[2];
+    const ptrdiff_t question = im->questions++;
     TRY(kvm_json_str(kvm_json_get(line, im->keep, "goal"), &goal, err));
     TRY(kvm_json_str(kvm_json_get(line, im->keep, "sol1"), &solutions[0], err));
     TRY(kvm_json_str(kvm_json_get(line, im->keep, "sol2"), &solutions[1], err));
     goal = kvm_str_trim(goal);
     goal = kvm_str_fmt(im->keep, "Question: %.*s\n", KVM_STR_ARG(goal));
     if (!goal.at) return kvm_nomem(err, im->keep);
-    return add_choices(im, goal, KVM_STR("Answer:"), solutions, 2, 0, line, err);
+    return add_choices(im, goal, KVM_STR("Answer:"), solutions, 2,
+                       question < im->label_count ? im->labels[question] : 0, line,
+                       err);
 }
 
-/* the labels, one a line, into the items, of which none may have been left out */
+/* one label a line */
 static kvm_status piqa_labels(kvm_import *im, kvm_str path, kvm_err *err)
 {
     kvm_str text, line;
-    size_t i = 0;
     TRY(kvm_import_read(im, path, &text, err));
-    while (text.len > 0) {
-        int64_t label;
+    int64_t *labels = kvm_new(im->keep, int64_t, text.len + 1);
+    if (!labels) return kvm_nomem(err, im->keep);
+    for (ptrdiff_t number = 1; text.len > 0; number++) {
         kvm_str_cut(text, '\n', &line, &text);
-        if (kvm_str_trim(line).len == 0) continue;
-        json_t *item = json_array_get(im->items, i++);
-        if (!kvm_str_to_i64(kvm_str_trim(line), &label) || label < 0 || label > 1)
-            return kvm_fail(err, KVM_FORMAT, "%.*s:%zu: \"%s\" is no label",
-                            KVM_STR_ARG(path), i, kvm_quote(line).at);
-        if (item) json_object_set_new(item, "answer", json_integer(label));
+        line = kvm_str_trim(line);
+        if (line.len == 0) continue;
+        int64_t *label = &labels[im->label_count++];
+        if (!kvm_str_to_i64(line, label) || *label < 0 || *label > 1)
+            return kvm_fail(err, KVM_FORMAT, "%.*s:%td: \"%s\" is no label",
+                            KVM_STR_ARG(path), number, kvm_quote(line).at);
     }
-    if (i != json_array_size(im->items) || im->left_out)
-        return kvm_fail(err, KVM_MISMATCH, "%.*s has %zu labels for %zu questions",
-                        KVM_STR_ARG(path), i,
-                        json_array_size(im->items) + (size_t)im->left_out);
+    im->labels = labels;
     return KVM_OK;
 }
 
@@ -131,8 +138,11 @@ kvm_status kvm_import_piqa(kvm_import *im, kvm_err *err)
                         KVM_STR_ARG(in));
     kvm_str labels = kvm_str_fmt(im->keep, "%.*s-labels.lst", (int)in.len - 6, in.at);
     if (!labels.at) return kvm_nomem(err, im->keep);
+    TRY(piqa_labels(im, labels, err));
     TRY(kvm_import_jsonl(im, piqa_line, err));
-    return piqa_labels(im, labels, err);
+    if (im->label_count == im->questions) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH, "%.*s has %td labels for %td questions",
+                    KVM_STR_ARG(labels), im->label_count, im->questions);
 }
 
 /* ---- WinoGrande: the same continuation after either name (partial scoring). What the
@@ -160,6 +170,10 @@ static kvm_status winogrande_line(kvm_import *im, kvm_jat line, kvm_err *err)
                              "two contexts are read, and gold 0 or 1");
     const kvm_str a = kvm_str_trim(options[0]), b = kvm_str_trim(options[1]);
     const kvm_str head = shared_words(a, b);
+    if (kvm_str_eq(a, b)) {
+        kvm_import_leave_out(im, all_equal);
+        return KVM_OK;
+    }
     if (!has_two_words(head)) {
         kvm_import_leave_out(im, one_word);
         return KVM_OK;
@@ -417,9 +431,20 @@ kvm_status kvm_import_mmlu(kvm_import *im, kvm_err *err)
 
 /* ---- answers in words ---- */
 
+/* takes answers; those that are empty accept nothing */
 static kvm_status add_question(kvm_import *im, kvm_str prefix, kvm_str question,
                                json_t *answers, kvm_err *err)
 {
+    for (size_t i = json_array_size(answers); i-- > 0;) {
+        const json_t *v = json_array_get(answers, i);
+        const kvm_str s = {json_string_value(v), (ptrdiff_t)json_string_length(v)};
+        if (kvm_str_trim(s).len == 0) json_array_remove(answers, i);
+    }
+    if (answers && json_array_size(answers) == 0) {
+        json_decref(answers);
+        kvm_import_leave_out(im, "there is no answer");
+        return KVM_OK;
+    }
     return kvm_import_add(im,
                           json_pack("{s:o, s:o, s:o}", "prefix", kvm_import_str(prefix),
                                     "question", kvm_import_str(question), "answers",

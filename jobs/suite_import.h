@@ -47,7 +47,9 @@ typedef struct kvm_import {
     json_t *items; /* array */
     ptrdiff_t left_out;
     const char *why;
-    const char *note; /* goes into the provenance; "" or " (five shots)" */
+    const char *note;      /* goes into the provenance; "" or " (five shots)" */
+    const int64_t *labels; /* (label_count) of PIQA's questions, left out ones too */
+    ptrdiff_t label_count, questions;
 } kvm_import;
 
 /* an item without its id; takes item. KVM_NOMEM when item is NULL */

@@ -45,9 +45,10 @@ static void multiple_choice_is_read(void **state)
     write_card("multiple_choice", "chance: 0.5\n");
     check_write(
         DIR "/s.jsonl",
-        KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
-                "\"choices\":[\"x\",\"y\"],\"answer\":1}\n\n"
-                "{\"id\":\"b\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}"));
+        KVM_STR(
+            "{\"id\":\"a\",\"prefix\":\"p\",\"question\":\"q\","
+            "\"choices\":[\"x\",\"y\"],\"answer\":1}\n\n"
+            "{\"id\":\"b\",\"prefix\":\"p\",\"choices\":[\"x\",\"y\"],\"answer\":0}"));
     check_ok(read(&s, &err), &err);
     assert_int_equal(s->count,
                      2); /* the last line needs no newline, empty lines do not count */
@@ -92,9 +93,9 @@ static void wrong_items_are_named_by_line(void **state)
 {
     (void)state;
     write_card("multiple_choice", "");
-    refused(
-        "{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n{oops}\n",
-        KVM_FORMAT, "s.jsonl:2");
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\",\"y\"],\"answer\":0}\n{"
+            "oops}\n",
+            KVM_FORMAT, "s.jsonl:2");
     refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":1}\n",
             KVM_RANGE, "answer 1 of 1");
     refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[],\"answer\":0}\n", KVM_FORMAT,
@@ -105,9 +106,65 @@ static void wrong_items_are_named_by_line(void **state)
     refused("{\"id\":7,\"prefix\":\"p\"}\n", KVM_FORMAT, "id");
     refused("", KVM_FORMAT, "no item");
     /* another encoding is no question */
-    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\"],\"answer\":0}\n"
+    refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\",\"y\"],\"answer\":0}\n"
             "{\"id\":\"b\",\"prefix\":\"caf\xe9\",\"choices\":[\"x\"],\"answer\":0}\n",
             KVM_FORMAT, ":2:");
+}
+
+/* what would only fail, or score as nothing, once the models run */
+static void items_that_cannot_be_scored_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *rest, *says;
+    } rows[] = {
+        {"multiple_choice", "\"choices\":[\"x\"],\"answer\":0}", "two that differ"},
+        {"multiple_choice", "\"choices\":[\"x\",\"x\"],\"answer\":0}",
+         "two that differ"},
+        {"multiple_choice",
+         "\"choices\":[\"x\",\"x\"],\"leads\":[\"l\",\"l\"],\"answer\":0}",
+         "two that differ"},
+        {"multiple_choice", "\"choices\":[\"x\",\"\"],\"answer\":0}",
+         "choice 1 is empty"},
+        {"multiple_choice", "\"choices\":[\" \",\"x\"],\"answer\":1}",
+         "choice 0 is empty"},
+        {"generation", "\"answers\":[\"x\",\"\"]}", "answer 1 is empty"},
+        {"generation", "\"answers\":[\" \\n\"]}", "answer 0 is empty"},
+        {"needle", "\"answer\":\"\",\"length\":9}", "answer 0 is empty"},
+        {"perplexity", "\"continuation\":\"\"}", "continuation is empty"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        write_card(rows[i].kind, "");
+        const kvm_str item =
+            kvm_str_fmt(&arena, "\n{\"id\":\"a\",\"prefix\":\"p\",%s", rows[i].rest);
+        refused(item.at, KVM_FORMAT, rows[i].says);
+        refused(item.at, KVM_FORMAT, "s.jsonl:2: ");
+    }
+    refused("{\"id\":\"a\",\"prefix\":\"\",\"continuation\":\"x\"}", KVM_FORMAT,
+            "s.jsonl:1: prefix is empty");
+    /* one continuation behind two names (WinoGrande) is a choice between the names */
+    kvm_err err;
+    kvm_suite *s;
+    write_card("multiple_choice", "");
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\",\"x\"],"
+                        "\"leads\":[\"l\",\"m\"],\"answer\":0}\n"
+                        "{\"id\":\"b\",\"prefix\":\"p\","
+                        "\"choices\":[\"x\",\"x\",\"y\"],\"answer\":0}\n"));
+    check_ok(read(&s, &err), &err);
+}
+
+static void equal_ids_are_refused_with_both_lines(void **state)
+{
+    (void)state;
+    write_card("perplexity", "");
+#define ITEM(id) "{\"id\":\"" id "\",\"prefix\":\"p\",\"continuation\":\"c\"}\n"
+    refused(ITEM("a") ITEM("a"), KVM_FORMAT,
+            "s.jsonl:2: id \"a\" also stands on line 1");
+    refused(ITEM("b") ITEM("z") "\n" ITEM("ab") ITEM("z") ITEM("b") ITEM("b"),
+            KVM_FORMAT, "s.jsonl:5: id \"z\" also stands on line 2");
+    refused(ITEM("") ITEM("a") ITEM(""), KVM_FORMAT, "s.jsonl:3: id \"\"");
+#undef ITEM
 }
 
 /* a misspelt field would otherwise be left out without a word */
@@ -240,6 +297,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(items_that_cannot_be_scored_are_refused, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(equal_ids_are_refused_with_both_lines, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(unknown_fields_are_refused_as_a_cards_are,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(a_generated_answer_has_stop_strings, setup,

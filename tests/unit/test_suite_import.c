@@ -102,12 +102,49 @@ static void piqa_takes_its_labels_from_beside(void **state)
     check_str(s->items[0].choices[1], " heat");
     assert_int_equal(s->items[0].answer, 1);
     assert_int_equal(s->items[1].answer, 0);
+    /* a question that is left out takes its label with it */
+    kvm_imported done;
+    check_write(DIR "/in-labels.lst", KVM_STR("1\n0\n1\n"));
+    s = import("piqa",
+               "{\"goal\":\"boil an egg\",\"sol1\":\"ice\",\"sol2\":\"heat \"}\n"
+               "{\"goal\":\"sleep\",\"sol1\":\"bed\",\"sol2\":\" bed\"}\n"
+               "{\"goal\":\"sleep\",\"sol1\":\"drum\",\"sol2\":\"bed\"}\n",
+               &done);
+    assert_int_equal(s->count, 2);
+    assert_int_equal(done.left_out, 1);
+    check_contains(done.why, "all choices are equal");
+    assert_int_equal(s->items[1].answer, 1);
     check_write(DIR "/in-labels.lst", KVM_STR("1\n"));
     refused("piqa", two, KVM_MISMATCH, "1 labels for 2 questions");
     check_write(DIR "/in-labels.lst", KVM_STR("1\n2\n"));
     refused("piqa", two, KVM_FORMAT, "in-labels.lst:2");
     assert_int_equal(remove(DIR "/in-labels.lst"), 0);
     refused("piqa", two, KVM_NOTFOUND, "in-labels.lst");
+}
+
+/* what a suite refuses is left out, and counted */
+static void what_cannot_be_scored_is_left_out(void **state)
+{
+    (void)state;
+    kvm_imported done;
+    const kvm_suite *s =
+        import("winogrande",
+               "{\"context_options\":[\"Ann saw Bob so Ann\",\"Ann saw Bob so Bob\"],"
+               "\"continuation\":\"left.\",\"gold\":1}\n"
+               "{\"context_options\":[\"Ann saw Bob\",\"Ann saw Bob\"],"
+               "\"continuation\":\"left.\",\"gold\":1}\n",
+               &done);
+    assert_int_equal(s->count, 1);
+    assert_int_equal(done.left_out, 1);
+    s = import("triviaqa",
+               "{\"context\":\"Question: Who?\\nAnswer:\",\"answer\":\"Ann\","
+               "\"aliases\":[\"\",\"Anna\"]}\n"
+               "{\"context\":\"Question: Who?\\nAnswer:\",\"answer\":\" \"}\n",
+               &done);
+    assert_int_equal(s->count, 1);
+    assert_int_equal(s->items[0].choice_count, 2);
+    check_str(s->items[0].choices[1], "Anna");
+    assert_int_equal(done.left_out, 1);
 }
 
 static void winogrande_scores_what_follows_either_name(void **state)
@@ -400,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(openbookqa_completes_the_query),
         T(piqa_takes_its_labels_from_beside),
+        T(what_cannot_be_scored_is_left_out),
         T(winogrande_scores_what_follows_either_name),
         T(hellaswag_has_six_lines_a_task),
         T(mmlu_has_five_shots),
