@@ -155,10 +155,12 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
     json_t *lambdas = json_array(), *series = json_array();
     for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) {
         const double value = g->lambdas[l].value;
+        /* nowhere when the keys are the same in every row: the diagonal is 0 */
         json_array_append_new(
-            lambdas, json_pack("{s:f, s:b, s:f}", "value", value, "absolute",
-                               g->lambdas[l].absolute, "relative",
-                               g->lambdas[l].absolute ? value / diagonal : value));
+            lambdas,
+            json_pack("{s:f, s:b, s:o}", "value", value, "absolute",
+                      g->lambdas[l].absolute, "relative",
+                      number(g->lambdas[l].absolute ? value / diagonal : value)));
     }
     for (int o = 0; o < 2; o++) {
         json_t *choose = json_array(), *fit = json_array();

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "jobs/fit_sweep.h"
 #include "jobs/score_item.h"
 #include "tests/support/check.h"
 #include "tests/support/host.h"
@@ -391,6 +392,57 @@ static void the_cost_says_what_is_shared(void **state)
     }
 }
 
+/* the small model with 0 for every weight: 8 bytes say how long the header is */
+static void write_zero_model(kvm_arena *keep)
+{
+    static const char *const files[] = {"config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "model.safetensors"};
+    check_tmpdir("jobs_zero");
+    for (size_t i = 0; i < COUNT(files); i++) {
+        const kvm_str name = kvm_str_of(files[i]);
+        const kvm_str from = kvm_path_join(keep, KVM_STR("tests/zoo/small"), name);
+        const kvm_str to = kvm_path_join(keep, KVM_STR("build/tmp/jobs_zero"), name);
+        const kvm_str text = check_read(keep, from.at);
+        char *bytes = kvm_new(keep, char, text.len);
+        assert_non_null(bytes);
+        memcpy(bytes, text.at, (size_t)text.len);
+        if (kvm_str_ends(name, KVM_STR(".safetensors"))) {
+            uint64_t header;
+            memcpy(&header, bytes, sizeof header);
+            const size_t data = sizeof header + (size_t)header;
+            memset(bytes + data, 0, (size_t)text.len - data);
+        }
+        check_write(to.at, (kvm_str){bytes, text.len});
+    }
+}
+
+/* Keys that are the same in every row leave an absolute lambda no place on the relative
+ * axis, and nothing else of the run is at fault: it ends with a report. */
+static void a_model_of_zeros_has_a_report(void **state)
+{
+    (void)state;
+    host zero;
+    kvm_arena keep = check_arena(1 << 26);
+    kvm_err err = {0};
+    double relative;
+    write_zero_model(&keep);
+    host_open(&zero, "jobs_zeros",
+              "name: zero-large\nsource: ./jobs_zero\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 12, tokens: 64}\n");
+    host_run_to(&zero, zero.graph.count - 1);
+    kvm_jat at = host_json(&zero, host_node(&zero, "fit zero-large"), "fit");
+    at = kvm_json_get(kvm_json_get(at, &zero.keep, "lambda_curve"), &zero.keep,
+                      "lambda");
+    at = kvm_json_item(at, &zero.keep, KVM_LAMBDAS - 1);
+    check_ok(
+        kvm_json_f64_or(kvm_json_get(at, &zero.keep, "relative"), -1, &relative, &err),
+        &err);
+    assert_true(relative == -1);
+    host_close(&zero);
+    kvm_arena_free(&keep);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +454,7 @@ int main(void)
         cmocka_unit_test(what_changed_since_the_plan_is_refused),
         cmocka_unit_test(the_cost_says_what_is_shared),
         cmocka_unit_test(scores_of_a_killed_attempt_stand),
+        cmocka_unit_test(a_model_of_zeros_has_a_report),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
