@@ -487,11 +487,14 @@ static kvm_status parse(reader *r, kvm_jat *root, kvm_arena *keep, kvm_err *err)
 kvm_status kvm_yaml_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
                           kvm_str file_name, kvm_err *err)
 {
+    /* told the encoding, libyaml counts the byte order mark as a column of line 1 */
+    static const kvm_str mark = {"\xef\xbb\xbf", 3};
     const kvm_str file = kvm_str_copy(keep, file_name);
     if (!file.at) return kvm_nomem(err, keep);
     if (text.len < 0 || text.len > YAML_BYTES)
         return kvm_fail(err, KVM_RANGE, "%s: %td bytes; the limit for YAML is %d",
                         file.at, text.len, YAML_BYTES);
+    if (kvm_str_starts(text, mark)) text = kvm_str_slice(text, mark.len, text.len);
     reader r = {.text = text, .file = file.at};
     TRY(kvm_arena_init(&r.names, (size_t)YAML_ANCHORS << 12, err));
     kvm_status s = KVM_OK;

@@ -78,6 +78,9 @@ static const char *const scalars[][2] = {
     {"\xef\xbb\xbf"
      "a: 1",
      "{\"a\":1}"},
+    {"\xef\xbb\xbf"
+     "a: 1\nb: {c: 2}\nd:\n  e: 3\n",
+     "{\"a\":1,\"b\":{\"c\":2},\"d\":{\"e\":3}}"},
     {"a: 1\r\nb: 2\r\n", "{\"a\":1,\"b\":2}"},
     {"a: \xc3\xa9 # comment", "{\"a\":\"\xc3\xa9\"}"},
     {"just text", "\"just text\""},
