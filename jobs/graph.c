@@ -298,13 +298,28 @@ static kvm_status evaluate_params(builder *b, kvm_jat suite, bool attention,
     return KVM_OK;
 }
 
+/* Samples and the report know a suite by its name. */
+static kvm_status named_once(builder *b, kvm_str evaluate, kvm_jat at)
+{
+    for (ptrdiff_t i = 0; i < b->graph->count; i++)
+        if (kvm_str_eq(b->graph->nodes[i].label, evaluate))
+            return kvm_json_fail(b->err, KVM_FORMAT, at,
+                                 "\"%s\" has the name of a suite before it: each needs "
+                                 "one of its own on its card",
+                                 json_string_value(at.v));
+    return KVM_OK;
+}
+
 static kvm_status add_suite(builder *b, kvm_jat suite, ptrdiff_t i)
 {
     json_t *p;
     kvm_str name;
     ptrdiff_t node;
     TRY(evaluate_params(b, suite, true, &p, &name));
-    TRY(add_node(b, KVM_JOB_EVALUATE, label(b, "evaluate", name), p, &node));
+    const kvm_str evaluate = label(b, "evaluate", name);
+    const kvm_status s = named_once(b, evaluate, suite);
+    if (s) return json_decref(p), s;
+    TRY(add_node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
     TRY(add_input(b, node, "translator", b->fit, "translator"));
     if (b->mlp >= 0) TRY(add_input(b, node, "mlp", b->mlp, "translator"));
     TRY(add_numbered(b, b->report, "items", i, node, "items"));
@@ -343,13 +358,31 @@ static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_jat suite)
     return add_input(b, b->report, input.at, node, "items");
 }
 
+/* The report compares ablated fits with the arms of a suite that it shows. */
+static kvm_status among_suites(builder *b, kvm_jat at)
+{
+    kvm_str path;
+    kvm_suite *s;
+    TRY(suite_of(b, at, &path, &s));
+    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
+        const kvm_node *n = &b->graph->nodes[i];
+        const char *sha = json_string_value(json_object_get(n->params, "suite"));
+        if (n->kind == KVM_JOB_EVALUATE && sha && !strcmp(sha, s->sha)) return KVM_OK;
+    }
+    return kvm_json_fail(b->err, KVM_USAGE, at, "\"%s\" is none of evaluate.suites",
+                         json_string_value(at.v));
+}
+
 static kvm_status add_ablations(builder *b, kvm_jat evaluate, kvm_jat first_suite)
 {
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
+    kvm_jat suite = kvm_json_get(evaluate, b->keep, "ablation_suite");
+    if (kvm_json_has(suite))
+        TRY(among_suites(b, suite));
+    else
+        suite = first_suite;
     if (!kvm_json_has(list)) return KVM_OK;
     ptrdiff_t n;
-    kvm_jat suite = kvm_json_get(evaluate, b->keep, "ablation_suite");
-    if (!kvm_json_has(suite)) suite = first_suite;
     TRY(kvm_json_array(list, &n, b->err));
     TRY(listed_once(b, list, n));
     if (n) TRY(add_ablation(b, &complete, suite));

@@ -1,5 +1,7 @@
 /* spec_check.c - what only the models and the jobs know is wrong with a spec, found
  * when it is planned and named by its line. */
+#include <math.h>
+
 #include "jobs/calibration.h"
 #include "jobs/spec_internal.h"
 #include "translators/rows.h"
@@ -16,25 +18,28 @@ static kvm_status check_node(const kvm_spec *s, const kvm_node *n, kvm_arena *ke
     return kind->check ? kind->check(&j, err) : KVM_OK;
 }
 
-/* k is a number of layers that the source has */
+/* k is a number of layers that the source has, which its job does not know */
 static kvm_status check_k(const kvm_spec *s, const kvm_model_info *source,
                           kvm_arena *keep, kvm_err *err)
 {
-    double k = 0;
+    double k = 1;
     const kvm_jat at = kvm_json_get(kvm_json_get(s->root, keep, "fit"), keep, "k");
     if (kvm_json_has(at) && !json_is_string(at.v)) TRY(kvm_json_f64(at, &k, err));
-    if (k <= (double)source->layers) return KVM_OK;
-    return kvm_json_fail(err, KVM_RANGE, at, "is %g, and %.*s has %td layers", k,
-                         KVM_STR_ARG(source->name), source->layers);
+    if (k >= 1 && k <= (double)source->layers && k == floor(k)) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, at,
+                         "is %g, must be a whole number from 1 to %td, the layers of "
+                         "%.*s",
+                         k, source->layers, KVM_STR_ARG(source->name));
 }
 
 kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
                                  const kvm_model_info *source, kvm_arena *keep,
                                  kvm_err *err)
 {
+    TRY(check_k(s, source, keep, err));
     for (ptrdiff_t i = 0; i < g->count; i++)
         TRY(check_node(s, &g->nodes[i], keep, err));
-    return check_k(s, source, keep, err);
+    return KVM_OK;
 }
 
 /* least..INT32_MAX, as the capture will want it */
