@@ -12,10 +12,9 @@
 #include "base/file.h"
 #include "jobs/arm_caches.h"
 #include "jobs/attention_quality.h"
-#include "jobs/calibration.h"
+#include "jobs/items.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
-#include "jobs/score_item.h"
 
 static const kvm_field params[] = {
     KVM_EVALUATE_PARAMS,
@@ -40,12 +39,8 @@ typedef struct evaluation {
     kvm_model *source, *target;
     kvm_suite *suite;
     kvm_str name; /* of the suite in samples */
-    kvm_encoder *encoder;
-    int32_t bos;      /* begin-of-text id; -1: the tokenizer puts none */
-    ptrdiff_t *index; /* (n) of the suite's items */
-    ptrdiff_t n;
-    kvm_item_ids *ids; /* (n) */
-    ptrdiff_t *donor;  /* (n) the item whose prefix is the wrong one; -1: none */
+    kvm_items items;
+    ptrdiff_t *donor; /* (items.n) the item whose prefix is the wrong one; -1: none */
     kvm_arm_caches caches;
     bool wanted[KVM_ARM_COUNT];
     float *native_logits;
@@ -68,49 +63,24 @@ static kvm_status open_suite(evaluation *e, kvm_err *err)
     TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), e->suite->name,
                         &e->name, err));
     TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &wanted, err));
-    TRY(kvm_suite_sample(&e->index, &e->n, j->keep, e->suite, wanted, err));
-    e->ids = kvm_new(j->keep, kvm_item_ids, e->n);
-    if (!e->ids) return kvm_nomem(err, j->keep);
-    const kvm_tokenizer *t = kvm_model_tokenizer(e->target);
-    TRY(kvm_encoder_new(&e->encoder, j->keep, t, err));
-    TRY(kvm_text_begin(&e->bos, e->encoder, t, *j->keep, err));
-    for (ptrdiff_t i = 0; i < e->n; i++)
-        TRY(kvm_item_tokenise(&e->ids[i], j->keep, e->encoder, e->bos, e->suite,
-                              &e->suite->items[e->index[i]], err));
-    return KVM_OK;
+    return kvm_items_read(&e->items, j->keep, e->suite, wanted,
+                          kvm_model_tokenizer(e->target), err);
 }
 
 /* The next item with a text of its own: one prefix that begins the other (questions on
  * one story, the turns of one conversation) would be the right donor in part. */
 static kvm_status choose_donors(evaluation *e, kvm_err *err)
 {
-    e->donor = kvm_new(e->job->keep, ptrdiff_t, e->n);
+    e->donor = kvm_new(e->job->keep, ptrdiff_t, e->items.n);
     if (!e->donor) return kvm_nomem(err, e->job->keep);
-    for (ptrdiff_t i = 0; i < e->n; i++) {
+    for (ptrdiff_t i = 0; i < e->items.n; i++) {
         e->donor[i] = -1;
-        for (ptrdiff_t step = 1; step < e->n && e->donor[i] < 0; step++) {
-            const ptrdiff_t other = (i + step) % e->n;
-            if (!kvm_item_same_prefix(&e->ids[i], &e->ids[other])) e->donor[i] = other;
+        for (ptrdiff_t step = 1; step < e->items.n && e->donor[i] < 0; step++) {
+            const ptrdiff_t other = (i + step) % e->items.n;
+            if (!kvm_item_same_prefix(&e->items.ids[i], &e->items.ids[other]))
+                e->donor[i] = other;
         }
         e->caches.no_donor |= e->donor[i] < 0;
-    }
-    return KVM_OK;
-}
-
-/* everything that is read or scored of an item, end to end for each choice, in the text
- * that was fitted on; *at: token of the first hit, -1: none */
-static kvm_status find_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
-                               kvm_arena scratch, ptrdiff_t *at, kvm_err *err)
-{
-    int32_t *all = kvm_new(&scratch, int32_t, ids->prefix_n + ids->longest);
-    if (!all) return kvm_nomem(err, &scratch);
-    const ptrdiff_t given = ids->prefix_n + ids->feed_n;
-    memcpy(all, ids->prefix, (size_t)ids->prefix_n * sizeof *all);
-    memcpy(all + ids->prefix_n, ids->feed, (size_t)ids->feed_n * sizeof *all);
-    *at = kvm_overlap_find(o, all, given);
-    for (ptrdiff_t i = 0; *at < 0 && i < ids->after_count; i++) {
-        memcpy(all + given, ids->after[i], (size_t)ids->after_n[i] * sizeof *all);
-        *at = kvm_overlap_find(o, all, given + ids->after_n[i]);
     }
     return KVM_OK;
 }
@@ -130,18 +100,7 @@ static kvm_status refuse_overlap(evaluation *e, kvm_err *err)
                              sequences, tokens, err));
     TRY(kvm_job_unchanged(j, "text", c.sha, err));
     TRY(kvm_overlap_new(&o, j->keep, &c, err));
-    for (ptrdiff_t i = 0; i < e->n; i++) {
-        ptrdiff_t at;
-        TRY(find_overlap(o, &e->ids[i], *j->keep, &at, err));
-        if (at >= 0)
-            return kvm_fail(err, KVM_MISMATCH,
-                            "suite %.*s, item %.*s: tokens %td..%td also stand in the "
-                            "calibration text %.*s; take other items or other text",
-                            KVM_STR_ARG(e->suite->name),
-                            KVM_STR_ARG(e->suite->items[e->index[i]].id), at,
-                            at + KVM_OVERLAP_TOKENS - 1, KVM_STR_ARG(path));
-    }
-    return KVM_OK;
+    return kvm_items_apart(&e->items, o, path, *j->keep, err);
 }
 
 static kvm_status open_translators(evaluation *e, kvm_err *err)
@@ -165,16 +124,14 @@ static kvm_status open_translators(evaluation *e, kvm_err *err)
 
 static kvm_status open_caches(evaluation *e, kvm_err *err)
 {
-    ptrdiff_t capacity = 0, longest_after = 1;
-    for (ptrdiff_t i = 0; i < e->n; i++) {
-        const kvm_item_ids *ids = &e->ids[i];
-        if (ids->prefix_n + ids->longest > capacity)
-            capacity = ids->prefix_n + ids->longest;
+    ptrdiff_t longest_after = 1;
+    for (ptrdiff_t i = 0; i < e->items.n; i++) {
+        const kvm_item_ids *ids = &e->items.ids[i];
         if (ids->after_count && ids->after_n[0] > longest_after)
             longest_after = ids->after_n[0];
     }
-    TRY(kvm_arm_caches_new(&e->caches, e->job->keep, e->source, e->target, capacity,
-                           err));
+    TRY(kvm_arm_caches_new(&e->caches, e->job->keep, e->source, e->target,
+                           e->items.longest, err));
     if (e->suite->kind == KVM_SUITE_PERPLEXITY) {
         e->native_logits = kvm_new_raw(
             e->job->keep, float, longest_after *kvm_model_info_of(e->target)->vocab);
@@ -208,8 +165,8 @@ static kvm_status read_arms(evaluation *e, kvm_err *err)
 static kvm_status donor_ids(const evaluation *e, ptrdiff_t i, kvm_arena *scratch,
                             int32_t **donor, kvm_err *err)
 {
-    const kvm_item_ids *mine = &e->ids[i];
-    const kvm_item_ids *other = &e->ids[e->donor[i] < 0 ? i : e->donor[i]];
+    const kvm_item_ids *mine = &e->items.ids[i];
+    const kvm_item_ids *other = &e->items.ids[e->donor[i] < 0 ? i : e->donor[i]];
     int32_t *ids = kvm_new(scratch, int32_t, mine->prefix_n);
     if (!ids) return kvm_nomem(err, scratch);
     for (ptrdiff_t t = 0; t < mine->prefix_n; t++)
@@ -240,7 +197,7 @@ static kvm_status put_scores(evaluation *e, kvm_arm arm, const kvm_item *item,
 static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t *said,
                              kvm_arena *scratch, kvm_err *err)
 {
-    const kvm_item *item = &e->suite->items[e->index[i]];
+    const kvm_item *item = &e->suite->items[e->items.index[i]];
     for (kvm_arm arm = 0; arm < KVM_ARM_COUNT; arm++) {
         if (!e->wanted[arm] || kvm_arm_absent(&e->caches, arm)) continue;
         kvm_model *m;
@@ -248,7 +205,7 @@ static kvm_status score_arms(evaluation *e, ptrdiff_t i, json_t *scores, json_t 
         kvm_figures f;
         kvm_str text;
         TRY(kvm_arm_fill(&e->caches, arm, &m, &cache, err));
-        TRY(kvm_score_item(&f, e->suite, item, &e->ids[i], m, cache,
+        TRY(kvm_score_item(&f, e->suite, item, &e->items.ids[i], m, cache,
                            arm == KVM_ARM_NATIVE, e->native_logits,
                            kvm_model_info_of(e->target)->vocab, scratch, &text, err));
         TRY(put_scores(e, arm, item, &f, scores, err));
@@ -265,22 +222,22 @@ static ptrdiff_t count_bos(const evaluation *e, const kvm_item_ids *ids)
 {
     ptrdiff_t n = 0;
     for (ptrdiff_t t = 0; t < ids->prefix_n; t++)
-        n += e->bos >= 0 && ids->prefix[t] == e->bos;
+        n += e->items.bos >= 0 && ids->prefix[t] == e->items.bos;
     return n;
 }
 
 static json_t *donor_json(const evaluation *e, ptrdiff_t i)
 {
     if (e->donor[i] < 0) return json_null();
-    const kvm_str id = e->suite->items[e->index[e->donor[i]]].id;
+    const kvm_str id = e->suite->items[e->items.index[e->donor[i]]].id;
     return json_stringn(id.at, (size_t)id.len);
 }
 
 static kvm_status score_one(evaluation *e, ptrdiff_t i, kvm_arena *scratch,
                             kvm_err *err)
 {
-    const kvm_item *item = &e->suite->items[e->index[i]];
-    const kvm_item_ids *ids = &e->ids[i];
+    const kvm_item *item = &e->suite->items[e->items.index[i]];
+    const kvm_item_ids *ids = &e->items.ids[i];
     json_t *line = json_object(), *scores = json_object(), *said = json_object();
     if (!kvm_json_own(scratch, line)) return kvm_nomem(err, scratch);
     json_object_set_new(line, "item", json_stringn(item->id.at, (size_t)item->id.len));
@@ -329,8 +286,8 @@ static kvm_status replay(evaluation *e, kvm_str path, kvm_err *err)
     kvm_str text, line;
     TRY(kvm_file_read(&text, e->job->keep, path, (size_t)1 << 32, err));
     while (kvm_str_cut(text, '\n', &line, &text)) {
-        if (e->done == e->n) break;
-        const kvm_item *item = &e->suite->items[e->index[e->done]];
+        if (e->done == e->items.n) break;
+        const kvm_item *item = &e->suite->items[e->items.index[e->done]];
         kvm_jat root;
         kvm_str id;
         TRY(kvm_json_parse(&root, e->job->keep, line, path, err));
@@ -349,16 +306,16 @@ static kvm_status score_all(evaluation *e, kvm_err *err)
     kvm_arena scratch = {0};
     TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
     kvm_status s = KVM_OK;
-    for (ptrdiff_t i = e->done; !s && i < e->n; i++) {
-        kvm_progress_at(e->job->progress, (double)i, (double)e->n, "items");
+    for (ptrdiff_t i = e->done; !s && i < e->items.n; i++) {
+        kvm_progress_at(e->job->progress, (double)i, (double)e->items.n, "items");
         if (kvm_progress_cancelled(e->job->progress))
             s = kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td items", i,
-                         e->n);
+                         e->items.n);
         else
             s = score_one(e, i, &scratch, err);
         if (s && s != KVM_CANCELLED)
             s = kvm_err_prefix(err, s, "item %.*s",
-                               KVM_STR_ARG(e->suite->items[e->index[i]].id));
+                               KVM_STR_ARG(e->suite->items[e->items.index[i]].id));
         kvm_arena_reset(&scratch);
     }
     kvm_arena_free(&scratch);
@@ -379,8 +336,8 @@ static json_t *suite_card(const evaluation *e, kvm_str backend)
     return json_pack("{s:s%, s:s, s:s, s:f, s:I, s:s%, s:o}", "suite",
                      e->suite->name.at, (size_t)e->suite->name.len, "kind",
                      kinds[e->suite->kind], "metric", e->suite->metric.at, "chance",
-                     e->suite->chance, "items", (json_int_t)e->n, "backend", backend.at,
-                     (size_t)backend.len, "absent", absent);
+                     e->suite->chance, "items", (json_int_t)e->items.n, "backend",
+                     backend.at, (size_t)backend.len, "absent", absent);
 }
 
 static kvm_status finish(evaluation *e, kvm_str items, kvm_err *err)
@@ -389,7 +346,8 @@ static kvm_status finish(evaluation *e, kvm_str items, kvm_err *err)
     const kvm_str backend = kvm_backend_label(kvm_compute_backend(c), e->job->keep);
     json_t *figures = backend.at ? suite_card(e, backend) : NULL;
     if (!figures) return kvm_nomem(err, e->job->keep);
-    TRY(kvm_attention_quality(e->job, &e->caches, e->ids, e->n, figures, err));
+    TRY(kvm_attention_quality(e->job, &e->caches, e->items.ids, e->items.n, figures,
+                              err));
     TRY(kvm_job_put_json(e->job, "figures", "figures.json", figures, err));
     return e->job->host->output(e->job, "items", items, err);
 }

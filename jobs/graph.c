@@ -13,7 +13,6 @@
 
 #include "jobs/ablations.h"
 #include "jobs/spec_internal.h"
-#include "jobs/suite.h"
 
 enum { MAX_NODES = 128, MAX_INPUTS = 96 };
 
@@ -32,6 +31,9 @@ typedef struct builder {
     ptrdiff_t sequences; /* of the calibration, as they will be read */
     bool reversed;
     bool attention; /* a suite measures attention outputs */
+    /* windows of the calibration text; NULL: the items were looked at for the other
+     * direction, whose models read the same */
+    kvm_overlap *overlap;
     kvm_str rounds; /* the backend's name when it rounds activations; else empty */
     ptrdiff_t capture[2], gram, cross, fit, mlp, report; /* node indices; -1: none */
     kvm_err *err;
@@ -274,6 +276,11 @@ static kvm_status evaluate_params(builder *b, kvm_jat suite, bool attention,
     kvm_str path;
     kvm_suite *s;
     TRY(suite_of(b, suite, &path, &s));
+    if (attention && b->overlap) { /* ablations score no others */
+        const kvm_model_info *const models[] = {b->source.info, b->target.info};
+        TRY(kvm_spec__check_items(b->spec, s, suite, b->overlap, models,
+                                  b->target.tokenizer, b->keep, b->err));
+    }
     attention = attention && s->kind == KVM_SUITE_PERPLEXITY;
     if (attention) TRY(enough_items(b, s));
     json_t *given = section(b, "evaluate"), *c = calibration(b), *p = json_object();
@@ -408,6 +415,9 @@ static kvm_status add_evaluations(builder *b)
         return kvm_json_fail(b->err, KVM_FORMAT, list,
                              "names none: name one, or leave evaluate out");
     TRY(listed_once(b, list, n));
+    if (!b->reversed)
+        TRY(kvm_spec__read_overlap(b->spec, &b->overlap, b->sequences,
+                                   b->target.tokenizer, b->keep, b->err));
     for (ptrdiff_t i = 0; i < n; i++)
         TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
     return add_ablations(b, evaluate, kvm_json_item(list, b->keep, 0));

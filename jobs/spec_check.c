@@ -2,9 +2,10 @@
  * when it is planned and named by its line. */
 #include <math.h>
 
-#include "jobs/calibration.h"
 #include "jobs/spec_internal.h"
 #include "translators/rows.h"
+
+static const size_t ITEMS_BYTES = (size_t)16 << 30; /* address space only */
 
 static kvm_status check_node(const kvm_spec *s, const kvm_node *n, kvm_arena *keep,
                              kvm_err *err)
@@ -80,4 +81,42 @@ kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65], ptrdiff_t *sequ
                              wanted, found);
     *sequences = found < wanted ? found : wanted;
     return KVM_OK;
+}
+
+kvm_status kvm_spec__read_overlap(const kvm_spec *s, kvm_overlap **o,
+                                  ptrdiff_t sequences, const kvm_tokenizer *t,
+                                  kvm_arena *keep, kvm_err *err)
+{
+    kvm_calibration c;
+    ptrdiff_t tokens;
+    const kvm_jat at = kvm_json_get(s->root, keep, "calibration");
+    TRY(size_of(kvm_json_get(at, keep, "tokens"), KVM_TOKENS, 2, &tokens, err));
+    TRY(kvm_calibration_read(&c, keep, s->text_path, t, sequences, tokens, err));
+    return kvm_overlap_new(o, keep, &c, err);
+}
+
+static kvm_status look_at_items(const kvm_spec *s, const kvm_suite *suite,
+                                ptrdiff_t wanted, const kvm_overlap *o,
+                                const kvm_model_info *const models[2],
+                                const kvm_tokenizer *t, kvm_arena *work, kvm_err *err)
+{
+    kvm_items it;
+    TRY(kvm_items_read(&it, work, suite, wanted, t, err));
+    for (int i = 0; i < 2; i++) TRY(kvm_items_fit(&it, models[i], err));
+    return kvm_items_apart(&it, o, s->text_path, *work, err);
+}
+
+kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite, kvm_jat at,
+                                 const kvm_overlap *o,
+                                 const kvm_model_info *const models[2],
+                                 const kvm_tokenizer *t, kvm_arena *keep, kvm_err *err)
+{
+    ptrdiff_t wanted;
+    kvm_arena work = {0};
+    const kvm_jat evaluate = kvm_json_get(s->root, keep, "evaluate");
+    TRY(size_of(kvm_json_get(evaluate, keep, "items"), 0, 0, &wanted, err));
+    TRY(kvm_arena_reserve(&work, ITEMS_BYTES, err));
+    const kvm_status st = look_at_items(s, suite, wanted, o, models, t, &work, err);
+    kvm_arena_free(&work);
+    return st ? kvm_json_prefix(err, st, at) : KVM_OK;
 }

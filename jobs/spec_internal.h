@@ -2,6 +2,7 @@
 #ifndef KVM_JOBS_SPEC_INTERNAL_H
 #define KVM_JOBS_SPEC_INTERNAL_H
 
+#include "jobs/items.h"
 #include "jobs/spec.h"
 
 /* of the calibration, when the spec does not say */
@@ -18,5 +19,16 @@ KVM_MUST kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
 KVM_MUST kvm_status kvm_spec__check_text(const kvm_spec *s, char sha[65],
                                          ptrdiff_t *sequences, const kvm_tokenizer *t,
                                          kvm_arena *keep, kvm_err *err);
+/* kvm_spec__read_overlap - windows of the calibration text, as it will be read */
+KVM_MUST kvm_status kvm_spec__read_overlap(const kvm_spec *s, kvm_overlap **o,
+                                           ptrdiff_t sequences, const kvm_tokenizer *t,
+                                           kvm_arena *keep, kvm_err *err);
+/* kvm_spec__check_items - what an evaluation would refuse of its items when it has
+ * tokenised them, those alone that it scores; at: where the spec names the suite */
+KVM_MUST kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite,
+                                          kvm_jat at, const kvm_overlap *o,
+                                          const kvm_model_info *const models[2],
+                                          const kvm_tokenizer *t, kvm_arena *keep,
+                                          kvm_err *err);
 
 #endif

@@ -163,6 +163,56 @@ static void calibration_is_checked_before_anything_runs(void **state)
     }
 }
 
+/* what only the tokens of the items show, named by the suite's place and the item's id */
+static void items_are_looked_at_before_anything_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *items, *part;
+        kvm_status status;
+    } bad[] = {
+        {"{\"id\":\"a\",\"prefix\":\"x\",\"continuation\":\"y\"}",
+         "item a: the prefix is too short to cache", KVM_RANGE},
+        {"{\"id\":\"a\",\"prefix\":\"" FEW "\",\"continuation\":\" end\"}\n"
+         "{\"id\":\"b\",\"prefix\":\"zero " FEW "\",\"continuation\":\" " FEW "\"}",
+         "item b: tokens ", KVM_MISMATCH},
+    };
+    kvm_text text = {0};
+    kvm_err err;
+    for (int i = 0; i < 20; i++) kvm_text_addf(&text, "%s ", FEW);
+    check_write(DIR "/text.txt", kvm_text_str(&text));
+    check_write(DIR "/s.yaml", KVM_STR("name: s\nkind: perplexity\nfile: s.jsonl\n"
+                                       "licence: CC0-1.0\nprovenance: this test\n"));
+    const char *const spec = HEAD "calibration: {text: text.txt, tokens: 64}\n"
+                                  "evaluate: {suites: [s.yaml], attention_items: 0}\n";
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        check_write(DIR "/s.jsonl", kvm_str_of(bad[i].items));
+        check_status(bad[i].status, planned(spec, &err), &err);
+        check_contains(err.msg, "pair.yaml:5: evaluate.suites[0]: ");
+        check_contains(err.msg, bad[i].part);
+    }
+    /* one that is not scored is not asked */
+    check_write(
+        DIR "/s.jsonl",
+        kvm_str_fmt(&arena, "%s\n%s",
+                    "{\"id\":\"z\",\"prefix\":\"a b c\",\"continuation\":\"d\"}",
+                    bad[0].items));
+    const char *const one =
+        HEAD "calibration: {text: text.txt, tokens: 64}\n"
+             "evaluate: {suites: [s.yaml], items: 1, attention_items: 0}\n";
+    check_ok(planned(one, &err), &err);
+    /* longer than the context */
+    text.len = 0;
+    kvm_text_addf(&text, "{\"id\":\"long\",\"continuation\":\"x\",\"prefix\":\"");
+    for (int i = 0; i < 50000; i++) kvm_text_addf(&text, " %d", i);
+    kvm_text_addf(&text, "\"}");
+    check_write(DIR "/s.jsonl", kvm_text_str(&text));
+    kvm_text_free(&text);
+    check_status(KVM_RANGE, planned(spec, &err), &err);
+    check_contains(err.msg, "item long: takes ");
+    check_contains(err.msg, "the context of small holds 40960");
+}
+
 static ptrdiff_t count(const kvm_graph *g, kvm_kind_id kind)
 {
     ptrdiff_t n = 0;
@@ -434,6 +484,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(calibration_is_checked_before_anything_runs,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(items_are_looked_at_before_anything_runs, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(calibration_fits_the_context, setup, teardown),
         cmocka_unit_test_setup_teardown(a_text_that_never_ends_is_refused, setup,
                                         teardown),
