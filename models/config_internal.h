@@ -1,4 +1,5 @@
-/* config_internal.h - a config.json being read: for config_json.c and config_layers.c. */
+/* config_internal.h - a config.json being read: config_json.c asks config_layers.c for what
+ * only some families have, and both ask config_source.c for fields. */
 #ifndef KVM_MODELS_CONFIG_INTERNAL_H
 #define KVM_MODELS_CONFIG_INTERNAL_H
 
