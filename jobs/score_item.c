@@ -185,6 +185,7 @@ static kvm_status choice_logprob(double *sum, const int32_t *after, ptrdiff_t n,
     float *logits = kvm_new_raw(&scratch, float, n *vocab);
     double *logprob = kvm_new_raw(&scratch, double, n);
     if (!logits || !logprob) return kvm_nomem(err, &scratch);
+    kvm_cache_mark(c); /* states cannot be cut back otherwise */
     TRY(continue_over(m, c, before, after, n, logits, err));
     TRY(kvm_op_logprob(kvm_model_compute(m), logprob,
                        kvm_view2(logits, KVM_F32, n, vocab), after, err));
