@@ -71,7 +71,7 @@ static kvm_status reserve_states(kvm_cache *c, kvm_arena *keep, kvm_err *err)
         if (!kvm_object_per_prompt(o)) continue;
         c->mark[i] = kvm_new_raw(keep, float, numbers(o));
         if (!c->mark[i]) return kvm_nomem(err, keep);
-        const kvm_layer *l = m->blocks[o->layer].mixer;
+        const kvm_layer *l = m->blocks[o->layer].mixer.layer;
         const size_t bytes = l->kind->scratch(l, KVM_STAGE_ROWS);
         if (bytes > most) most = bytes;
     }
@@ -208,7 +208,7 @@ kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object, kvm_tensor *view
 const kvm_layer *kvm_cache__owner(const kvm_cache *c, ptrdiff_t object,
                                   ptrdiff_t *which)
 {
-    const kvm_layer *l = c->model->blocks[c->model->objects[object].layer].mixer;
+    const kvm_layer *l = c->model->blocks[c->model->objects[object].layer].mixer.layer;
     *which = object - l->first_object;
     return l;
 }

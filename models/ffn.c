@@ -1,12 +1,10 @@
-/* ffn.c - the gated feed-forward: h += Wd (silu(Wg x) * Wu x), x = norm(h). */
+/* ffn.c - the gated feed-forward: y += Wd (silu(Wg x) * Wu x). */
 #include "models/layer.h"
 
 typedef struct ffn {
     kvm_layer base;
-    ptrdiff_t hidden, inner;
-    double eps;
+    ptrdiff_t inner;
     kvm_weight *gate, *up, *down;
-    float *norm; /* (hidden) */
 } ffn;
 
 static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
@@ -14,7 +12,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     ffn *f = kvm_new(ld->keep, ffn, 1);
     if (!f) return kvm_nomem(err, ld->keep);
-    *f = (ffn){.hidden = c->hidden, .inner = c->ffn, .eps = c->eps};
+    *f = (ffn){.inner = c->ffn};
     const kvm_linear_row rows[] = {
         {KVM_W_FFN_GATE, KVM_W_FFN_GATE_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0,
          0},
@@ -23,7 +21,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
          0},
     };
     kvm_weight **const maps[] = {&f->gate, &f->up, &f->down};
-    TRY(kvm_load_norm(ld, KVM_W_FFN_NORM, index, c->hidden, &f->norm, err));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         TRY(kvm_load_linear(ld, &rows[i], maps[i], err));
     *out = &f->base;
@@ -38,26 +35,21 @@ static const ffn *of(const kvm_layer *l)
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const ffn *f = of(l);
-    return kvm_step_rows_bytes(n, f->hidden) + 2 * kvm_step_rows_bytes(n, f->inner);
+    return 2 * kvm_step_rows_bytes(n, f->inner);
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const ffn *f = of(l);
     kvm_arena temp = s->scratch;
-    if (s->out == 0) return KVM_OK;
-    h = kvm_last_rows(h, s->out);
-    kvm_tensor x = kvm_step_rows(&temp, s->out, f->hidden);
-    kvm_tensor gate = kvm_step_rows(&temp, s->out, f->inner);
-    kvm_tensor up = kvm_step_rows(&temp, s->out, f->inner);
-    if (!x.data || !gate.data || !up.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(f->norm, KVM_F32, f->hidden),
-                       f->hidden, f->eps, false, err));
+    kvm_tensor gate = kvm_step_rows(&temp, x.dim[0], f->inner);
+    kvm_tensor up = kvm_step_rows(&temp, x.dim[0], f->inner);
+    if (!gate.data || !up.data) return kvm_nomem(err, &temp);
     TRY(kvm_op_linear(s->compute, gate, x, f->gate, false, err));
     TRY(kvm_op_linear(s->compute, up, x, f->up, false, err));
     TRY(kvm_op_silu_mul(s->compute, gate, gate, up, err));
-    return kvm_op_linear(s->compute, h, gate, f->down, true, err);
+    return kvm_op_linear(s->compute, y, gate, f->down, true, err);
 }
 
 const kvm_layer_kind kvm_ffn = {

@@ -83,24 +83,19 @@ kvm_status kvm_step_emit_state(const kvm_step *s, ptrdiff_t object, kvm_err *err
                    s->slots[object].rows, err);
 }
 
-static size_t layer_scratch(const kvm_layer *l, ptrdiff_t n)
-{
-    return l->kind->scratch(l, n);
-}
-
 size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk)
 {
     if (chunk < 1) chunk = CHUNK;
     size_t most = kvm_step_rows_bytes(chunk, m->config.hidden); /* of the final norm */
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
-        const size_t a = layer_scratch(m->blocks[l].mixer, chunk);
-        const size_t b = layer_scratch(m->blocks[l].ffn, chunk);
+        const size_t a = kvm_site_scratch(&m->blocks[l].mixer, chunk);
+        const size_t b = kvm_site_scratch(&m->blocks[l].ffn, chunk);
         if (a > most) most = a;
         if (b > most) most = b;
     }
     if (m->config.index.heads > 0)
         most += kvm_step_rows_bytes(chunk, (m->config.context + 63) / 64 * 2);
-    return most + kvm_step_rows_bytes(chunk, m->config.hidden) +
+    return most + 2 * kvm_step_rows_bytes(chunk, m->config.hidden) +
            kvm_step_rows_bytes(chunk, 1) + 4096;
 }
 
@@ -134,8 +129,8 @@ static kvm_status run_block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_te
                             kvm_err *err)
 {
     const kvm_block *b = &m->blocks[l];
-    TRY(b->mixer->kind->forward(b->mixer, s, h, err));
-    TRY(b->ffn->kind->forward(b->ffn, s, h, err));
+    TRY(kvm_site_forward(&b->mixer, s, h, s->n, err));
+    TRY(kvm_site_forward(&b->ffn, s, h, s->out, err));
     if (s->capture && s->capture->hidden)
         TRY(s->capture->hidden(s->capture->ctx, l, s->first, s->n, h.data, err));
     return KVM_OK;

@@ -1,11 +1,11 @@
 /* gdn.c - the gated delta rule (Gated DeltaNet, Yang et al. 2025; Qwen3-Next, Qwen3.5).
  *
- *   x = norm(h)                                          point 1: x, for a replay
+ *   x, the layer's input, is point 1, for a replay
  *   u = W_qkv x; q, k, v = silu(conv(u)), the window keeps the last inputs u
  *   q, k of unit length per key head, q / sqrt(K)
  *   g = -exp(A) softplus(W_a x + d), beta = sigmoid(W_b x), per value head
  *   per value head: S = exp(g) S; S += k (beta (v - S' k))'; o = S' q
- *   h += W_out (rms(o) w silu(W_z x)), the norm per head
+ *   y += W_out (rms(o) w silu(W_z x)), the norm per head
  *   S (H,K,V) and the window (C,W) are what is kept       point 3
  *
  * Qwen3-Next stores W_qkv with W_z, and W_b with W_a, one key head after the other. */
@@ -20,7 +20,6 @@ typedef struct gdn {
     double eps;
     bool sigmoid_gate;
     kvm_weight *qkv, *z, *a, *b, *out;
-    float *norm;         /* (hidden) */
     float *decay, *bias; /* (value_heads) exp(A), d */
     float *head_norm;    /* (value_dim) */
 } gdn;
@@ -102,7 +101,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .eps = c->eps,
                .sigmoid_gate = c->family->sigmoid_gate};
     TRY(kvm_recurrence_of(&g->rule, ld->keep, c, err));
-    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &g->norm, err));
     TRY(load_maps(g, ld, index, err));
     TRY(kvm_load_grid(ld, KVM_W_GDN_CONV, index, g->channels, r->window, &g->rule.conv,
                       err));
@@ -124,7 +122,7 @@ static const gdn *of(const kvm_layer *l)
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const gdn *g = of(l);
-    return kvm_step_rows_bytes(n, g->hidden) + kvm_step_rows_bytes(n, g->channels) +
+    return kvm_step_rows_bytes(n, g->channels) +
            2 * kvm_step_rows_bytes(n, g->rule.size.value_heads) +
            2 * kvm_step_rows_bytes(n, g->values);
 }
@@ -169,36 +167,32 @@ static kvm_status replay(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
     return recur(g, s, x, o, temp, err);
 }
 
-/* h += W_out (rms(o) w act(W_z x)) */
+/* y += W_out (rms(o) w act(W_z x)) */
 static kvm_status give(const gdn *g, const kvm_step *s, kvm_tensor x, kvm_tensor o,
-                       kvm_tensor h, kvm_arena temp, kvm_err *err)
+                       kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
     kvm_tensor z = kvm_step_rows(&temp, x.dim[0], g->values);
     if (!z.data) return kvm_nomem(err, &temp);
     TRY(kvm_op_linear(s->compute, z, x, g->z, false, err));
     TRY(kvm_recurrent_gate(&g->rule, s, o, g->head_norm, g->eps, z, g->sigmoid_gate,
                            err));
-    return kvm_op_linear(s->compute, h, o, g->out, true, err);
+    return kvm_op_linear(s->compute, y, o, g->out, true, err);
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const gdn *g = of(l);
     kvm_arena temp = s->scratch;
-    kvm_tensor x = kvm_step_rows(&temp, s->n, g->hidden);
     kvm_tensor o = kvm_step_rows(&temp, s->n, g->values);
-    if (!x.data || !o.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(g->norm, KVM_F32, g->hidden),
-                       g->hidden, g->eps, false, err));
-    const ptrdiff_t object = g->base.first_object;
+    if (!o.data) return kvm_nomem(err, &temp);
+    const ptrdiff_t object = l->first_object;
     TRY(kvm_step_emit(s, object + KVM_RECURRENT_STATE, KVM_POINT_RAW, x.data, err));
     TRY(recur(g, s, x, o, temp, err));
     TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_STATE, err));
     TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_WINDOW, err));
     if (s->out == 0) return KVM_OK;
-    return give(g, s, kvm_last_rows(x, s->out), kvm_last_rows(o, s->out),
-                kvm_last_rows(h, s->out), temp, err);
+    return give(g, s, kvm_last_rows(x, s->out), kvm_last_rows(o, s->out), y, temp, err);
 }
 
 const kvm_layer_kind kvm_gdn = {.name = "gdn",

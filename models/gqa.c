@@ -1,9 +1,9 @@
 /* gqa.c - grouped-query attention with rotary positions (Ainslie et al. 2023).
  *
- *   x = norm(h); q, k, v = W x (+ b)         point 1: k, v
+ *   q, k, v = W x (+ b)                      point 1: k, v
  *   q, k = rms per head, where the family has it    2: k
  *   q, k rotated at their positions; k, v appended  3: k
- *   q tempered; h += Wo attention(q, K, V)
+ *   q tempered; y += Wo attention(q, K, V)
  *
  * Gated attention (Qwen3-Next): W gives each head a gate behind its query, and the output
  * goes through sigmoid(gate) before Wo. */
@@ -14,14 +14,13 @@
 
 typedef struct gqa {
     kvm_layer base;
-    ptrdiff_t hidden, heads, kv_heads, dim, window;
+    ptrdiff_t heads, kv_heads, dim, window;
     double eps, scale;
     bool gated;
     double temperature; /* 0: none */
     ptrdiff_t original; /* position at which the temperature sets in */
     kvm_rope rope;
     kvm_weight *q, *k, *v, *o;
-    float *norm;            /* (hidden) */
     float *q_norm, *k_norm; /* (dim), or NULL */
 } gqa;
 
@@ -50,8 +49,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     gqa *g = kvm_new(ld->keep, gqa, 1);
     if (!g) return kvm_nomem(err, ld->keep);
-    *g = (gqa){.hidden = c->hidden,
-               .heads = c->heads,
+    *g = (gqa){.heads = c->heads,
                .kv_heads = c->kv_heads,
                .dim = c->head_dim,
                .window = c->window[index],
@@ -60,7 +58,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .gated = c->family->gated,
                .temperature = c->temperature,
                .original = c->rope.original};
-    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &g->norm, err));
     TRY(load_maps(g, ld, index, err));
     if (c->family->qk_norm) {
         TRY(kvm_load_norm(ld, KVM_W_ATTN_Q_NORM, index, g->dim, &g->q_norm, err));
@@ -95,8 +92,7 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const gqa *g = of(l);
-    return kvm_step_rows_bytes(n, g->hidden) +
-           2 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
+    return 2 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
            (g->gated ? 5 : 2) * kvm_step_rows_bytes(n, g->heads * g->dim);
 }
 
@@ -195,18 +191,13 @@ static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tens
     return kvm_op_linear(s->compute, h, y, g->o, true, err);
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const gqa *g = of(l);
-    kvm_arena temp = s->scratch;
-    kvm_tensor x = kvm_step_rows(&temp, s->n, g->hidden);
-    if (!x.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(g->norm, KVM_F32, g->hidden),
-                       g->hidden, g->eps, false, err));
-    TRY(append(g, s, x, temp, err));
+    TRY(append(g, s, x, s->scratch, err));
     if (s->out == 0) return KVM_OK;
-    return attend(g, s, kvm_last_rows(x, s->out), kvm_last_rows(h, s->out), temp, err);
+    return attend(g, s, kvm_last_rows(x, s->out), y, s->scratch, err);
 }
 
 static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,

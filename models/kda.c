@@ -1,13 +1,13 @@
 /* kda.c - Kimi delta attention: the gated delta rule with a decay per channel (Kimi
  * Linear, 2025).
  *
- *   x = norm(h)                                          point 1: x, for a replay
+ *   x, the layer's input, is point 1, for a replay
  *   q, k, v = silu(conv([Wq x | Wk x | Wv x])), the window keeps the last inputs of it
  *   q, k of unit length per head, q / sqrt(K)
  *   f = Wf_b Wf_a x + d, per channel: g = -exp(A) softplus(f), or with a lower bound L
  *   (GLM-5.3-Flash) g = L sigmoid(exp(A) f); beta = sigmoid(Wb x) per head
  *   S, o as in gdn.c, each row of S with its own decay
- *   h += Wo (rms(o) w sigmoid(Wg_b Wg_a x)), the norm per head
+ *   y += Wo (rms(o) w sigmoid(Wg_b Wg_a x)), the norm per head
  *   S (H,K,V) and the window (C,W), channels q|k|v, are what is kept       point 3 */
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,6 @@ typedef struct kda {
     kvm_recurrence rule;
     double eps;
     kvm_weight *q, *k, *v, *f_a, *f_b, *b, *g_a, *g_b, *out;
-    float *norm;         /* (hidden) */
     float *decay, *bias; /* (heads) exp(A), (width) d */
     float *head_norm;    /* (dim) */
 } kda;
@@ -87,7 +86,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .width = kvm_recurrent_values(r),
                .eps = c->eps};
     TRY(kvm_recurrence_of(&a->rule, ld->keep, c, err));
-    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &a->norm, err));
     TRY(load_maps(a, ld, index, err));
     TRY(load_conv(a, ld, index, err));
     TRY(kvm_load_vector(ld, KVM_W_KDA_DECAY, index, a->heads, &a->decay, err));
@@ -108,9 +106,8 @@ static const kda *of(const kvm_layer *l)
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const kda *a = of(l);
-    return kvm_step_rows_bytes(n, a->hidden) + 2 * kvm_step_rows_bytes(n, a->width) +
-           kvm_step_rows_bytes(n, 3 * a->width) + kvm_step_rows_bytes(n, a->heads) +
-           2 * kvm_step_rows_bytes(n, a->dim);
+    return 2 * kvm_step_rows_bytes(n, a->width) + kvm_step_rows_bytes(n, 3 * a->width) +
+           kvm_step_rows_bytes(n, a->heads) + 2 * kvm_step_rows_bytes(n, a->dim);
 }
 
 /* y (n,width) = W_b W_a x */
@@ -169,35 +166,31 @@ static kvm_status replay(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
     return recur(a, s, x, o, temp, err);
 }
 
-/* h += Wo (rms(o) w sigmoid(Wg_b Wg_a x)) */
+/* y += Wo (rms(o) w sigmoid(Wg_b Wg_a x)) */
 static kvm_status give(const kda *a, const kvm_step *s, kvm_tensor x, kvm_tensor o,
-                       kvm_tensor h, kvm_arena temp, kvm_err *err)
+                       kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
     kvm_tensor z = kvm_step_rows(&temp, x.dim[0], a->width);
     if (!z.data) return kvm_nomem(err, &temp);
     TRY(twice(a, s, x, a->g_a, a->g_b, z, temp, err));
     TRY(kvm_recurrent_gate(&a->rule, s, o, a->head_norm, a->eps, z, true, err));
-    return kvm_op_linear(s->compute, h, o, a->out, true, err);
+    return kvm_op_linear(s->compute, y, o, a->out, true, err);
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const kda *a = of(l);
     kvm_arena temp = s->scratch;
-    kvm_tensor x = kvm_step_rows(&temp, s->n, a->hidden);
     kvm_tensor o = kvm_step_rows(&temp, s->n, a->width);
-    if (!x.data || !o.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(a->norm, KVM_F32, a->hidden),
-                       a->hidden, a->eps, false, err));
-    const ptrdiff_t object = a->base.first_object;
+    if (!o.data) return kvm_nomem(err, &temp);
+    const ptrdiff_t object = l->first_object;
     TRY(kvm_step_emit(s, object + KVM_RECURRENT_STATE, KVM_POINT_RAW, x.data, err));
     TRY(recur(a, s, x, o, temp, err));
     TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_STATE, err));
     TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_WINDOW, err));
     if (s->out == 0) return KVM_OK;
-    return give(a, s, kvm_last_rows(x, s->out), kvm_last_rows(o, s->out),
-                kvm_last_rows(h, s->out), temp, err);
+    return give(a, s, kvm_last_rows(x, s->out), kvm_last_rows(o, s->out), y, temp, err);
 }
 
 const kvm_layer_kind kvm_kda = {.name = "kda",

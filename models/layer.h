@@ -1,7 +1,8 @@
 /* layer.h - what a layer kind is: load, forward and its cache objects side by side.
  *
- * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward;
- * both add to the residual stream. A kind is a constant table; its layers are structs
+ * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward. What
+ * they take from the residual stream and how they add to it is the block's affair
+ * (models/residual.h). A kind is a constant table; its layers are structs
  * that begin with kvm_layer. Adding a kind is one file and one row of layer_kinds.def.
  *
  * Shape letters: T tokens of a step, H kv heads, D head size, C cache capacity. */
@@ -59,10 +60,11 @@ typedef struct kvm_layer_kind {
                          kvm_object *out);
     /* bytes of scratch that a step of n tokens takes */
     size_t (*scratch)(const kvm_layer *l, ptrdiff_t n);
-    /* h (T, hidden): the last step->out rows += the layer's result; new rows of its
-     * objects go to the slots and to the capture */
-    kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor h,
-                          kvm_err *err);
+    /* x (T, hidden) -> y (out, hidden) += the layer's result for the last step->out rows;
+     * new rows of its objects go to the slots and to the capture. A feed-forward sees only
+     * those rows: T is out. */
+    kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err);
     /* x (T, replay): what the layer's states make of these inputs, its result left out.
      * NULL where no object has a replay. */
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,

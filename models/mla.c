@@ -1,11 +1,11 @@
 /* mla.c - multi-head latent attention (DeepSeek-V2, 2024; equations of V3).
  *
- *   x = norm(h); [l | p] = Wkv_a x                    point 1: latent l, rotary key p
+ *   [l | p] = Wkv_a x                                 point 1: latent l, rotary key p
  *   l = rms(l)                                        2: l
  *   p rotated at its position; l and p appended       3: p
  *   q = Wq x, or Wq_b rms(Wq_a x); per head [qn | qp], qp rotated
  *   per head h, token t: k = [Wk_h l_t | p_t], v = Wv_h l_t   (Wkv_b = Wk_h, Wv_h, ...)
- *   h += Wo attention(q, k, v)
+ *   y += Wo attention(q, k, v)
  *
  * Two ways to the same sums. Expanded: k and v are written out for some heads at a time,
  * then ordinary attention. Absorbed: Wk_h is taken to the query's side and Wv_h behind
@@ -19,11 +19,10 @@
 
 typedef struct mla {
     kvm_layer base;
-    ptrdiff_t hidden, heads, context;
+    ptrdiff_t heads, context;
     kvm_mla_config size;
-    double eps, inner_eps, scale;
+    double inner_eps, scale;
     kvm_rope rope;
-    float *norm;             /* (hidden) */
     float *q_norm, *kv_norm; /* (query_rank), NULL without one; (rank) */
     kvm_weight *q_a, *q, *kv_a, *o;
     kvm_weight **k, **v; /* (heads) Wk_h (nope, rank), Wv_h (value, rank) */
@@ -119,11 +118,9 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     mla *a = kvm_new(ld->keep, mla, 1);
     if (!a) return kvm_nomem(err, ld->keep);
-    *a = (mla){.hidden = c->hidden,
-               .heads = c->heads,
+    *a = (mla){.heads = c->heads,
                .context = c->context,
                .size = c->mla,
-               .eps = c->eps,
                .inner_eps = c->family->lora_eps > 0 ? c->family->lora_eps : c->eps,
                .rope = ld->rope};
     const double m = correction(&c->rope);
@@ -140,7 +137,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                               0,
                               0};
     kvm_tensor kv_b;
-    TRY(kvm_load_norm(ld, KVM_W_ATTN_NORM, index, c->hidden, &a->norm, err));
     TRY(load_queries(a, ld, index, err));
     TRY(kvm_load_linear(ld, &kv_a, &a->kv_a, err));
     TRY(kvm_load_vector(ld, KVM_W_MLA_KV_NORM, index, a->size.rank, &a->kv_norm, err));
@@ -197,7 +193,7 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
     const size_t expanded = whole > EXPANDED_BYTES ? whole : EXPANDED_BYTES;
     const size_t absorbed = kvm_step_rows_bytes(n, a->heads * row_size(a)) +
                             kvm_step_rows_bytes(n, a->heads * a->size.rank);
-    return kvm_step_rows_bytes(n, a->hidden) + kvm_step_rows_bytes(n, row_size(a)) +
+    return kvm_step_rows_bytes(n, row_size(a)) +
            kvm_step_rows_bytes(n, a->size.query_rank) +
            kvm_step_rows_bytes(n, a->heads * key) +
            kvm_step_rows_bytes(n, a->heads * value) + 256 + expanded + absorbed +
@@ -402,27 +398,19 @@ static kvm_status attend(const mla *a, const kvm_step *s, kvm_tensor x, kvm_tens
     return kvm_op_linear(s->compute, h, y, a->o, true, err);
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const mla *a = of(l);
-    kvm_arena temp = s->scratch;
-    kvm_tensor x = kvm_step_rows(&temp, s->n, a->hidden);
-    if (!x.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(a->norm, KVM_F32, a->hidden),
-                       a->hidden, a->eps, false, err));
-    TRY(append(a, s, x, temp, err));
+    kvm_step rest = *s; /* what is left of the scratch */
+    TRY(append(a, s, x, s->scratch, err));
     kvm_tensor low = a->index ? x : kvm_last_rows(x, s->out);
-    if (low.dim[0] > 0) TRY(lower(a, s, &low, &temp, err));
-    if (a->index) {
-        kvm_step rest = *s;
-        rest.scratch = temp;
+    if (low.dim[0] > 0) TRY(lower(a, s, &low, &rest.scratch, err));
+    if (a->index)
         TRY(kvm_indexer_choose(a->index, &rest, a->base.first_object + OBJECT_INDEX, x,
                                low, err));
-    }
     if (s->out == 0) return KVM_OK;
-    return attend(a, s, kvm_last_rows(low, s->out), kvm_last_rows(h, s->out), temp,
-                  err);
+    return attend(a, s, kvm_last_rows(low, s->out), y, rest.scratch, err);
 }
 
 /* ---- injection ---- */

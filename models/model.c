@@ -37,30 +37,16 @@ kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k)
     return KVM_NOTFOUND;
 }
 
-const kvm_layer_kind *const kvm_layer_kinds[] = {
-#define X(NAME, name, what) [KVM_LAYER_##NAME] = &kvm_##name,
-#include "models/layer_kinds.def"
-#undef X
-};
-
-static kvm_status load_layer(kvm_layer **out, kvm_layer_id id, kvm_loader *ld,
-                             ptrdiff_t index, kvm_err *err)
-{
-    const kvm_layer_kind *kind = kvm_layer_kinds[id];
-    TRY(kind->load(out, ld, index, err));
-    (*out)->kind = kind;
-    (*out)->index = index;
-    return KVM_OK;
-}
-
 static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
 {
     const kvm_config *c = &m->config;
     m->blocks = kvm_new(ld->keep, kvm_block, c->layers);
     if (!m->blocks) return kvm_nomem(err, ld->keep);
     for (ptrdiff_t l = 0; l < c->layers; l++) {
-        TRY(load_layer(&m->blocks[l].mixer, c->blocks[l].mixer, ld, l, err));
-        TRY(load_layer(&m->blocks[l].ffn, c->blocks[l].ffn, ld, l, err));
+        kvm_block *b = &m->blocks[l];
+        const kvm_block_kinds *kinds = &c->blocks[l];
+        TRY(kvm_site_load(&b->mixer, ld, kinds->mixer, KVM_W_ATTN_NORM, l, err));
+        TRY(kvm_site_load(&b->ffn, ld, kinds->ffn, KVM_W_FFN_NORM, l, err));
     }
     return KVM_OK;
 }
@@ -113,7 +99,7 @@ static kvm_status list_objects(kvm_model *m, kvm_arena *keep, const kvm_rope *ro
                            info->weight_dtype, err));
     for (ptrdiff_t i = info->objects - 1; i >= 0; i--) {
         const kvm_object *o = &m->objects[i];
-        m->blocks[o->layer].mixer->first_object = i;
+        m->blocks[o->layer].mixer.layer->first_object = i;
         const ptrdiff_t bytes = kvm_object_bytes(o);
         if (kvm_object_per_prompt(o))
             m->recurrent = true, info->prompt_bytes += bytes;

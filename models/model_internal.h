@@ -3,10 +3,10 @@
 #ifndef KVM_MODELS_MODEL_INTERNAL_H
 #define KVM_MODELS_MODEL_INTERNAL_H
 
-#include "models/layer.h"
+#include "models/residual.h"
 
 typedef struct kvm_block {
-    kvm_layer *mixer, *ffn;
+    kvm_site mixer, ffn;
 } kvm_block;
 
 struct kvm_model {

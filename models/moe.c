@@ -1,12 +1,12 @@
 /* moe.c - a feed-forward of experts, each token going through a few of them.
  *
- *   x = norm(h); s = W_router x
+ *   s = W_router x
  *   softmax routers (Qwen): p = softmax(s); the `active` largest p are chosen and weigh p
  *   sigmoid routers (DeepSeek-V3, 2024, "noaux_tc"): p = sigmoid(s); chosen by c = p +
  *     correction among the open groups, which are those with the largest sums of their two
  *     best c; the chosen weigh p, without the correction
  *   weights are divided by their sum where the config says so, and scaled
- *   h += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where the
+ *   y += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where the
  *   model has such a gate
  *
  * Tokens are put together by expert. Experts are added in order of their number, so that
@@ -25,8 +25,6 @@ typedef struct moe {
     ptrdiff_t hidden;
     kvm_moe_config size;
     bool sigmoid;
-    double eps;
-    float *norm;         /* (hidden) */
     kvm_weight *router;  /* (experts, hidden) */
     float *correction;   /* (experts), or NULL */
     expert *experts;     /* (experts) */
@@ -120,16 +118,12 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     moe *m = kvm_new(ld->keep, moe, 1);
     if (!m) return kvm_nomem(err, ld->keep);
-    *m = (moe){.hidden = c->hidden,
-               .size = c->moe,
-               .sigmoid = c->family->sigmoid,
-               .eps = c->eps};
+    *m = (moe){.hidden = c->hidden, .size = c->moe, .sigmoid = c->family->sigmoid};
     const kvm_linear_row router = {.weight = KVM_W_ROUTER,
                                    .bias = KVM_W_ROUTER,
                                    .layer = index,
                                    .out = m->size.experts,
                                    .in = m->hidden};
-    TRY(kvm_load_norm(ld, KVM_W_FFN_NORM, index, c->hidden, &m->norm, err));
     TRY(kvm_load_linear(ld, &router, &m->router, err));
     if (m->sigmoid)
         TRY(kvm_load_vector(ld, KVM_W_ROUTER_BIAS, index, m->size.experts,
@@ -293,8 +287,7 @@ static size_t bench_bytes(const moe *m, ptrdiff_t n)
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const moe *m = of(l);
-    return kvm_step_rows_bytes(n, m->hidden) + route_bytes(m, n) + bench_bytes(m, n) +
-           kvm_step_rows_bytes(n, 1);
+    return route_bytes(m, n) + bench_bytes(m, n) + kvm_step_rows_bytes(n, 1);
 }
 
 /* y (n, hidden) = W_down (silu(W_gate x) * W_up x), or += */
@@ -319,7 +312,7 @@ static void add_row(float *restrict to, const float *restrict from, float by,
 }
 
 static kvm_status run_expert(const moe *m, const kvm_step *s, ptrdiff_t e,
-                             const route *r, kvm_tensor x, kvm_tensor h, const bench *b,
+                             const route *r, kvm_tensor x, kvm_tensor y, const bench *b,
                              kvm_err *err)
 {
     const ptrdiff_t from = r->from[e], n = r->from[e + 1] - from, hidden = m->hidden;
@@ -331,52 +324,47 @@ static kvm_status run_expert(const moe *m, const kvm_step *s, ptrdiff_t e,
                (size_t)hidden * sizeof(float));
     TRY(run_ffn(s, &m->experts[e], m->size.inner, in, out, false, b, err));
     for (ptrdiff_t i = 0; i < n; i++)
-        add_row((float *)h.data + r->token[from + i] * hidden,
+        add_row((float *)y.data + r->token[from + i] * hidden,
                 (float *)out.data + i * hidden, r->share[from + i], hidden);
     return KVM_OK;
 }
 
 static kvm_status run_shared(const moe *m, const kvm_step *s, kvm_tensor x,
-                             kvm_tensor h, const bench *b, kvm_arena temp, kvm_err *err)
+                             kvm_tensor y, const bench *b, kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t n = x.dim[0];
     if (m->size.shared == 0) return KVM_OK;
-    if (!m->opening) return run_ffn(s, &m->shared, m->size.shared, x, h, true, b, err);
+    if (!m->opening) return run_ffn(s, &m->shared, m->size.shared, x, y, true, b, err);
     kvm_tensor open = kvm_step_rows(&temp, n, 1);
     if (!open.data) return kvm_nomem(err, &temp);
     const kvm_tensor out = top_rows(b->out, n);
     TRY(kvm_op_linear(s->compute, open, x, m->opening, false, err));
     TRY(run_ffn(s, &m->shared, m->size.shared, x, out, false, b, err));
     for (ptrdiff_t t = 0; t < n; t++)
-        add_row((float *)h.data + t * m->hidden, (float *)out.data + t * m->hidden,
+        add_row((float *)y.data + t * m->hidden, (float *)out.data + t * m->hidden,
                 1 / (1 + expf(-((float *)open.data)[t])), m->hidden);
     return KVM_OK;
 }
 
-static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor h,
-                          kvm_err *err)
+static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                          kvm_tensor y, kvm_err *err)
 {
     const moe *m = of(l);
     kvm_arena temp = s->scratch;
-    const ptrdiff_t n = s->out, hidden = m->hidden;
-    if (n == 0) return KVM_OK;
-    h = kvm_last_rows(h, n);
-    kvm_tensor x = kvm_step_rows(&temp, n, hidden);
+    const ptrdiff_t n = x.dim[0], hidden = m->hidden;
     const ptrdiff_t inner =
         m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
     bench b = {.in = kvm_step_rows(&temp, n, hidden),
                .gate = kvm_step_rows(&temp, n, inner),
                .up = kvm_step_rows(&temp, n, inner),
                .out = kvm_step_rows(&temp, n, hidden)};
-    if (!x.data || !b.in.data || !b.gate.data || !b.up.data || !b.out.data)
+    if (!b.in.data || !b.gate.data || !b.up.data || !b.out.data)
         return kvm_nomem(err, &temp);
     route r;
-    TRY(kvm_op_rmsnorm(s->compute, x, h, kvm_view1(m->norm, KVM_F32, hidden), hidden,
-                       m->eps, false, err));
     TRY(find_route(m, s, x, &r, &temp, err));
     for (ptrdiff_t e = 0; e < m->size.experts; e++)
-        TRY(run_expert(m, s, e, &r, x, h, &b, err));
-    return run_shared(m, s, x, h, &b, temp, err);
+        TRY(run_expert(m, s, e, &r, x, y, &b, err));
+    return run_shared(m, s, x, y, &b, temp, err);
 }
 
 const kvm_layer_kind kvm_moe = {
