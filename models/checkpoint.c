@@ -211,6 +211,16 @@ kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int ran
     return KVM_OK;
 }
 
+kvm_status kvm_checkpoint_get_rows(const kvm_checkpoint *ck, kvm_weight_at w,
+                                   ptrdiff_t cols, kvm_found *out, kvm_err *err)
+{
+    char name[NAME_BYTES];
+    kvm_found f;
+    ptrdiff_t dim[2] = {0, cols};
+    if (find(ck, w, name, &f) && f.t.rank == 2) dim[0] = f.t.dim[0];
+    return kvm_checkpoint_get(ck, w, 2, dim, out, err);
+}
+
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck)
 {
     return ck->gguf ? 1 : kvm_st_files(ck->st);

@@ -43,6 +43,10 @@ bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w);
 KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,
                                        int rank, const ptrdiff_t *dim, kvm_found *out,
                                        kvm_err *err);
+/* the same for a matrix of so many columns and whatever rows the file gives it */
+KVM_MUST kvm_status kvm_checkpoint_get_rows(const kvm_checkpoint *ck, kvm_weight_at w,
+                                            ptrdiff_t cols, kvm_found *out,
+                                            kvm_err *err);
 
 /* the files that hold the weights, in order of their names */
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);

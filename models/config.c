@@ -176,7 +176,7 @@ static kvm_status check_index(const kvm_config *c, const char *file, kvm_err *er
 {
     const kvm_index_config *i = &c->index;
     if (i->heads < 1 || i->heads > 1 << 10 || i->dim < 1 || i->dim > 1 << 12 ||
-        i->most < 1)
+        i->block < 1 || i->block > 1 << 10 || i->most < i->block)
         return kvm_fail(err, KVM_RANGE,
                         "%s: an indexer of %td heads of %td that chooses %td tokens",
                         file, i->heads, i->dim, i->most);
@@ -188,6 +188,31 @@ static kvm_status check_index(const kvm_config *c, const char *file, kvm_err *er
     if (c->rope.width > i->dim)
         return kvm_fail(err, KVM_RANGE, "%s: %td rotated entries in index keys of %td",
                         file, c->rope.width, i->dim);
+    return KVM_OK;
+}
+
+static kvm_status check_streams(const kvm_stream_config *t, const char *file,
+                                kvm_err *err)
+{
+    const struct {
+        const char *name;
+        ptrdiff_t value, most;
+    } fields[] = {{"hc_count", t->count, 64},
+                  {"hc_lowrank", t->rank, 1 << 14},
+                  {"ple_embed_dim", t->ngram_dim, 1 << 17},
+                  {"ngram_size", t->orders, 8},
+                  {"heads_per_ngram", t->heads, 256},
+                  {"ple_conv_kernel_size", t->window, 8},
+                  {"split_ngram_parts", t->parts, 1 << 12}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].most)
+            return kvm_fail(err, KVM_RANGE, "%s: %s is %td; 1 to %td are possible",
+                            file, fields[i].name, fields[i].value, fields[i].most);
+    if (t->orders < 2 || t->ngram_dim % ((t->orders - 1) * t->heads) != 0)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: ple_embed_dim %td is not shared evenly by %td heads of "
+                        "n-grams up to %td",
+                        file, t->ngram_dim, t->heads, t->orders);
     return KVM_OK;
 }
 
@@ -210,6 +235,7 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
     if (c->moe.experts > 0) TRY(check_moe(&c->moe, file, err));
     TRY(check_rope(c, file, err));
     if (c->family->indexed) TRY(check_index(c, file, err));
+    if (c->family->streams) TRY(check_streams(&c->stream, file, err));
     if (c->family->scaled && c->rope.kind == KVM_ROPE_DEFAULT)
         return kvm_fail(
             err, KVM_FORMAT,
@@ -239,15 +265,29 @@ static bool add_kinds(json_t *v, const kvm_config *c)
             v, "mla",
             json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
                       (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
+    if (c->family->streams) {
+        const kvm_stream_config *t = &c->stream;
+        json_t *ngrams = json_array();
+        for (ptrdiff_t l = 0; l < c->layers; l++)
+            bad |= json_array_append_new(ngrams, json_boolean(t->ngrams[l]));
+        bad |= json_object_set_new(
+            v, "streams",
+            json_pack("[I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
+                      (json_int_t)t->ngram_dim, (json_int_t)t->orders,
+                      (json_int_t)t->heads, (json_int_t)t->window,
+                      (json_int_t)t->end_id, ngrams));
+        bad |= json_object_set_new(v, "sigmoid_gate",
+                                   json_boolean(c->recurrent.sigmoid_gate));
+    }
     if (c->index.heads > 0) {
         json_t *full = json_array();
         for (ptrdiff_t l = 0; l < c->layers; l++)
             bad |= json_array_append_new(full, json_boolean(c->index.full[l]));
-        bad |= json_object_set_new(v, "index",
-                                   json_pack("[I,I,I,b,o]", (json_int_t)c->index.heads,
-                                             (json_int_t)c->index.dim,
-                                             (json_int_t)c->index.most,
-                                             c->index.interleaved, full));
+        bad |= json_object_set_new(
+            v, "index",
+            json_pack("[I,I,I,I,b,o]", (json_int_t)c->index.heads,
+                      (json_int_t)c->index.dim, (json_int_t)c->index.most,
+                      (json_int_t)c->index.block, c->index.interleaved, full));
     }
     if (c->family->recurrent) {
         const kvm_recurrent_config *r = &c->recurrent;

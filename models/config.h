@@ -24,7 +24,7 @@ typedef struct kvm_family { /* a row of families.def */
     kvm_layer_id recurrent;  /* and the mixer of those that keep a state */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
     bool indexed, index_interleaved;
-    bool gated, plus_one, sigmoid_gate, unrotated, one_based;
+    bool gated, plus_one, streams, unrotated, one_based;
     double eps, theta;
     double partial;  /* share of a head that is rotated; 0: all of it */
     double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
@@ -61,16 +61,27 @@ typedef struct kvm_recurrent_config {
     ptrdiff_t key_heads, value_heads, key_dim, value_dim;
     ptrdiff_t window;   /* inputs of the short convolution */
     double lower_bound; /* of the log-decay, which then is a sigmoid; 0: none */
+    bool sigmoid_gate;  /* outputs go through a sigmoid, else through silu */
 } kvm_recurrent_config;
 
 /* sparse attention: which tokens a layer looks at */
 typedef struct kvm_index_config {
     ptrdiff_t heads, dim;
-    ptrdiff_t most; /* tokens that a query attends to */
+    ptrdiff_t most;  /* tokens that a query attends to */
+    ptrdiff_t block; /* tokens that are chosen together; 1: each for itself */
     ptrdiff_t context;
     bool interleaved; /* rotation of its keys */
     bool *full; /* (layers) has an indexer of its own; else it shares the one before */
 } kvm_index_config;
+
+/* a residual of several streams, and n-gram embeddings that some blocks add to it */
+typedef struct kvm_stream_config {
+    ptrdiff_t count, rank;                      /* 1: the plain residual */
+    bool *ngrams;                               /* (layers) */
+    ptrdiff_t ngram_dim, orders, heads, window; /* orders 2 .. orders; heads of each */
+    ptrdiff_t parts;                            /* tensors that the table is cut into */
+    int64_t end_id;                             /* where n-grams begin anew */
+} kvm_stream_config;
 
 typedef struct kvm_block_kinds {
     kvm_layer_id mixer, ffn;
@@ -101,6 +112,7 @@ typedef struct kvm_config {
     kvm_moe_config moe;
     kvm_recurrent_config recurrent;
     kvm_index_config index;
+    kvm_stream_config stream;
     kvm_block_kinds *blocks; /* (layers) */
     ptrdiff_t *window;       /* (layers) tokens a layer sees; 0: all */
 } kvm_config;

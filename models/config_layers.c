@@ -35,9 +35,10 @@ static kvm_status read_mla(const kvm_config_source *s, kvm_config *c)
 static kvm_status read_index(const kvm_config_source *s, kvm_config *c)
 {
     kvm_index_config *i = &c->index;
-    TRY(kvm_config__size(s, "index_n_heads", -1, &i->heads));
-    TRY(kvm_config__size(s, "index_head_dim", -1, &i->dim));
-    TRY(kvm_config__size(s, "index_topk", -1, &i->most));
+    TRY(kvm_config__size(s, "index_n_heads|indexer_n_heads", -1, &i->heads));
+    TRY(kvm_config__size(s, "index_head_dim|indexer_head_dim", -1, &i->dim));
+    TRY(kvm_config__size(s, "index_topk|indexer_budget", -1, &i->most));
+    TRY(kvm_config__size(s, "indexer_compress_ratio", 1, &i->block));
     i->context = c->context;
     return kvm_config__flag(s, "indexer_rope_interleave", c->family->index_interleaved,
                             &i->interleaved);
@@ -91,7 +92,9 @@ static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
             c->index.full[l] = every < 2 || past % every == 0;
         }
     }
-    if (c->index.full[0]) return KVM_OK;
+    for (ptrdiff_t l = 0; c->family->recurrent && l < c->layers; l++)
+        c->index.full[l] = c->blocks[l].mixer == c->family->mixer;
+    if (c->index.full[0] || c->family->recurrent) return KVM_OK;
     return kvm_fail(s->err, KVM_FORMAT,
                     "%s: layer 0 shares the indexer of a layer before it",
                     s->root.file);
@@ -147,6 +150,20 @@ static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_config *r)
+{
+    kvm_str word;
+    const kvm_jat at = kvm_json_get(s->text, s->keep, "output_gate_type");
+    TRY(kvm_json_str_or(at, KVM_STR("silu"), &word, s->err));
+    r->sigmoid_gate = kvm_str_eq(word, KVM_STR("sigmoid"));
+    if (r->sigmoid_gate || kvm_str_eq(word, KVM_STR("silu")) ||
+        kvm_str_eq(word, KVM_STR("swish")))
+        return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED,
+                    "%s: %s is \"%s\"; silu and sigmoid are run", at.file, at.path,
+                    kvm_quote(word).at);
+}
+
 static kvm_status read_recurrent(const kvm_config_source *s, kvm_config *c)
 {
     kvm_recurrent_config *r = &c->recurrent;
@@ -155,7 +172,51 @@ static kvm_status read_recurrent(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "linear_num_value_heads", -1, &r->value_heads));
     TRY(kvm_config__size(s, "linear_key_head_dim", -1, &r->key_dim));
     TRY(kvm_config__size(s, "linear_value_head_dim", -1, &r->value_dim));
-    return kvm_config__size(s, "linear_conv_kernel_dim", 4, &r->window);
+    TRY(kvm_config__size(s, "linear_conv_kernel_dim", 4, &r->window));
+    return read_output_gate(s, r);
+}
+
+/* ---- streams ---- */
+
+static kvm_status read_streams(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_stream_config *t = &c->stream;
+    TRY(kvm_config__size(s, "hc_count", 4, &t->count));
+    TRY(kvm_config__size(s, "hc_lowrank", 320, &t->rank));
+    TRY(kvm_config__size(s, "ple_embed_dim", c->hidden, &t->ngram_dim));
+    TRY(kvm_config__size(s, "ngram_size", 3, &t->orders));
+    TRY(kvm_config__size(s, "heads_per_ngram", 8, &t->heads));
+    TRY(kvm_config__size(s, "ple_conv_kernel_size", 4, &t->window));
+    TRY(kvm_config__size(s, "split_ngram_parts", 1, &t->parts));
+    kvm_jat end = kvm_json_get(s->text, s->keep, "eos_token_id");
+    if (json_is_array(end.v)) end = kvm_json_item(end, s->keep, 0);
+    return kvm_json_i64_or(end, -1, &t->end_id, s->err);
+}
+
+/* ple_layer_ids counts from one */
+static kvm_status read_ngram_layers(const kvm_config_source *s, kvm_config *c)
+{
+    ptrdiff_t n = 0;
+    const kvm_jat ids = kvm_json_get(s->text, s->keep, "ple_layer_ids");
+    c->stream.ngrams = kvm_new(s->keep, bool, c->layers);
+    if (!c->stream.ngrams) return kvm_nomem(s->err, s->keep);
+    if (kvm_json_has(ids)) TRY(kvm_json_array(ids, &n, s->err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        int64_t l;
+        const kvm_jat at = kvm_json_item(ids, s->keep, i);
+        TRY(kvm_json_i64(at, &l, s->err));
+        if (l < 1 || l > c->layers)
+            return kvm_fail(s->err, KVM_RANGE,
+                            "%s: %s is %lld: layers are counted from 1 to %td here",
+                            at.file, at.path, (long long)l, c->layers);
+        c->stream.ngrams[l - 1] = true;
+    }
+    if (n > 0 && c->stream.end_id < 0)
+        return kvm_fail(s->err, KVM_FORMAT,
+                        "%s: ple_layer_ids needs eos_token_id, at which n-grams begin "
+                        "anew",
+                        s->root.file);
+    return KVM_OK;
 }
 
 kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
@@ -163,6 +224,7 @@ kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
     if (c->family->mixer == KVM_LAYER_MLA) TRY(read_mla(s, c));
     if (c->family->recurrent) TRY(read_recurrent(s, c));
     if (c->family->indexed) TRY(read_index(s, c));
+    if (c->family->streams) TRY(read_streams(s, c));
     return c->family->moe ? read_moe(s, c) : KVM_OK;
 }
 
@@ -344,6 +406,7 @@ kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c)
 {
     TRY(kvm_config__uniform(c, s->keep, s->err));
     TRY(read_experts(s, c));
+    TRY(read_windows(s, c));
     TRY(read_indexers(s, c));
-    return read_windows(s, c);
+    return c->family->streams ? read_ngram_layers(s, c) : KVM_OK;
 }

@@ -43,6 +43,18 @@ kvm_tensor kvm_step_rows(kvm_arena *scratch, ptrdiff_t n, ptrdiff_t width)
     return kvm_view2(kvm_new_raw(scratch, float, n *width), KVM_F32, n, width);
 }
 
+kvm_status kvm_step_attend(const kvm_step *s, bool chosen, kvm_tensor y, kvm_tensor q,
+                           kvm_tensor k, kvm_tensor v, ptrdiff_t window, double scale,
+                           kvm_err *err)
+{
+    const ptrdiff_t first = s->first + s->n - q.dim[0];
+    if (!chosen || s->choice->all)
+        return kvm_op_attention(s->compute, y, q, k, v, first, window, scale, err);
+    const ptrdiff_t words = s->choice->words;
+    const kvm_mask mask = {s->choice->bits + (first - s->first) * words, words};
+    return kvm_op_attention_some(s->compute, y, q, k, v, first, &mask, scale, err);
+}
+
 kvm_tensor kvm_columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n)
 {
     rows.data = (float *)rows.data + from;
@@ -86,17 +98,22 @@ kvm_status kvm_step_emit_state(const kvm_step *s, ptrdiff_t object, kvm_err *err
 size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk)
 {
     if (chunk < 1) chunk = CHUNK;
-    size_t most = kvm_step_rows_bytes(chunk, m->config.hidden); /* of the final norm */
+    const ptrdiff_t hidden = m->config.hidden, wide = m->last.streams * hidden;
+    size_t most =
+        kvm_step_rows_bytes(chunk, hidden) + kvm_site_scratch(&m->last, chunk);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         const size_t a = kvm_site_scratch(&m->blocks[l].mixer, chunk);
         const size_t b = kvm_site_scratch(&m->blocks[l].ffn, chunk);
+        const kvm_ngram *g = m->blocks[l].ngram;
+        const size_t c = g ? kvm_ngram_scratch(g, chunk) : 0;
         if (a > most) most = a;
         if (b > most) most = b;
+        if (c > most) most = c;
     }
     if (m->config.index.heads > 0)
         most += kvm_step_rows_bytes(chunk, (m->config.context + 63) / 64 * 2);
-    return most + 2 * kvm_step_rows_bytes(chunk, m->config.hidden) +
-           kvm_step_rows_bytes(chunk, 1) + 4096;
+    return most + kvm_step_rows_bytes(chunk, wide) + kvm_step_rows_bytes(chunk, 1) +
+           4096;
 }
 
 static kvm_status reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err)
@@ -117,10 +134,10 @@ static kvm_status read_out(const kvm_model *m, const kvm_step *s, kvm_tensor h,
     kvm_arena temp = s->scratch;
     kvm_tensor x = kvm_step_rows(&temp, rows, hidden);
     if (!x.data) return kvm_nomem(err, &temp);
-    const kvm_tensor last =
-        kvm_view2((float *)h.data + (s->n - rows) * hidden, KVM_F32, rows, hidden);
-    TRY(kvm_op_rmsnorm(s->compute, x, last, kvm_view1(m->norm, KVM_F32, hidden), hidden,
-                       m->config.eps, false, err));
+    const kvm_tensor last = kvm_last_rows(h, rows);
+    kvm_step rest = *s;
+    rest.scratch = temp;
+    TRY(kvm_site_read(&m->last, &rest, last, x, err));
     return kvm_op_linear(s->compute, kvm_view2(logits, KVM_F32, rows, m->config.vocab),
                          x, m->head, false, err);
 }
@@ -129,11 +146,22 @@ static kvm_status run_block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_te
                             kvm_err *err)
 {
     const kvm_block *b = &m->blocks[l];
+    if (b->ngram) TRY(kvm_ngram_forward(b->ngram, s, b->ngram_object, h, err));
     TRY(kvm_site_forward(&b->mixer, s, h, s->n, err));
     TRY(kvm_site_forward(&b->ffn, s, h, s->out, err));
     if (s->capture && s->capture->hidden)
         TRY(s->capture->hidden(s->capture->ctx, l, s->first, s->n, h.data, err));
     return KVM_OK;
+}
+
+/* the first stream of h (n, streams * hidden) to all of them */
+static void spread(kvm_tensor h, ptrdiff_t streams, ptrdiff_t hidden)
+{
+    for (ptrdiff_t i = 0; i < h.dim[0] * streams; i++) {
+        float *row = (float *)h.data + i / streams * streams * hidden;
+        if (i % streams > 0)
+            memcpy(row + i % streams * hidden, row, (size_t)hidden * sizeof *row);
+    }
 }
 
 /* n tokens at positions first ..; logits of the last `rows` of them */
@@ -149,17 +177,21 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
                   .capture = capture,
                   .scratch = m->work};
     int32_t *pos = kvm_new_raw(&s.scratch, int32_t, n);
-    kvm_tensor h = kvm_step_rows(&s.scratch, n, m->config.hidden);
+    const ptrdiff_t streams = m->last.streams;
+    kvm_tensor h = kvm_step_rows(&s.scratch, n, streams * m->config.hidden);
     if (!pos || !h.data) return kvm_nomem(err, &s.scratch);
     for (ptrdiff_t t = 0; t < n; t++) pos[t] = (int32_t)(first + t);
     s.pos = pos;
+    s.ids = ids;
     kvm_choice choice = {.words = (first + n + 63) / 64};
     if (m->config.index.heads > 0) {
         choice.bits = kvm_new_raw(&s.scratch, uint64_t, n * choice.words);
         if (!choice.bits) return kvm_nomem(err, &s.scratch);
         s.choice = &choice;
     }
-    TRY(kvm_op_embed(m->compute, h, ids, m->embed, err));
+    TRY(kvm_op_embed(m->compute, kvm_columns(h, 0, m->config.hidden), ids, m->embed,
+                     err));
+    spread(h, streams, m->config.hidden);
     const bool all = capture && (capture->hidden || capture->attention);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         if (l == m->config.layers - 1 && !all) s.out = rows;

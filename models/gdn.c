@@ -18,7 +18,6 @@ typedef struct gdn {
     ptrdiff_t hidden, channels, values;
     kvm_recurrence rule;
     double eps;
-    bool sigmoid_gate;
     kvm_weight *qkv, *z, *a, *b, *out;
     float *decay, *bias; /* (value_heads) exp(A), d */
     float *head_norm;    /* (value_dim) */
@@ -98,8 +97,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     *g = (gdn){.hidden = c->hidden,
                .channels = kvm_recurrent_channels(r),
                .values = kvm_recurrent_values(r),
-               .eps = c->eps,
-               .sigmoid_gate = c->family->sigmoid_gate};
+               .eps = c->eps};
     TRY(kvm_recurrence_of(&g->rule, ld->keep, c, err));
     TRY(load_maps(g, ld, index, err));
     TRY(kvm_load_grid(ld, KVM_W_GDN_CONV, index, g->channels, r->window, &g->rule.conv,
@@ -174,8 +172,8 @@ static kvm_status give(const gdn *g, const kvm_step *s, kvm_tensor x, kvm_tensor
     kvm_tensor z = kvm_step_rows(&temp, x.dim[0], g->values);
     if (!z.data) return kvm_nomem(err, &temp);
     TRY(kvm_op_linear(s->compute, z, x, g->z, false, err));
-    TRY(kvm_recurrent_gate(&g->rule, s, o, g->head_norm, g->eps, z, g->sigmoid_gate,
-                           err));
+    TRY(kvm_recurrent_gate(&g->rule, s, o, g->head_norm, g->eps, z,
+                           g->rule.size.sigmoid_gate, err));
     return kvm_op_linear(s->compute, y, o, g->out, true, err);
 }
 

@@ -10,13 +10,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/layer.h"
+#include "models/indexer.h"
 
 typedef struct gqa {
     kvm_layer base;
     ptrdiff_t heads, kv_heads, dim, window;
     double eps, scale;
     bool gated;
+    kvm_indexer *index; /* NULL: attends to all */
     double temperature; /* 0: none */
     ptrdiff_t original; /* position at which the temperature sets in */
     kvm_rope rope;
@@ -24,7 +25,7 @@ typedef struct gqa {
     float *q_norm, *k_norm; /* (dim), or NULL */
 } gqa;
 
-enum { OBJECT_K, OBJECT_V };
+enum { OBJECT_K, OBJECT_V, OBJECT_INDEX };
 
 static kvm_status load_maps(gqa *g, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
 {
@@ -64,6 +65,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
         TRY(kvm_load_norm(ld, KVM_W_ATTN_K_NORM, index, g->dim, &g->k_norm, err));
     }
     g->rope = ld->rope;
+    if (c->index.heads > 0) TRY(kvm_indexer_load(&g->index, ld, index, err));
     *out = &g->base;
     return KVM_OK;
 }
@@ -86,14 +88,15 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
     out[OBJECT_K].rope = *rope;
     out[OBJECT_K].normed = c->family->qk_norm;
     out[OBJECT_V].kind = KVM_OBJECT_V;
-    return 2;
+    return 2 + kvm_indexer_objects(c, layer, rope, &out[OBJECT_INDEX]);
 }
 
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const gqa *g = of(l);
     return 2 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
-           (g->gated ? 5 : 2) * kvm_step_rows_bytes(n, g->heads * g->dim);
+           (g->gated ? 5 : 2) * kvm_step_rows_bytes(n, g->heads * g->dim) +
+           (g->index ? kvm_indexer_scratch(g->index, n) : 0);
 }
 
 static kvm_status norm_heads(const gqa *g, kvm_compute *c, kvm_tensor x, float *w,
@@ -179,11 +182,10 @@ static kvm_status attend(const gqa *g, const kvm_step *s, kvm_tensor x, kvm_tens
     if (g->q_norm) TRY(norm_heads(g, s->compute, q, g->q_norm, err));
     TRY(rotate(g, s->compute, q, s->pos + skipped, false, err));
     temper(g, q, s->pos + skipped);
-    TRY(kvm_op_attention(s->compute, kvm_view3(y.data, KVM_F32, n, g->heads, g->dim),
-                         kvm_view3(q.data, KVM_F32, n, g->heads, g->dim),
-                         kvm_slot_view(&slot[OBJECT_K], end),
-                         kvm_slot_view(&slot[OBJECT_V], end), s->first + skipped,
-                         g->window, g->scale, err));
+    TRY(kvm_step_attend(s, g->index != NULL, kvm_heads(y, 0, g->heads, g->dim, g->dim),
+                        kvm_heads(q, 0, g->heads, g->dim, g->dim),
+                        kvm_slot_view(&slot[OBJECT_K], end),
+                        kvm_slot_view(&slot[OBJECT_V], end), g->window, g->scale, err));
     if (s->capture && s->capture->attention)
         TRY(s->capture->attention(s->capture->ctx, g->base.index, s->first + skipped, n,
                                   q.data, y.data, err));
@@ -196,6 +198,8 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
 {
     const gqa *g = of(l);
     TRY(append(g, s, x, s->scratch, err));
+    if (g->index)
+        TRY(kvm_indexer_choose(g->index, s, l->first_object + OBJECT_INDEX, x, x, err));
     if (s->out == 0) return KVM_OK;
     return attend(g, s, kvm_last_rows(x, s->out), y, s->scratch, err);
 }
@@ -206,6 +210,8 @@ static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
 {
     const gqa *g = of(l);
     if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
+    if (which == OBJECT_INDEX)
+        return kvm_indexer_advance(g->index, c, point, pos, n, rows, err);
     const kvm_tensor k = kvm_view2(rows, KVM_F32, n, g->kv_heads * g->dim);
     if (point == KVM_POINT_RAW && g->k_norm) TRY(norm_heads(g, c, k, g->k_norm, err));
     return rotate(g, c, k, pos, false, err);
@@ -217,6 +223,8 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
 {
     const gqa *g = of(l);
     if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
+    if (which == OBJECT_INDEX)
+        return kvm_indexer_retreat(g->index, c, point, pos, n, rows, err);
     if (point == KVM_POINT_RAW && g->k_norm)
         return kvm_fail(
             err, KVM_UNSUPPORTED,

@@ -1,5 +1,6 @@
-/* indexer.c - DeepSeek sparse attention's lightning indexer (DeepSeek-V3.2, 2025; GLM-5).
+/* indexer.c - two ways to choose what attention looks at.
  *
+ * Tokens: DeepSeek sparse attention's lightning indexer (DeepSeek-V3.2, 2025; GLM-5).
  *   k = Wk x                                             point 1
  *   k = layernorm(k)                                     2
  *   first entries of k rotated at its position, appended 3
@@ -8,7 +9,15 @@
  *   query p attends to the `most` visible tokens of the largest score
  *
  * The reference engine turns q and k by a Hadamard matrix and rounds both to 8 bits; the
- * first changes no product and the second is left out here. */
+ * first changes no product and the second is left out here.
+ *
+ * Blocks of r tokens: Qwen's sparse attention (transformers' Qwen4ExpTextQSAIndexer).
+ *   [q | k] = Wqk x; k as it is, appended                1, 2, 3
+ *   of each whole block, counted from token 0: b = rms(mean of its k), rotated at its
+ *   first token; q_h = rms(q_h), rotated
+ *   score(p, b) = sum over heads of relu(q_h . b) / sqrt(dim)
+ *   query p attends to the most / r blocks of the largest score, of those that end at p or
+ *   before, and to what follows the last of them. Its own block must win its place. */
 #include "models/indexer.h"
 
 #include <math.h>
@@ -18,8 +27,10 @@ struct kvm_indexer {
     ptrdiff_t layer, hidden, low;
     kvm_index_config size;
     kvm_rope rope;
-    kvm_weight *q, *k, *w;
-    float *norm, *norm_bias; /* (dim) */
+    kvm_weight *q, *k, *w;       /* of blocks: q holds [q | k] */
+    float *norm, *norm_bias;     /* (dim) of keys */
+    float *query_norm, *weights; /* (dim), (heads) ones: of blocks */
+    double eps;
 };
 
 static const double norm_eps = 1e-6;
@@ -32,6 +43,24 @@ static kvm_rope rope_of(const kvm_config *c, const kvm_rope *stack)
     kvm_rope r = *stack;
     r.interleaved = c->index.interleaved;
     return r;
+}
+
+static kvm_status load_blocks(kvm_indexer *i, kvm_loader *ld, ptrdiff_t layer,
+                              kvm_err *err)
+{
+    const ptrdiff_t dim = i->size.dim, heads = i->size.heads;
+    const kvm_linear_row both = {.weight = KVM_W_BLOCK_INDEX_QK,
+                                 .bias = KVM_W_BLOCK_INDEX_QK,
+                                 .layer = layer,
+                                 .out = (heads + 1) * dim,
+                                 .in = i->hidden};
+    TRY(kvm_load_linear(ld, &both, &i->q, err));
+    TRY(kvm_load_norm(ld, KVM_W_BLOCK_INDEX_Q_NORM, layer, dim, &i->query_norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_BLOCK_INDEX_K_NORM, layer, dim, &i->norm, err));
+    i->weights = kvm_new_raw(ld->keep, float, heads);
+    if (!i->weights) return kvm_nomem(err, ld->keep);
+    for (ptrdiff_t h = 0; h < heads; h++) i->weights[h] = 1;
+    return KVM_OK;
 }
 
 kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
@@ -54,8 +83,14 @@ kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
                        .hidden = c->hidden,
                        .low = c->mla.query_rank,
                        .size = c->index,
-                       .rope = rope_of(c, &ld->rope)};
+                       .rope = rope_of(c, &ld->rope),
+                       .eps = c->eps};
     const ptrdiff_t dim = c->index.dim;
+    if (c->index.block > 1) {
+        TRY(load_blocks(i, ld, layer, err));
+        *out = i;
+        return KVM_OK;
+    }
     const struct {
         kvm_weight_id id;
         ptrdiff_t out, in;
@@ -85,8 +120,8 @@ ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
                         .layer = layer,
                         .heads = 1,
                         .dim = c->index.dim,
-                        .normed = true,
-                        .rotary = rope->width > 0,
+                        .normed = c->index.block == 1,
+                        .rotary = c->index.block == 1 && rope->width > 0,
                         .rope = rope_of(c, rope)};
     return 1;
 }
@@ -115,7 +150,7 @@ kvm_status kvm_indexer_advance(const kvm_indexer *i, kvm_compute *c, int point,
                                const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (point == KVM_POINT_ENGINE || i->size.block > 1) return KVM_OK;
     if (point == KVM_POINT_RAW) layer_norm(i, rows, n);
     return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos, &i->rope,
                        false, err);
@@ -125,7 +160,7 @@ kvm_status kvm_indexer_retreat(const kvm_indexer *i, kvm_compute *c, int point,
                                const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (point == KVM_POINT_ENGINE) return KVM_OK;
+    if (point == KVM_POINT_ENGINE || i->size.block > 1) return KVM_OK;
     if (point == KVM_POINT_NORMED)
         return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos,
                            &i->rope, true, err);
@@ -180,17 +215,24 @@ static float kth_largest(float *x, ptrdiff_t n, ptrdiff_t k)
 typedef struct choosing {
     kvm_tensor scores;     /* (rows, tokens) */
     float *copy;           /* (rows, tokens) */
-    ptrdiff_t most, first; /* position of the first row */
+    ptrdiff_t most, first; /* units that are taken; position of the first row */
+    ptrdiff_t block;       /* tokens of a unit */
     uint64_t *bits;        /* of the first row */
     ptrdiff_t words;
 } choosing;
 
-/* one row: the best of its visible tokens, of equals the earlier ones */
+static void set_bits(uint64_t *bits, ptrdiff_t from, ptrdiff_t n)
+{
+    for (ptrdiff_t j = from; j < from + n; j++) bits[j / 64] |= (uint64_t)1 << j % 64;
+}
+
+/* one row: the best of its visible units, of equals the earlier ones, and the tokens
+ * behind the last whole unit */
 static void choose_row(void *ctx, ptrdiff_t row, int thread)
 {
     (void)thread;
     const choosing *c = ctx;
-    const ptrdiff_t seen = c->first + row + 1;
+    const ptrdiff_t tokens = c->first + row + 1, seen = tokens / c->block;
     const float *score = (const float *)c->scores.data + row * c->scores.dim[1];
     float *copy = c->copy + row * c->scores.dim[1];
     uint64_t *bits = c->bits + row * c->words;
@@ -206,28 +248,58 @@ static void choose_row(void *ctx, ptrdiff_t row, int thread)
     for (ptrdiff_t j = 0; j < seen; j++) {
         const bool in = seen <= c->most || score[j] > least ||
                         (!(score[j] < least) && equals-- > 0);
-        if (in) bits[j / 64] |= (uint64_t)1 << j % 64;
+        if (in) set_bits(bits, j * c->block, c->block);
     }
+    set_bits(bits, seen * c->block, tokens - seen * c->block);
+}
+
+/* What queries are scored against: the cached keys, or blocks made of them. */
+static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                           kvm_tensor *units, kvm_arena *temp, kvm_err *err)
+{
+    const ptrdiff_t dim = i->size.dim, block = i->size.block;
+    const ptrdiff_t n = (s->first + s->n) / block;
+    const float *keys = s->slots[object].rows;
+    *units = kvm_view2(s->slots[object].rows, KVM_F32, n, dim);
+    if (block == 1) return KVM_OK;
+    *units = kvm_step_rows(temp, n, dim);
+    int32_t *pos = kvm_new_raw(temp, int32_t, n);
+    if (!units->data || !pos) return kvm_nomem(err, temp);
+    float *to = units->data;
+    for (ptrdiff_t b = 0; b < n; b++) {
+        pos[b] = (int32_t)(b * block);
+        for (ptrdiff_t j = 0; j < dim; j++) {
+            float sum = 0;
+            for (ptrdiff_t t = 0; t < block; t++)
+                sum += keys[(b * block + t) * dim + j];
+            to[b * dim + j] = sum / (float)block;
+        }
+    }
+    TRY(kvm_op_rmsnorm(s->compute, *units, *units, kvm_view1(i->norm, KVM_F32, dim),
+                       dim, i->eps, false, err));
+    return kvm_op_rope(s->compute, kvm_heads(*units, 0, 1, dim, dim), pos, &i->rope,
+                       false, err);
 }
 
 /* queries of rows from .. from+n-1 of the step: their scores, and then their choice */
-static kvm_status choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
-                         ptrdiff_t from, ptrdiff_t n, kvm_tensor q, kvm_tensor w,
-                         kvm_arena temp, kvm_err *err)
+static kvm_status choose(const kvm_indexer *i, const kvm_step *s, kvm_tensor units,
+                         ptrdiff_t from, kvm_tensor q, kvm_tensor w, kvm_arena temp,
+                         kvm_err *err)
 {
-    const ptrdiff_t tokens = s->first + from + n, dim = i->size.dim;
-    choosing c = {.scores = kvm_step_rows(&temp, n, tokens),
-                  .copy = kvm_new_raw(&temp, float, n *tokens),
-                  .most = i->size.most,
+    const ptrdiff_t n = q.dim[0], dim = i->size.dim, block = i->size.block;
+    units.dim[0] = (s->first + from + n) / block;
+    choosing c = {.scores = kvm_step_rows(&temp, n, units.dim[0]),
+                  .copy = kvm_new_raw(&temp, float, n *units.dim[0]),
+                  .most = i->size.most / block,
+                  .block = block,
                   .first = s->first + from,
                   .bits = s->choice->bits + from * s->choice->words,
                   .words = s->choice->words};
     if (!c.scores.data || !c.copy) return kvm_nomem(err, &temp);
-    const double scale = 1 / sqrt((double)(dim * i->size.heads));
-    const kvm_slot *slot = &s->slots[object];
+    const double scale = 1 / sqrt((double)(dim * (block > 1 ? 1 : i->size.heads)));
     TRY(kvm_op_index_score(s->compute, c.scores,
-                           kvm_heads(q, 0, i->size.heads, dim, dim),
-                           kvm_view2(slot->rows, KVM_F32, tokens, dim), w, scale, err));
+                           kvm_heads(q, 0, i->size.heads, dim, dim), units, w, scale,
+                           err));
     kvm_pool_run(kvm_compute_pool(s->compute), n, choose_row, &c);
     return KVM_OK;
 }
@@ -235,33 +307,72 @@ static kvm_status choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t obje
 size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n)
 {
     const ptrdiff_t rows = n < SCORE_ROWS ? n : SCORE_ROWS;
+    const ptrdiff_t units = i->size.context / i->size.block + 1;
     return kvm_step_rows_bytes(n, i->size.dim) +
-           kvm_step_rows_bytes(n, i->size.heads * i->size.dim) +
+           kvm_step_rows_bytes(n, (i->size.heads + 1) * i->size.dim) +
            kvm_step_rows_bytes(n, i->size.heads) +
-           2 * kvm_step_rows_bytes(rows, i->size.context);
+           2 * kvm_step_rows_bytes(rows, i->size.context) +
+           (i->size.block > 1 ? kvm_step_rows_bytes(units, i->size.dim + 1) : 0);
+}
+
+/* queries of the last n tokens, and the weights of their heads */
+static kvm_status ask(const kvm_indexer *i, const kvm_step *s, kvm_tensor x,
+                      kvm_tensor low, kvm_tensor *q, kvm_tensor *w, kvm_arena *temp,
+                      kvm_err *err)
+{
+    const ptrdiff_t n = s->out, heads = i->size.heads, dim = i->size.dim;
+    *q = kvm_step_rows(temp, n, heads * dim);
+    *w = kvm_step_rows(temp, n, heads);
+    if (!q->data || !w->data) return kvm_nomem(err, temp);
+    TRY(kvm_op_linear(s->compute, *q, kvm_last_rows(low, n), i->q, false, err));
+    return kvm_op_linear(s->compute, *w, kvm_last_rows(x, n), i->w, false, err);
+}
+
+/* the same for blocks, whose projection gives queries and keys at once; keys are appended */
+static kvm_status ask_blocks(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                             kvm_tensor x, kvm_tensor *q, kvm_tensor *w,
+                             kvm_arena *temp, kvm_err *err)
+{
+    const ptrdiff_t heads = i->size.heads, dim = i->size.dim;
+    kvm_tensor both = kvm_step_rows(temp, s->n, (heads + 1) * dim);
+    kvm_tensor k = kvm_step_rows(temp, s->n, dim);
+    if (!both.data || !k.data) return kvm_nomem(err, temp);
+    TRY(kvm_op_linear(s->compute, both, x, i->q, false, err));
+    for (ptrdiff_t t = 0; t < s->n; t++)
+        memcpy((float *)k.data + t * dim,
+               (float *)both.data + t * both.dim[1] + heads * dim,
+               (size_t)dim * sizeof(float));
+    for (int point = KVM_POINT_RAW; point <= KVM_POINT_ENGINE; point++)
+        TRY(kvm_step_emit(s, object, point, k.data, err));
+    kvm_slot_put(&s->slots[object], s->first, s->n, k.data);
+    *q = kvm_columns(kvm_last_rows(both, s->out), 0, heads * dim);
+    *w = kvm_view2(i->weights, KVM_F32, s->out, heads);
+    w->stride[0] = 0; /* one row for all */
+    return kvm_op_rmsnorm(s->compute, *q, *q, kvm_view1(i->query_norm, KVM_F32, dim),
+                          dim, i->eps, false, err);
 }
 
 kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
                               kvm_tensor x, kvm_tensor low, kvm_err *err)
 {
     kvm_arena temp = s->scratch;
-    const ptrdiff_t n = s->out, skipped = s->n - n;
-    TRY(append(i, s, object, x, temp, err));
-    s->choice->all = s->first + s->n <= i->size.most;
+    const ptrdiff_t n = s->out, skipped = s->n - n, block = i->size.block;
+    kvm_tensor q, w, units;
+    if (block > 1)
+        TRY(ask_blocks(i, s, object, x, &q, &w, &temp, err));
+    else
+        TRY(append(i, s, object, x, temp, err));
+    s->choice->all = s->first + s->n < i->size.most + block;
     if (n == 0 || s->choice->all) return KVM_OK;
-    kvm_tensor q = kvm_step_rows(&temp, n, i->size.heads * i->size.dim);
-    kvm_tensor w = kvm_step_rows(&temp, n, i->size.heads);
-    if (!q.data || !w.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_linear(s->compute, q, kvm_last_rows(low, n), i->q, false, err));
-    TRY(kvm_op_linear(s->compute, w, kvm_last_rows(x, n), i->w, false, err));
+    if (block == 1) TRY(ask(i, s, x, low, &q, &w, &temp, err));
     TRY(kvm_op_rope(s->compute,
                     kvm_heads(q, 0, i->size.heads, i->size.dim, i->size.dim),
                     s->pos + skipped, &i->rope, false, err));
+    TRY(units_of(i, s, object, &units, &temp, err));
     for (ptrdiff_t t = 0; t < n; t += SCORE_ROWS) {
-        const ptrdiff_t rows = n - t < SCORE_ROWS ? n - t : SCORE_ROWS;
         kvm_tensor qt = kvm_last_rows(q, n - t), wt = kvm_last_rows(w, n - t);
-        qt.dim[0] = wt.dim[0] = rows;
-        TRY(choose(i, s, object, skipped + t, rows, qt, wt, temp, err));
+        qt.dim[0] = wt.dim[0] = n - t < SCORE_ROWS ? n - t : SCORE_ROWS;
+        TRY(choose(i, s, units, skipped + t, qt, wt, temp, err));
     }
     return KVM_OK;
 }

@@ -1,5 +1,6 @@
 /* indexer.h - which cached tokens an attention layer looks at, where it does not look at
- * all: the lightning indexer of DeepSeek-V3.2 and GLM-5 (DSA). */
+ * all: the lightning indexer of DeepSeek-V3.2 and GLM-5 (DSA), and the block indexer of
+ * Qwen3.8-Flash-Next (QSA). */
 #ifndef KVM_MODELS_INDEXER_H
 #define KVM_MODELS_INDEXER_H
 
@@ -15,7 +16,8 @@ ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
                               const kvm_rope *rope, kvm_object *out);
 size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n);
 
-/* kvm_indexer_choose - x (T,hidden) normed, low (T, query_rank) its normed query latent:
+/* kvm_indexer_choose - x (T,hidden), low (T, query_rank) its normed query latent (not read
+ * where blocks are chosen):
  * keys of all T tokens go to the cache (object) and the capture; for the last `out`
  * tokens step->choice is filled. */
 KVM_MUST kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *step,

@@ -122,11 +122,12 @@ static kvm_status replay(kvm_cache *c, ptrdiff_t object, int point, ptrdiff_t fr
                                        KVM_F32, s.n, o->replay);
         TRY(l->kind->replay(l, &s, x, err));
     }
-    /* all objects per prompt of the layer are made together */
-    for (ptrdiff_t i = 0; i < c->model->info.objects; i++)
-        if (c->model->objects[i].layer == o->layer &&
-            kvm_object_per_prompt(&c->model->objects[i]))
+    for (ptrdiff_t i = 0; i < c->model->info.objects; i++) { /* its window with it */
+        const kvm_object *other = &c->model->objects[i];
+        if (other->layer == o->layer &&
+            (i == object || other->kind == KVM_OBJECT_WINDOW))
             c->arrived[i] += n;
+    }
     return KVM_OK;
 }
 

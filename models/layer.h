@@ -44,6 +44,7 @@ typedef struct kvm_step {
     ptrdiff_t out;      /* trailing rows whose result is wanted: n, or fewer in the last
                             block, where the others matter only for the cache */
     const int32_t *pos; /* (n) */
+    const int32_t *ids; /* (n) tokens; NULL in a replay */
     const kvm_slot *slots;      /* by object index */
     kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */
@@ -80,7 +81,7 @@ typedef struct kvm_layer_kind {
                           kvm_err *err);
 } kvm_layer_kind;
 
-enum { KVM_LAYER_OBJECTS = 4 };
+enum { KVM_LAYER_OBJECTS = 4 }; /* of a block */
 
 struct kvm_layer {
     const kvm_layer_kind *kind;
@@ -100,6 +101,12 @@ KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int po
 /* hand an object per prompt out as it stands after the step, likewise */
 KVM_MUST kvm_status kvm_step_emit_state(const kvm_step *step, ptrdiff_t object,
                                         kvm_err *err);
+
+/* attention of the last rows of the step over the tokens that were chosen, or over all when
+ * `chosen` is false or no query sees more than it may; window 0: no limit */
+KVM_MUST kvm_status kvm_step_attend(const kvm_step *step, bool chosen, kvm_tensor y,
+                                    kvm_tensor q, kvm_tensor k, kvm_tensor v,
+                                    ptrdiff_t window, double scale, kvm_err *err);
 
 /* Views of f32 rows (T,F): some columns; their last n; from column `from`, heads of dim
  * numbers that begin `apart` numbers from each other, as (T,heads,dim) */

@@ -307,18 +307,6 @@ static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_te
     return KVM_OK;
 }
 
-/* attention of the last rows of the step, over all tokens or over the chosen ones */
-static kvm_status look(const mla *a, const kvm_step *s, kvm_tensor y, kvm_tensor q,
-                       kvm_tensor k, kvm_tensor v, kvm_err *err)
-{
-    const ptrdiff_t first = s->first + s->n - q.dim[0];
-    if (!a->chooses || s->choice->all)
-        return kvm_op_attention(s->compute, y, q, k, v, first, 0, a->scale, err);
-    const ptrdiff_t words = s->choice->words;
-    const kvm_mask mask = {s->choice->bits + (first - s->first) * words, words};
-    return kvm_op_attention_some(s->compute, y, q, k, v, first, &mask, a->scale, err);
-}
-
 static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
                                   kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
@@ -335,7 +323,7 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
         const kvm_tensor qh = kvm_heads(q, h * key, n, key, key);
         const kvm_tensor yh =
             kvm_heads(y, h * a->size.value, n, a->size.value, a->size.value);
-        TRY(look(a, s, yh, qh, kh, vh, err));
+        TRY(kvm_step_attend(s, a->chooses, yh, qh, kh, vh, 0, a->scale, err));
     }
     return KVM_OK;
 }
@@ -360,8 +348,9 @@ static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
     const kvm_tensor k = kvm_view3(rows.data, KVM_F32, 1, tokens, row);
     kvm_tensor v = k;
     v.dim[2] = rank;
-    TRY(look(a, s, kvm_heads(sums, 0, a->heads, rank, rank),
-             kvm_heads(wide, 0, a->heads, row, row), k, v, err));
+    TRY(kvm_step_attend(s, a->chooses, kvm_heads(sums, 0, a->heads, rank, rank),
+                        kvm_heads(wide, 0, a->heads, row, row), k, v, 0, a->scale,
+                        err));
     for (ptrdiff_t h = 0; h < a->heads; h++)
         TRY(kvm_op_linear(s->compute, kvm_columns(y, h * a->size.value, a->size.value),
                           kvm_columns(sums, h * rank, rank), a->v[h], false, err));

@@ -22,6 +22,11 @@ bool kvm_object_per_prompt(const kvm_object *o)
     return kvm_object_rows[o->kind].per_prompt;
 }
 
+const char *kvm_object_axes(kvm_object_kind k)
+{
+    return kvm_object_rows[k].shape;
+}
+
 ptrdiff_t kvm_object_bytes(const kvm_object *o)
 {
     return o->heads * o->dim * kvm_dtype_block_bytes(o->dtype);
@@ -45,8 +50,10 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
     for (ptrdiff_t l = 0; l < c->layers; l++) {
         kvm_block *b = &m->blocks[l];
         const kvm_block_kinds *kinds = &c->blocks[l];
-        TRY(kvm_site_load(&b->mixer, ld, kinds->mixer, KVM_W_ATTN_NORM, l, err));
-        TRY(kvm_site_load(&b->ffn, ld, kinds->ffn, KVM_W_FFN_NORM, l, err));
+        if (c->family->streams && c->stream.ngrams[l])
+            TRY(kvm_ngram_load(&b->ngram, ld, l, err));
+        TRY(kvm_site_load(&b->mixer, ld, kinds->mixer, &kvm_mixer_site, l, err));
+        TRY(kvm_site_load(&b->ffn, ld, kinds->ffn, &kvm_ffn_site, l, err));
     }
     return KVM_OK;
 }
@@ -58,7 +65,7 @@ static kvm_status load_ends(kvm_model *m, kvm_loader *ld, kvm_err *err)
     const kvm_config *c = &m->config;
     const ptrdiff_t in_layers = ld->matrix_parameters;
     TRY(kvm_load_matrix(ld, KVM_W_EMBED, 0, c->vocab, c->hidden, &m->embed, err));
-    TRY(kvm_load_norm(ld, KVM_W_FINAL_NORM, 0, c->hidden, &m->norm, err));
+    TRY(kvm_site_load(&m->last, ld, KVM_LAYER_NONE, &kvm_final_site, 0, err));
     if (c->tied)
         return kvm_weight_new(&m->head, ld->keep, m->compute, m->embed, NULL, err);
     const kvm_linear_row row = {
@@ -83,10 +90,14 @@ kvm_status kvm_model__objects(kvm_object **out, ptrdiff_t *n, kvm_arena *keep,
     kvm_object *all = kvm_new(keep, kvm_object, c->layers * KVM_LAYER_OBJECTS);
     if (!all) return kvm_nomem(err, keep);
     *n = 0;
-    for (ptrdiff_t l = 0; l < c->layers; l++)
+    for (ptrdiff_t l = 0; l < c->layers; l++) {
         *n += kvm_layer_kinds[c->blocks[l].mixer]->objects(c, l, rope, all + *n);
+        *n += kvm_ngram_objects(c, l, all + *n);
+    }
     for (ptrdiff_t i = 0; i < *n; i++) /* states are F32 whatever the weights are */
-        all[i].dtype = all[i].kind == KVM_OBJECT_STATE ? KVM_F32 : cache_dtype(stored);
+        all[i].dtype = all[i].kind == KVM_OBJECT_STATE      ? KVM_F32
+                       : all[i].kind == KVM_OBJECT_LAST_IDS ? KVM_I64
+                                                            : cache_dtype(stored);
     *out = all;
     return KVM_OK;
 }
@@ -100,6 +111,7 @@ static kvm_status list_objects(kvm_model *m, kvm_arena *keep, const kvm_rope *ro
     for (ptrdiff_t i = info->objects - 1; i >= 0; i--) {
         const kvm_object *o = &m->objects[i];
         m->blocks[o->layer].mixer.layer->first_object = i;
+        if (o->kind == KVM_OBJECT_NGRAM_WINDOW) m->blocks[o->layer].ngram_object = i;
         const ptrdiff_t bytes = kvm_object_bytes(o);
         if (kvm_object_per_prompt(o))
             m->recurrent = true, info->prompt_bytes += bytes;

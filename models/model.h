@@ -24,6 +24,7 @@ typedef enum kvm_object_kind {
     KVM_OBJECT_KINDS
 } kvm_object_kind;
 const char *kvm_object_name(kvm_object_kind k); /* static: "K" */
+const char *kvm_object_axes(kvm_object_kind k); /* static: "(H,T,D)" */
 kvm_status kvm_object_of_name(kvm_str name, kvm_object_kind *k);
 
 enum { KVM_POINT_RAW = 1, KVM_POINT_NORMED = 2, KVM_POINT_ENGINE = 3 };
@@ -160,8 +161,9 @@ typedef struct kvm_capture {
      * a gate and o_proj (n, Hq*D); NULL: not wanted */
     kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                             const float *q, const float *out, kvm_err *err);
+    /* block output (n,hidden), or of all streams (n, streams * hidden) */
     kvm_status (*hidden)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
-                         const float *h, kvm_err *err); /* block output (n,hidden) */
+                         const float *h, kvm_err *err);
     void *ctx;
 } kvm_capture;
 

@@ -3,9 +3,12 @@
 #ifndef KVM_MODELS_MODEL_INTERNAL_H
 #define KVM_MODELS_MODEL_INTERNAL_H
 
+#include "models/ngram.h"
 #include "models/residual.h"
 
 typedef struct kvm_block {
+    kvm_ngram *ngram; /* NULL: none */
+    ptrdiff_t ngram_object;
     kvm_site mixer, ffn;
 } kvm_block;
 
@@ -15,7 +18,7 @@ struct kvm_model {
     kvm_compute *compute; /* borrows */
     kvm_tokenizer *tokenizer;
     kvm_tensor embed;    /* (V,hidden) as stored */
-    float *norm;         /* (hidden) */
+    kvm_site last;       /* what the head is given */
     kvm_weight *head;    /* (V,hidden) */
     kvm_block *blocks;   /* (layers) */
     kvm_object *objects; /* (info.objects) layer-major */

@@ -1,24 +1,41 @@
-/* residual.h - what a layer takes from the residual stream and how it adds to it.
+/* residual.h - what a layer takes from the residual stream and how it adds to it. Layers
+ * know nothing of this.
  *
- * Plain: x = rms(h) w, h += layer(x). Layers know nothing of this. */
+ * Plain:   x = rms(h) w;  h += layer(x)
+ * Streams (Qwen's gated residual): the residual R is n streams of hidden numbers each.
+ *   R' = rms of each stream, times w;  m = sigmoid(Up silu(Down R' / n))
+ *   x = mean over streams of m * R';   i = 2 sigmoid(B R' / n)
+ *   R_s += i_s layer(x);               after the last block x goes to the head */
 #ifndef KVM_MODELS_RESIDUAL_H
 #define KVM_MODELS_RESIDUAL_H
 
 #include "models/layer.h"
 
+/* the tensors of a site */
+typedef struct kvm_site_weights {
+    kvm_weight_id norm, stream_norm, down, up, inject;
+} kvm_site_weights;
+extern const kvm_site_weights kvm_mixer_site, kvm_ffn_site, kvm_final_site;
+
 typedef struct kvm_site {
-    kvm_layer *layer;
+    kvm_layer *layer; /* NULL: of the head */
     double eps;
-    float *norm; /* (hidden) */
+    ptrdiff_t hidden, streams, rank;
+    float *norm;                    /* (streams * hidden) */
+    kvm_weight *down, *up, *inject; /* NULL with one stream; inject: at the head */
 } kvm_site;
 
-/* the kind's layer of block `index` with its norm */
+/* the kind's layer of block `index`; KVM_LAYER_NONE: the site of the head */
 KVM_MUST kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
-                                  kvm_weight_id norm, ptrdiff_t index, kvm_err *err);
+                                  const kvm_site_weights *weights, ptrdiff_t index,
+                                  kvm_err *err);
 size_t kvm_site_scratch(const kvm_site *site, ptrdiff_t n);
-/* h (T,hidden): the last step->out rows += the layer's result. rows: all T for a mixer,
- * which keeps something of each; step->out for a feed-forward. */
+/* h (T, streams * hidden): the last step->out rows += the layer's result. rows: all T for a
+ * mixer, which keeps something of each; step->out for a feed-forward. */
 KVM_MUST kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step,
                                      kvm_tensor h, ptrdiff_t rows, kvm_err *err);
+/* what the head is given: h (n, streams * hidden) -> x (n, hidden) */
+KVM_MUST kvm_status kvm_site_read(const kvm_site *site, const kvm_step *step,
+                                  kvm_tensor h, kvm_tensor x, kvm_err *err);
 
 #endif

@@ -16,7 +16,8 @@ the same ids as a prefill of 40, 8 single tokens and 5 more. Seeds are taken unt
                       rotated with pairs where the weights have them (transformers keeps
                       the firsts of all pairs, then the seconds)
     index1.L index2.L index3.L  indexers: wk, k_norm, rotated
-    state1.L          recurrent layers: their normed input
+    state1.L          recurrent layers: their input
+    ngrams3.L ids3.L  n-gram embeddings: last inputs of the convolution, last tokens
     state3.L window3.L  (H,K,V) and (C,4): state and last inputs of the convolution, at the end
     q.L out.L         queries as attention sees them, its output before o_proj, last layer
 Made with torch 2.15.0, transformers 5.24.0, gguf 0.19.0; seeds below.
@@ -72,7 +73,7 @@ INDEXED = ("deepseek_v32", "glm_moe_dsa")  # rotate pairs, whatever the config s
 
 def one_more(model, name):
     """norms of these families are stored as what is added to one"""
-    return (model.config.model_type.startswith(("qwen3_5", "qwen3_next"))
+    return (model.config.model_type.startswith(("qwen3_5", "qwen3_next", "qwen4"))
             and "linear_attn" not in name)
 
 
@@ -102,8 +103,12 @@ def randomise(model, seed, dtype):
 def watch_indexers(config, margins):
     """How near another choice of tokens was; gives the way back."""
     plain, most = torch.Tensor.topk, getattr(config, "index_topk", 0)
+    blocks = getattr(config, "indexer_budget", 0) // getattr(config, "indexer_compress_ratio", 1)
 
     def topk(self, k, *a, **kw):
+        if blocks and self.dim() == 1 and k == blocks and len(self) > k:
+            top = plain(self, k + 1).values
+            margins.append((top[-2] - top[-1]).item())
         if most and self.dim() == 3 and k == most and self.shape[-1] > k:
             top = plain(self, k + 1).values
             gap = (top[..., -2] - top[..., -1])[top[..., -1] > -1e30]
@@ -125,6 +130,8 @@ def reference(model, seed):
     config, layers = model.config, model.model.layers
     g = torch.Generator().manual_seed(seed + 1)
     ids = torch.randint(0, config.vocab_size, (1, TOTAL), generator=g)
+    if config.eos_token_id is not None:
+        ids[0, [7, 20, 39]] = config.eos_token_id
     out, hooks, margins = {}, [], []
     seen.clear()
 
@@ -160,7 +167,11 @@ def reference(model, seed):
             hooks.append(layer.mlp.gate.register_forward_hook(watch_choice))
         watch(layer, f"h.{i}")
         if recurrent(layer):
-            watch(layer.input_layernorm, f"state1.{i}")
+            if hasattr(layer, "attn_hyper_connection"):
+                hooks.append(layer.linear_attn.register_forward_pre_hook(
+                    lambda _, args, i=i: keep(f"state1.{i}")(None, None, args[0])))
+            else:
+                watch(layer.input_layernorm, f"state1.{i}")
             continue
         a = layer.self_attn
         if hasattr(a, "kv_a_proj_with_mqa"):
@@ -173,6 +184,8 @@ def reference(model, seed):
             watch(a.k_proj, f"k1.{i}")
             if hasattr(a, "k_norm"):
                 watch(a.k_norm, f"k2.{i}")
+            if hasattr(a, "indexer"):
+                watch(a.indexer.index_qk_proj, f"index1.{i}")
     back = watch_indexers(config, margins)
     r = model(ids, use_cache=True)
     back()
@@ -181,6 +194,9 @@ def reference(model, seed):
         if recurrent(layer):
             out[f"state3.{i}"] = r.cache.get_recurrent_state(i, state_idx=0)[0].clone()
             out[f"window3.{i}"] = r.cache.get_conv_state(i, state_idx=0)[0].clone()
+        if getattr(layer, "ple", None) is not None:
+            out[f"ngrams3.{i}"] = r.cache.get_conv_state(i, state_idx=1)[0].clone()
+            out[f"ids3.{i}"] = r.cache.get_conv_state(i, state_idx=2)[0].float()
     for h in hooks:
         h.remove()
     for i, layer in enumerate(layers):
@@ -201,6 +217,8 @@ def reference(model, seed):
                 out[f"index3.{i}"] = k
         elif i in seen:
             out[f"k3.{i}"], out[f"v.{i}"] = seen[i]["k3"], seen[i]["v"]
+            if f"index1.{i}" in out:
+                out[f"index1.{i}"] = out[f"index1.{i}"][:, -config.indexer_head_dim:]
     last = max(seen)
     out[f"q.{last}"], out[f"out.{last}"] = seen[last]["q"], seen[last]["out"]
     out["ids"] = ids[0].to(torch.int32)
@@ -277,7 +295,11 @@ def stored(model, dtype, fused=False):
             kinds = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else ["down_proj"]
             parts = {f"{base}.{e}.{k}.weight": x for e in range(len(p))
                      for k, x in zip(kinds, p[e].chunk(len(kinds)))}
-        out.update({n: x.to(dtype).contiguous().clone() for n, x in parts.items()})
+        if name.endswith("ngram_embedding.weight"):
+            base, shards = name[:-len("weight")], p.chunk(model.config.split_ngram_parts)
+            parts = {f"{base}shard_{i}.weight": x for i, x in enumerate(shards)}
+        out.update({n: x.to(dtype if x.is_floating_point() else x.dtype).contiguous().clone()
+                    for n, x in parts.items()})
     return out
 
 
@@ -358,6 +380,14 @@ def cases():
     yield "glm_moe_dsa", t.GlmMoeDsaForCausalLM, t.GlmMoeDsaConfig(
         **LATENT, **index, n_group=1, topk_group=1, indexer_types=["full", "shared", "full"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4)), torch.bfloat16
+    yield "qwen4_exp", t.Qwen4ExpForCausalLM, t.Qwen4ExpTextConfig(
+        **{k: v for k, v in hybrid.items() if k not in ("layer_types", "intermediate_size", "eos_token_id")},
+        **experts,
+        layer_types=["linear_attention", "indexed_attention"] * 2, output_gate_type="sigmoid",
+        indexer_n_heads=4, indexer_kv_heads=1, indexer_head_dim=16, indexer_budget=16,
+        indexer_compress_ratio=4, hc_count=3, hc_lowrank=8, ple_layer_ids=[1], ple_embed_dim=32,
+        heads_per_ngram=2, ngram_vocab_size_base=101, make_ngram_vocab_size_divisible_by=4,
+        split_ngram_parts=4, eos_token_id=5), torch.bfloat16
 
 
 def published_kimi(config, tensors):

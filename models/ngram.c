@@ -1,0 +1,300 @@
+/* ngram.c - hashed n-gram embeddings (transformers' Qwen4ExpTextPLELayer).
+ *
+ *   ids before a token count back to the last end-of-text; before it they are that id
+ *   mix_2 = id m0 ^ id' m1; mix_3 = mix_2 ^ id'' m2; ...
+ *   head j of an order reads row mix mod size_j + offset_j of the table: e, all heads
+ *   k = rms(Wk e) w, q = rms(R) w, v = Wv e; per stream z = k.q / sqrt(hidden),
+ *   z = sign(z) sqrt(max(|z|, 1e-6)), a = sigmoid(z) v
+ *   c = rms(a) w; R += a + silu(conv(c)), the taps `orders` tokens apart */
+#include "models/ngram.h"
+
+#include <math.h>
+#include <string.h>
+
+struct kvm_ngram {
+    ptrdiff_t layer, hidden, wide, heads, width,
+        reach; /* reach: tokens of the window */
+    kvm_stream_config size;
+    double eps;
+    kvm_tensor *parts; /* (size.parts) of the table, rows in order */
+    ptrdiff_t part_rows;
+    int64_t *multipliers, *sizes, *offsets; /* (orders), (heads), (heads) */
+    kvm_weight *key, *value;
+    float *key_norm, *query_norm, *conv_norm; /* (wide) */
+    float *conv;                              /* (window, wide) */
+};
+
+/* ---- load ---- */
+
+static kvm_status load_ids(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                           ptrdiff_t n, int64_t **out, kvm_err *err)
+{
+    kvm_found f;
+    const kvm_weight_at w = {.id = id, .layer = layer};
+    TRY(kvm_checkpoint_get(ld->ck, w, 1, &n, &f, err));
+    if (f.t.dtype != KVM_I64)
+        return kvm_fail(err, KVM_DTYPE, "%s: tensor %.*s is stored as %s, not I64",
+                        f.file.at, KVM_STR_ARG(f.name), kvm_dtype_name(f.t.dtype));
+    *out = kvm_new(ld->keep, int64_t, n);
+    if (!*out) return kvm_nomem(err, ld->keep);
+    memcpy(*out, f.t.data, (size_t)n * sizeof **out);
+    return KVM_OK;
+}
+
+/* The rows that heads read, as the file says. Hashing needs them, so files hold them. */
+static kvm_status load_hashes(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
+{
+    TRY(load_ids(ld, KVM_W_NGRAM_MULTIPLIERS, g->layer, g->size.orders, &g->multipliers,
+                 err));
+    TRY(load_ids(ld, KVM_W_NGRAM_SIZES, g->layer, g->heads, &g->sizes, err));
+    return load_ids(ld, KVM_W_NGRAM_OFFSETS, g->layer, g->heads, &g->offsets, err);
+}
+
+static kvm_status check_rows(const kvm_ngram *g, const kvm_loader *ld, ptrdiff_t rows,
+                             kvm_err *err)
+{
+    for (ptrdiff_t j = 0; j < g->heads; j++)
+        if (g->sizes[j] < 1 || g->offsets[j] < 0 || g->offsets[j] > rows - g->sizes[j])
+            return kvm_fail(
+                err, KVM_RANGE,
+                "%s: layer %td: head %td of the n-grams reads %lld rows from "
+                "%lld of a table of %td",
+                kvm_checkpoint_path(ld->ck).at, g->layer, j, (long long)g->sizes[j],
+                (long long)g->offsets[j], rows);
+    return KVM_OK;
+}
+
+/* one tensor, or `parts` of equal height; heights follow from the offsets */
+static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
+{
+    const int64_t end = g->offsets[g->heads - 1] + g->sizes[g->heads - 1];
+    const bool whole =
+        kvm_checkpoint_has(ld->ck, (kvm_weight_at){KVM_W_NGRAM_TABLE, g->layer, 0});
+    const ptrdiff_t parts = whole ? 1 : g->size.parts;
+    g->parts = kvm_new(ld->keep, kvm_tensor, parts);
+    if (!g->parts) return kvm_nomem(err, ld->keep);
+    for (ptrdiff_t i = 0; i < parts; i++) {
+        kvm_found f;
+        const kvm_weight_at w = {whole ? KVM_W_NGRAM_TABLE : KVM_W_NGRAM_PART, g->layer,
+                                 i};
+        TRY(kvm_checkpoint_get_rows(ld->ck, w, g->width, &f, err));
+        if (f.t.dtype != KVM_F32 && f.t.dtype != KVM_F16 && f.t.dtype != KVM_BF16)
+            return kvm_fail(
+                err, KVM_DTYPE,
+                "%s: tensor %.*s is stored as %s; F32, F16 and BF16 are read",
+                f.file.at, KVM_STR_ARG(f.name), kvm_dtype_name(f.t.dtype));
+        if (i == 0) g->part_rows = f.t.dim[0];
+        if (f.t.dim[0] != g->part_rows && i + 1 < parts)
+            return kvm_fail(err, KVM_SHAPE, "%s: tensor %.*s has %td rows, not %td",
+                            f.file.at, KVM_STR_ARG(f.name), f.t.dim[0], g->part_rows);
+        g->parts[i] = f.t;
+        ld->parameters += kvm_tensor_count(&f.t);
+        ld->bytes += kvm_tensor_count(&f.t) * kvm_dtype_block_bytes(f.t.dtype);
+    }
+    const ptrdiff_t rows = (parts - 1) * g->part_rows + g->parts[parts - 1].dim[0];
+    TRY(check_rows(g, ld, rows, err));
+    if (end <= rows) return KVM_OK;
+    return kvm_fail(err, KVM_SHAPE, "%s: layer %td: %td rows of n-grams, %lld are read",
+                    kvm_checkpoint_path(ld->ck).at, g->layer, rows, (long long)end);
+}
+
+static kvm_status load_conv(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
+{
+    float *w; /* (wide, window) */
+    TRY(kvm_load_grid(ld, KVM_W_NGRAM_CONV, g->layer, g->wide, g->size.window, &w,
+                      err));
+    g->conv = kvm_new_raw(ld->keep, float, g->size.window * g->wide);
+    if (!g->conv) return kvm_nomem(err, ld->keep);
+    for (ptrdiff_t i = 0; i < g->size.window; i++)
+        for (ptrdiff_t c = 0; c < g->wide; c++)
+            g->conv[i * g->wide + c] = w[c * g->size.window + i];
+    return KVM_OK;
+}
+
+kvm_status kvm_ngram_load(kvm_ngram **out, kvm_loader *ld, ptrdiff_t index,
+                          kvm_err *err)
+{
+    const kvm_config *c = ld->config;
+    kvm_ngram *g = kvm_new(ld->keep, kvm_ngram, 1);
+    if (!g) return kvm_nomem(err, ld->keep);
+    *g = (kvm_ngram){.layer = index,
+                     .hidden = c->hidden,
+                     .wide = c->stream.count * c->hidden,
+                     .heads = (c->stream.orders - 1) * c->stream.heads,
+                     .reach = (c->stream.window - 1) * c->stream.orders,
+                     .size = c->stream,
+                     .eps = c->eps};
+    g->width = c->stream.ngram_dim / g->heads;
+    const struct {
+        kvm_weight_id id;
+        ptrdiff_t out;
+        kvm_weight **to;
+    } maps[] = {{KVM_W_NGRAM_KEY, g->wide, &g->key},
+                {KVM_W_NGRAM_VALUE, g->hidden, &g->value}};
+    for (int i = 0; i < 2; i++) {
+        const kvm_linear_row row = {.weight = maps[i].id,
+                                    .bias = maps[i].id,
+                                    .layer = index,
+                                    .out = maps[i].out,
+                                    .in = c->stream.ngram_dim};
+        TRY(kvm_load_linear(ld, &row, maps[i].to, err));
+    }
+    TRY(kvm_load_norm(ld, KVM_W_NGRAM_KEY_NORM, index, g->wide, &g->key_norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_NGRAM_QUERY_NORM, index, g->wide, &g->query_norm, err));
+    TRY(kvm_load_norm(ld, KVM_W_NGRAM_CONV_NORM, index, g->wide, &g->conv_norm, err));
+    TRY(load_conv(g, ld, err));
+    TRY(load_hashes(g, ld, err));
+    TRY(load_table(g, ld, err));
+    *out = g;
+    return KVM_OK;
+}
+
+/* ---- objects ---- */
+
+ptrdiff_t kvm_ngram_objects(const kvm_config *c, ptrdiff_t layer, kvm_object *out)
+{
+    if (!c->family->streams || !c->stream.ngrams[layer]) return 0;
+    const ptrdiff_t wide = c->stream.count * c->hidden;
+    const ptrdiff_t reach = (c->stream.window - 1) * c->stream.orders;
+    out[0] = (kvm_object){.kind = KVM_OBJECT_NGRAM_WINDOW,
+                          .layer = layer,
+                          .heads = 1,
+                          .dim = wide * reach,
+                          .shape = {wide, reach}};
+    out[1] = (kvm_object){.kind = KVM_OBJECT_LAST_IDS,
+                          .layer = layer,
+                          .heads = 1,
+                          .dim = c->stream.orders - 1,
+                          .shape = {c->stream.orders - 1}};
+    return 2;
+}
+
+size_t kvm_ngram_scratch(const kvm_ngram *g, ptrdiff_t n)
+{
+    return kvm_step_rows_bytes(n, g->size.ngram_dim) +
+           3 * kvm_step_rows_bytes(n, g->wide) + kvm_step_rows_bytes(n, g->hidden) +
+           kvm_step_rows_bytes(n + g->reach, g->wide) +
+           kvm_step_rows_bytes(n + g->size.orders, 2);
+}
+
+/* ---- forward ---- */
+
+static kvm_status read_row(const kvm_ngram *g, int64_t row, float *out, kvm_err *err)
+{
+    const kvm_tensor *part = &g->parts[row / g->part_rows];
+    const char *at = (const char *)part->data +
+                     row % g->part_rows * g->width * kvm_dtype_block_bytes(part->dtype);
+    return kvm_widen_row(out, at, part->dtype, g->width, err);
+}
+
+/* e (n, ngram_dim) of ids, of which `orders - 1` stand before the first */
+static kvm_status embed(const kvm_ngram *g, const int64_t *ids, ptrdiff_t n, float *e,
+                        kvm_err *err)
+{
+    const ptrdiff_t before = g->size.orders - 1;
+    for (ptrdiff_t t = 0; t < n; t++) {
+        const int64_t *now = ids + before + t;
+        uint64_t mixed = (uint64_t)now[0] * (uint64_t)g->multipliers[0];
+        bool ended = false; /* an end stands between */
+        for (ptrdiff_t order = 2; order <= g->size.orders; order++) {
+            ended = ended || now[1 - order] == g->size.end_id;
+            const int64_t id = ended ? g->size.end_id : now[1 - order];
+            mixed ^= (uint64_t)id * (uint64_t)g->multipliers[order - 1];
+            for (ptrdiff_t k = 0; k < g->size.heads; k++) {
+                const ptrdiff_t j = (order - 2) * g->size.heads + k;
+                const int64_t row =
+                    (int64_t)(mixed % (uint64_t)g->sizes[j]) + g->offsets[j];
+                TRY(read_row(g, row, e + t * g->size.ngram_dim + j * g->width, err));
+            }
+        }
+    }
+    return KVM_OK;
+}
+
+/* the step's ids behind those that are kept, which move on */
+static void gather_ids(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
+                       int64_t *ids)
+{
+    const ptrdiff_t before = g->size.orders - 1;
+    float *kept = s->slots[object].rows; /* exact: ids are below 2^24 */
+    for (ptrdiff_t i = 0; i < before; i++)
+        ids[i] = s->first == 0 ? g->size.end_id : (int64_t)kept[i];
+    for (ptrdiff_t t = 0; t < s->n; t++) ids[before + t] = s->ids[t];
+    for (ptrdiff_t i = 0; i < before; i++) kept[i] = (float)ids[s->n + i];
+}
+
+/* a (n, wide) = sigmoid of each stream's fit of key and query, times value (n, hidden) */
+static void gate(const kvm_ngram *g, const float *key, const float *query,
+                 const float *value, ptrdiff_t n, float *a)
+{
+    for (ptrdiff_t i = 0; i < n * g->size.count; i++) {
+        const float *k = key + i * g->hidden, *q = query + i * g->hidden;
+        const float *v = value + i / g->size.count * g->hidden;
+        double dot = 0;
+        for (ptrdiff_t j = 0; j < g->hidden; j++) dot += (double)k[j] * (double)q[j];
+        const double z = dot / sqrt((double)g->hidden),
+                     size = sqrt(fmax(fabs(z), 1e-6));
+        const double open = z > 0 ? size : z < 0 ? -size : 0;
+        const float by = (float)(1 / (1 + exp(-open)));
+        for (ptrdiff_t j = 0; j < g->hidden; j++) a[i * g->hidden + j] = by * v[j];
+    }
+}
+
+/* h += a + silu(conv(c)); c (reach + n, wide) begins with what the window keeps */
+static void convolve(const kvm_ngram *g, const float *c, const float *a, ptrdiff_t n,
+                     float *h)
+{
+    for (ptrdiff_t t = 0; t < n; t++)
+        for (ptrdiff_t i = 0; i < g->wide; i++) {
+            float sum = 0;
+            for (ptrdiff_t w = 0; w < g->size.window; w++)
+                sum += g->conv[w * g->wide + i] *
+                       c[(t + w * g->size.orders) * g->wide + i];
+            h[t * g->wide + i] += a[t * g->wide + i] + sum / (1 + expf(-sum));
+        }
+}
+
+/* window (wide, reach) <-> the rows before the first of c */
+static void move_window(const kvm_ngram *g, float *window, float *rows, bool out)
+{
+    for (ptrdiff_t r = 0; r < g->reach; r++)
+        for (ptrdiff_t i = 0; i < g->wide; i++) {
+            float *kept = window + i * g->reach + r, *row = rows + r * g->wide + i;
+            *(out ? row : kept) = *(out ? kept : row);
+        }
+}
+
+kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
+                             kvm_tensor h, kvm_err *err)
+{
+    kvm_arena temp = s->scratch;
+    const ptrdiff_t n = s->n, wide = g->wide;
+    kvm_tensor e = kvm_step_rows(&temp, n, g->size.ngram_dim);
+    kvm_tensor key = kvm_step_rows(&temp, n, wide),
+               query = kvm_step_rows(&temp, n, wide);
+    kvm_tensor a = kvm_step_rows(&temp, n, wide);
+    kvm_tensor value = kvm_step_rows(&temp, n, g->hidden);
+    kvm_tensor c = kvm_step_rows(&temp, n + g->reach, wide);
+    int64_t *ids = kvm_new_raw(&temp, int64_t, n + g->size.orders);
+    if (!e.data || !key.data || !query.data || !a.data || !value.data || !c.data ||
+        !ids)
+        return kvm_nomem(err, &temp);
+    gather_ids(g, s, object + 1, ids);
+    TRY(embed(g, ids, n, e.data, err));
+    TRY(kvm_op_linear(s->compute, key, e, g->key, false, err));
+    TRY(kvm_op_linear(s->compute, value, e, g->value, false, err));
+    TRY(kvm_op_rmsnorm(s->compute, key, key, kvm_view1(g->key_norm, KVM_F32, wide),
+                       g->hidden, g->eps, false, err));
+    TRY(kvm_op_rmsnorm(s->compute, query, h, kvm_view1(g->query_norm, KVM_F32, wide),
+                       g->hidden, g->eps, false, err));
+    gate(g, key.data, query.data, value.data, n, a.data);
+    float *window = s->slots[object].rows, *rows = c.data;
+    move_window(g, window, rows, true);
+    TRY(kvm_op_rmsnorm(s->compute, kvm_last_rows(c, n), a,
+                       kvm_view1(g->conv_norm, KVM_F32, wide), g->hidden, g->eps, false,
+                       err));
+    convolve(g, rows, a.data, n, h.data);
+    move_window(g, window, rows + n * wide, false);
+    TRY(kvm_step_emit_state(s, object, err));
+    return kvm_step_emit_state(s, object + 1, err);
+}
