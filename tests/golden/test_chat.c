@@ -34,11 +34,16 @@ static kvm_tokenizer *tokenizer_of(kvm_jat row, kvm_arena *a, bool template_file
     kvm_tokenizer *t;
     kvm_str config;
     check_tmpdir("chat");
-    const kvm_str from =
-        kvm_str_fmt(a, DIR "%.*s.json", KVM_STR_ARG(text_at(row, a, "tokenizer")));
-    check_write(TMP "tokenizer.json", check_read(a, from.at));
+    const kvm_str name = text_at(row, a, "tokenizer");
+    if (kvm_str_eq(name, KVM_STR("kimi")))
+        check_write(TMP "tiktoken.model", check_read(a, DIR "kimi/tiktoken.model"));
+    else
+        check_write(
+            TMP "tokenizer.json",
+            check_read(a, kvm_str_fmt(a, DIR "%.*s.json", KVM_STR_ARG(name)).at));
     const kvm_jat own = kvm_json_get(row, a, "config");
-    if (template_file) { /* the newer form: a file of its own */
+    if (template_file && kvm_json_get(own, a, "chat_template")
+                             .v) { /* the newer form: a file of its own */
         check_write(TMP "chat_template.jinja", text_at(own, a, "chat_template"));
         json_t *bare = json_deep_copy(own.v);
         assert_int_equal(json_object_del(bare, "chat_template"), 0);
@@ -52,13 +57,22 @@ static kvm_tokenizer *tokenizer_of(kvm_jat row, kvm_arena *a, bool template_file
     return t;
 }
 
-static void one_case(const kvm_tokenizer *t, const char *name, kvm_jat at, kvm_arena *a)
+static ptrdiff_t talk_of(kvm_jat at, kvm_arena *a)
+{
+    kvm_err err = {0};
+    int64_t n;
+    check_ok(kvm_json_i64(kvm_json_get(at, a, "talk"), &n, &err), &err);
+    return (ptrdiff_t)n;
+}
+
+static void one_case(const kvm_tokenizer *t, const char *name, kvm_jat talks,
+                     kvm_jat at, kvm_arena *a)
 {
     kvm_err err = {0};
     kvm_chat_turn turns[16];
     ptrdiff_t n;
     kvm_str out = {0};
-    const kvm_jat list = kvm_json_get(at, a, "turns");
+    const kvm_jat list = kvm_json_item(talks, a, talk_of(at, a));
     check_ok(kvm_json_array(list, &n, &err), &err);
     assert_true(n <= (ptrdiff_t)COUNT(turns));
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -77,20 +91,22 @@ static void one_case(const kvm_tokenizer *t, const char *name, kvm_jat at, kvm_a
     }
     check_ok(s, &err);
     if (!kvm_str_eq(out, want))
-        fail_msg("%s: wrote\n%.*s\ninstead of\n%.*s", name, KVM_STR_ARG(out),
-                 KVM_STR_ARG(want));
+        fail_msg("%s, conversation %td: wrote\n%.*s\ninstead of\n%.*s", name,
+                 talk_of(at, a), KVM_STR_ARG(out), KVM_STR_ARG(want));
 }
 
 static void texts_are_the_templates(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_jat rows;
+    kvm_jat all;
     ptrdiff_t n_rows, n;
     kvm_arena a = check_arena((size_t)1 << 30);
-    check_ok(kvm_json_read(&rows, &a, KVM_STR(DIR "chat.json"), &err), &err);
+    check_ok(kvm_json_read(&all, &a, KVM_STR(DIR "chat.json"), &err), &err);
+    const kvm_jat talks = kvm_json_get(all, &a, "talks");
+    const kvm_jat rows = kvm_json_get(all, &a, "frames");
     check_ok(kvm_json_array(rows, &n_rows, &err), &err);
-    assert_true(n_rows >= 8);
+    assert_true(n_rows >= 17);
     for (ptrdiff_t i = 0; i < n_rows; i++) {
         const kvm_jat row = kvm_json_item(rows, &a, i);
         const kvm_str name = text_at(row, &a, "name");
@@ -100,7 +116,7 @@ static void texts_are_the_templates(void **state)
         check_ok(kvm_json_array(cases, &n, &err), &err);
         assert_true(n >= 20);
         for (ptrdiff_t k = 0; k < n; k++)
-            one_case(t, name.at, kvm_json_item(cases, &a, k), &a);
+            one_case(t, name.at, talks, kvm_json_item(cases, &a, k), &a);
     }
     kvm_arena_free(&a);
 }
@@ -132,11 +148,51 @@ static void what_fits_no_frame(void **state)
     kvm_arena_free(&a);
 }
 
+/* tokens that a frame knows, without a template or with one that is not known */
+static void by_tokens_alone(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tokenizer, *frame, *text; /* frame NULL: the message's token */
+    } rows[] = {
+        {DIR "kimi", "kimi", "<|im_user|>user<|im_middle|>x<|im_end|>"},
+        {DIR "deepseek.json", "deepseek_v32", "<｜begin▁of▁sentence｜><｜User｜>x"},
+        {DIR "tekken_ranks.json", "ministral3", "<s>[INST]x[/INST]"},
+        {DIR "glm.json", NULL, "[gMASK]"}, /* versions differ: no guess */
+        {TMP, NULL, "<|im_middle|>"},      /* thinks, in a way that is not known */
+    };
+    kvm_arena a = check_arena((size_t)1 << 29);
+    check_tmpdir("chat");
+    check_write(TMP "tiktoken.model", check_read(&a, DIR "kimi/tiktoken.model"));
+    check_write(TMP "tokenizer_config.json",
+                check_read(&a, DIR "kimi/tokenizer_config.json"));
+    check_write(TMP "chat_template.jinja", KVM_STR("<|im_middle|><think></think>"));
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        kvm_err err = {0};
+        kvm_tokenizer *t;
+        kvm_str out = {0};
+        const kvm_chat_turn user = {KVM_STR("user"), KVM_STR("x")};
+        check_ok(kvm_tokenizer_open(&t, &a, kvm_str_of(rows[i].tokenizer), &err), &err);
+        const kvm_status s = kvm_chat_render(t, &user, 1, NULL, &a, &out, &err);
+        if (!rows[i].frame) {
+            assert_null(kvm_chat_frame(t));
+            check_status(KVM_UNSUPPORTED, s, &err);
+            check_contains(err.msg, rows[i].text);
+            continue;
+        }
+        check_ok(s, &err);
+        assert_string_equal(kvm_chat_frame(t), rows[i].frame);
+        check_str(out, rows[i].text);
+    }
+    kvm_arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_the_templates),
         cmocka_unit_test(what_fits_no_frame),
+        cmocka_unit_test(by_tokens_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

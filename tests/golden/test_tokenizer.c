@@ -107,7 +107,7 @@ static void compare(kvm_arena *a, const char *name, ptrdiff_t string, kvm_jat ro
         char hex[65];
         const kvm_str bytes = {(const char *)ids, n * (ptrdiff_t)sizeof *ids};
         check_ok(kvm_sha_of(bytes, hex, &err), &err);
-        same = n == number(row, a, "n", -1) && kvm_str_starts(kvm_str_of(hex), sha);
+        same = n == number(row, a, "n", n) && kvm_str_starts(kvm_str_of(hex), sha);
     } else {
         const kvm_str want = from_base64(a, text_of(row, a, "ids"));
         same = want.len == 2 * n;

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Makes chat.json: what transformers' apply_chat_template writes for some conversations.
 
-The templates are written down from knowledge of the released models' own (Qwen2, Qwen2.5,
-Qwen3, SmolLM2, Llama 3.0, Llama 3.1, Ministral 3), without their branches for images;
-tool branches are kept where they bear on how a frame is recognised. They are not copies
-of the released files: qwen3 and llama31 are believed word for word in the plain-chat
-part, ministral3 is from memory and its default system text is our own. `zoo` is the
-example pair's. smollm2's is as it stands in a released GGUF file.
+The templates are written down from knowledge of the released models' own, without their
+branches for images; tool branches are kept where they bear on how a frame is recognised.
+They are not copies of the released files. qwen3 and llama31 are believed word for word in
+the plain-chat part, smollm2's is as it stands in a released GGUF file. qwen35, kimi,
+deepseek31, glm46 were written after the released ones had been read; deepseek32 stands for
+the code that this model has instead of a template; of glm5 the answers and the prompt had
+been read, of glm53 texts for some conversations. From memory: ministral3 (its default
+system text is our own), deepseek3, r1. `zoo` is the example pair's.
 
 Run: python3 tests/golden/tokenizers/chat.py (transformers 5.24, jinja2; seconds).
 """
 import json
 import os
 
+from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -194,17 +197,227 @@ MINISTRAL3 = r"""{#- Default system message if no system prompt is passed. #}
 {%- endfor %}
 """
 
+QWEN35 = r"""{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content|trim + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(question=-1) %}
+{%- for message in messages %}
+    {%- set text = message.content|trim %}
+    {%- if message.role == 'user' and not (text.startswith('<tool_response>') and text.endswith('</tool_response>')) %}
+        {%- set ns.question = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- if ns.question < 0 %}
+    {{- raise_exception('No user query found in messages.') }}
+{%- endif %}
+{%- for message in messages %}
+    {%- set text = message.content|trim %}
+    {%- if message.role == 'system' %}
+        {%- if not loop.first %}
+            {{- raise_exception('System message must be at the beginning.') }}
+        {%- endif %}
+    {%- elif message.role == 'user' %}
+        {{- '<|im_start|>user\n' + text + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set thought = '' %}
+        {%- if '</think>' in text %}
+            {%- set thought = text.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set text = text.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if loop.index0 > ns.question %}
+            {{- '<think>\n' + thought|trim + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- text + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}
+    {%- else %}
+        {{- '<|im_start|>assistant\n<think>\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+KIMI = """{%- for message in messages -%}
+  {%- if loop.first and message['role'] != 'system' -%}
+    {{ '<|im_system|>system<|im_middle|>You are a helpful assistant<|im_end|>' }}
+  {%- endif -%}
+  {%- if message['role'] == 'system' -%}
+    {{ '<|im_system|>system<|im_middle|>' }}
+  {%- elif message['role'] == 'user' -%}
+    {{ '<|im_user|>user<|im_middle|>' }}
+  {%- else -%}
+    {{ '<|im_assistant|>assistant<|im_middle|>' }}
+  {%- endif -%}
+  {{- message['content'] + '<|im_end|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{ '<|im_assistant|>assistant<|im_middle|>' }}
+{%- endif -%}
+"""
+
+DS_SYSTEM = """{%- set ns = namespace(is_output_first=true, is_first_sp=true, system='', asked=false) -%}
+{%- for message in messages if message['role'] == 'system' -%}
+  {%- set ns.system = ns.system + ('' if ns.is_first_sp else '\n\n') + message['content'] -%}
+  {%- set ns.is_first_sp = false -%}
+{%- endfor -%}
+{{- bos_token + ns.system -}}
+"""
+
+DEEPSEEK3 = DS_SYSTEM + """{%- for message in messages -%}
+  {%- if message['role'] == 'user' -%}
+    {{ '<｜User｜>' + message['content'] }}
+  {%- elif message['role'] == 'assistant' -%}
+    {{ '<｜Assistant｜>' + message['content'] + '<｜end▁of▁sentence｜>' }}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<｜Assistant｜>' }}{%- endif -%}
+"""
+
+R1 = DS_SYSTEM.replace("is_first_sp", "first").replace(
+    "ns.system + ('' if ns.first else '\n\n') + message['content']", "message['content']") + (
+    DEEPSEEK3[len(DS_SYSTEM):].replace(
+        "'<｜Assistant｜>' + message['content'] +",
+        "'<｜Assistant｜>' + message['content'].split('</think>')[-1] +").replace(
+        "{{ '<｜Assistant｜>' }}", "{{ '<｜Assistant｜><think>\\n' }}"))
+
+DEEPSEEK31 = DS_SYSTEM + """{%- for message in messages -%}
+  {%- if message['role'] == 'user' -%}
+    {{ '<｜User｜>' + message['content'] }}
+    {%- set ns.asked = true -%}
+  {%- elif message['role'] == 'assistant' -%}
+    {%- if ns.asked -%}{{ '<｜Assistant｜></think>' }}{%- endif -%}
+    {%- set ns.asked = false -%}
+    {%- set text = message['content'] -%}
+    {%- if '</think>' in text -%}{%- set text = text.split('</think>', 1)[1] -%}{%- endif -%}
+    {{ text + '<｜end▁of▁sentence｜>' }}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and ns.asked -%}
+  {{ '<｜Assistant｜><think>' if enable_thinking else '<｜Assistant｜></think>' }}
+{%- endif -%}
+"""
+
+DEEPSEEK32 = """{%- set ns = namespace(last=-1) -%}
+{%- for message in messages if message.role == 'user' -%}
+  {%- set ns.last = messages.index(message) -%}
+{%- endfor -%}
+{{- '<｜begin▁of▁sentence｜>' -}}
+{%- for message in messages -%}
+  {%- if message.role == 'user' -%}
+    {{- '<｜User｜>' + message.content -}}
+    {%- if add_generation_prompt or not loop.last -%}
+      {{- '<｜Assistant｜>' -}}
+      {{- '<think>' if enable_thinking and loop.index0 == ns.last else '</think>' -}}
+    {%- endif -%}
+  {%- elif message.role == 'system' -%}
+    {{- message.content -}}
+  {%- else -%}
+    {%- set parts = message.content.split('</think>', 1) -%}
+    {%- if enable_thinking and loop.index0 > ns.last -%}
+      {%- if parts|length == 1 -%}{{ raise_exception('no thoughts') }}{%- endif -%}
+      {{- parts[0].removeprefix('<think>') + '</think>' -}}
+    {%- endif -%}
+    {{- parts[-1] + '<｜end▁of▁sentence｜>' -}}
+  {%- endif -%}
+{%- endfor -%}
+"""
+
+GLM46 = r"""[gMASK]<sop>
+{%- set ns = namespace(last_user_index=-1) %}
+{%- for m in messages %}
+    {%- if m.role == 'user' %}
+        {% set ns.last_user_index = loop.index0 -%}
+    {%- endif %}
+{%- endfor %}
+{% for m in messages %}
+{%- if m.role == 'assistant' -%}
+    {%- set thought = '' %}
+    {%- set text = m.content %}
+    {%- if '</think>' in text %}
+        {%- set thought = text.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+        {%- set text = text.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {{- '<|assistant|>' }}
+    {%- if loop.index0 > ns.last_user_index and thought %}
+        {{- '\n<think>' + thought.strip() + '</think>' }}
+    {%- else %}
+        {{- '\n<think></think>' }}
+    {%- endif %}
+    {%- if text.strip() %}
+        {{- '\n' + text.strip() }}
+    {%- endif %}
+{%- else %}
+    {{- '<|' + m.role + '|>\n' + m.content }}
+    {%- if m.role == 'user' and enable_thinking is defined and not enable_thinking and not m.content.endswith('/nothink') %}
+        {{- '/nothink' }}
+    {%- endif %}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    <|assistant|>{{- '\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}
+{%- endif -%}
+"""
+
+GLM5 = GLM46.replace(r"\n<think>' + thought", "<think>' + thought").replace(
+    r"\n<think></think>' }}", "</think>' }}").replace(r"'\n' + text", "text").replace(
+    r"'|>\n'", "'|>'").replace("/nothink", "/none").replace(
+    "not enable_thinking and not m", "false and not m").replace(
+    r"'\n<think></think>' if", "'</think>' if").replace("else '' -}}", "else '<think>' -}}").replace(
+    "{%- if loop.index0 > ns.last_user_index and thought %}",
+    "{%- set reasoning_content = thought %}{%- if ((clear_thinking is defined and not clear_thinking) "
+    "or loop.index0 > ns.last_user_index) and reasoning_content -%}")
+
+GLM53 = r"""[gMASK]<sop><|system|>Reasoning Effort: Max
+{%- set clear_thinking = clear_thinking if clear_thinking is defined else false -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}
+    {%- set text = m.content %}
+    {%- if '</think>' in text %}
+        {%- set reasoning_content = text.split('</think>')[0].split('<think>')[-1] %}
+        {%- set text = text.split('</think>')[-1] %}
+    {%- endif %}
+    {{- '<|assistant|>' }}
+    {%- if not clear_thinking and reasoning_content is defined %}
+        {{- '<think>' + reasoning_content + '</think>' }}
+    {%- else %}
+        {{- '<think></think>' }}
+    {%- endif %}
+    {{- text.strip() }}
+{%- else %}
+    {{- '<|' + m.role + '|>' + m.content }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    <|assistant|>{{- '<think>' -}}
+{%- endif -%}
+"""
+
+DS = ("deepseek", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
+GLM = ("glm", None, "<|endoftext|>")
 # name: template, golden tokenizer, bos, eos, frame
 FRAMES = {
     "qwen2": (QWEN2, "qwen2", None, "<|im_end|>", "chatml"),
     "qwen25": (QWEN25, "qwen2", None, "<|im_end|>", "chatml"),
     "qwen3": (QWEN3, "qwen2", None, "<|im_end|>", "qwen3"),
+    "qwen35": (QWEN35, "qwen35", None, "<|im_end|>", "qwen35"),
     "smollm2": (SMOLLM2, "smollm", "<|im_start|>", "<|im_end|>", "chatml"),
     "zoo": (ZOO, "qwen2", None, "<|im_end|>", "chatml"),
     "llama31": (LLAMA31, "llama3", "<|begin_of_text|>", "<|eot_id|>", "llama31"),
     "llama30": (LLAMA30, "llama3", "<|begin_of_text|>", "<|eot_id|>", "llama30"),
     "ministral3": (MINISTRAL3, "tekken", "<s>", "</s>", "ministral3"),
+    "kimi": (KIMI, "kimi", "[BOS]", "[EOS]", "kimi"),
+    "deepseek3": (DEEPSEEK3, *DS, "deepseek_v3"),
+    "r1": (R1, *DS, "deepseek_v3"),
+    "deepseek31": (DEEPSEEK31, *DS, "deepseek_v31"),
+    "deepseek32": (DEEPSEEK32, *DS, "deepseek_v32"),
+    "glm46": (GLM46, *GLM, "glm45"),
+    "glm5": (GLM5, *GLM, "glm5"),
+    "glm53": (GLM53, *GLM, "glm53"),
 }
+THINKING = ("qwen3", "qwen35", "deepseek31", "deepseek32", "glm46", "glm5")
 
 S, U, A = "system", "user", "assistant"
 TALKS = [
@@ -224,36 +437,53 @@ TALKS = [
 ]
 
 
+def folder(name):
+    """what stands beside the golden tokenizer of this name in its own folder"""
+    if name != "kimi":
+        return {}
+    with open(os.path.join(HERE, name, "tokenizer_config.json")) as f:
+        return json.load(f)
+
+
+def cases(name, tok):
+    for i, talk in enumerate(TALKS):
+        messages = [{"role": r, "content": c} for r, c in talk]
+        for opened in (False, True):
+            for thinking in ([True, False] if name in THINKING else [False]):
+                for date in (["", "01 Feb 2026"] if name == "llama31" else [""]):
+                    more = {"date_string": date} if date else {}
+                    if name in THINKING:
+                        more["enable_thinking"] = thinking
+                    try:
+                        text = tok.apply_chat_template(
+                            messages, tokenize=False, add_generation_prompt=opened, **more)
+                    except TemplateError:  # the template refuses
+                        text = None
+                    yield {"talk": i, **({"open": True} if opened else {}),
+                           **({"thinking": True} if thinking else {}),
+                           **({"date": date} if date else {}), "text": text}
+
+
 def main():
     rows = []
     for name, (template, base, bos, eos, frame) in FRAMES.items():
-        tok = PreTrainedTokenizerFast(tokenizer_file=os.path.join(HERE, base + ".json"),
+        any_file = "glm" if base == "kimi" else base  # only the two names matter
+        tok = PreTrainedTokenizerFast(tokenizer_file=os.path.join(HERE, any_file + ".json"),
                                       bos_token=bos, eos_token=eos)
         tok.chat_template = template
-        cases = []
-        for talk in TALKS:
-            messages = [{"role": r, "content": c} for r, c in talk]
-            for opened in (False, True):
-                for thinking in ([True, False] if name == "qwen3" else [False]):
-                    for date in (["", "01 Feb 2026"] if name == "llama31" else [""]):
-                        more = {"date_string": date} if date else {}
-                        if name == "qwen3":
-                            more["enable_thinking"] = thinking
-                        try:
-                            text = tok.apply_chat_template(
-                                messages, tokenize=False, add_generation_prompt=opened, **more)
-                        except Exception as e:  # the template refuses
-                            assert "roles" in str(e), e
-                            text = None
-                        cases.append({"turns": talk, "open": opened, "thinking": thinking,
-                                      "date": date, "text": text})
-        rows.append({"name": name, "tokenizer": base, "frame": frame,
-                     "config": {"bos_token": bos, "eos_token": {"content": eos},
-                                "chat_template": template}, "cases": cases})
+        config = {"bos_token": bos, "eos_token": {"content": eos}, **folder(base)}
+        if name != "deepseek32":
+            config["chat_template"] = template
+        rows.append({"name": name, "tokenizer": base, "frame": frame, "config": config,
+                     "cases": list(cases(name, tok))})
     with open(os.path.join(HERE, "chat.json"), "w") as f:
-        json.dump(rows, f, indent=0, ensure_ascii=True)
-        f.write("\n")
-    print(sum(len(r["cases"]) for r in rows), "conversations")
+        f.write('{"talks": %s,\n"frames": [\n' % json.dumps(TALKS, separators=(",", ":")))
+        for row in rows:
+            text = json.dumps(row, separators=(",", ":"))
+            f.write(text.replace('{"talk"', '\n{"talk"') + (",\n" if row != rows[-1] else "\n"))
+        f.write("]}\n")
+    print(sum(len(r["cases"]) for r in rows), "conversations,",
+          sum(c["text"] is None for r in rows for c in r["cases"]), "refused")
 
 
 main()

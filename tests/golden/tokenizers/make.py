@@ -13,7 +13,7 @@ the cuts of long texts that its own code makes.
 strings.jsonl  one string a line: {"text": base64} or {"text": base64, "times": n}
 NAME.jsonl     the ids of each string, in order: {"ids": base64 of little-endian u16};
                long ones as {"n": count, "sha256": the first half, of little-endian i32 ids},
-               of kimi, tekken_ranks and glm all but the shortest, with 8 digits, and
+               of kimi, tekken_ranks and glm all but the shortest, with 8 digits alone, and
                of the last two not every third string;
                at the end {"string": i, "special": true} with add_special_tokens and
                {"string": i, "plain": true} with encode_special_tokens
@@ -188,7 +188,8 @@ def make_deepseek():
         pre_tokenizers.Split(Regex(DEEPSEEK), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]), 900)
     tok.add_tokens([special("<｜begin▁of▁sentence｜>"), special("<｜User｜>"),
-                    AddedToken("<｜fim▁hole｜>", normalized=True)])
+                    AddedToken("<｜fim▁hole｜>", normalized=True),
+                    special("<｜Assistant｜>"), special("<｜end▁of▁sentence｜>")])
     return tok
 
 
@@ -492,7 +493,7 @@ def write_all(name, tok, decoded, marked):
         raw = b"".join(i.to_bytes(4, "little") for i in ids)
         if len(ids) > (6 if small else 48):
             digits = hashlib.sha256(raw).hexdigest()[:8 if small else 32]
-            out = {**more, "n": len(ids), "sha256": digits}
+            out = {**more, **({} if small else {"n": len(ids)}), "sha256": digits}
         else:
             out = {**more, "ids": b64(b"".join(i.to_bytes(2, "little") for i in ids))}
         return json.dumps(out, separators=(",", ":") if small else None) + "\n"
