@@ -165,7 +165,7 @@ static kvm_status in_slices(kvm_encoder *e, kvm_str text, kvm_err *err)
     for (const unsigned char *next = p; p < end; p = next, chars++) {
         const bool is = kvm_unicode_is_py_space(kvm_utf8_next(&next));
         const bool full = chars == SLICE_CHARS;
-        if (full) chars = run = 0;
+        if (full) chars = 0;
         run = run > 0 && is == space ? run + 1 : 1;
         space = is;
         if (!full && run <= RUN_CHARS) continue;

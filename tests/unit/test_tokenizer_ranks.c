@@ -96,6 +96,37 @@ static void merging_by_rank(void **state)
     kvm_arena_free(&a);
 }
 
+/* A part ends after 400,000 characters and the count of a run begins anew in the next:
+ * the ids of a long text are those of its parts. */
+static void parts_of_a_long_text(void **state)
+{
+    (void)state;
+    enum { HEAD = 390001, RUN = 60000, N = HEAD + RUN };
+    static const ptrdiff_t end[] = {400000, 425000, 450000, N};
+    static const char *const words[] = {"qq", "qqqq", " w"};
+    kvm_arena a = check_arena((size_t)1 << 28);
+    kvm_err err;
+    kvm_tokenizer *t;
+    kvm_encoder *e;
+    int32_t *ids, *part;
+    ptrdiff_t n, n_part, at = 0, begin = 0;
+    check_ok(load(&t, &a, model_of(&a, -1, words, COUNT(words), ""), NAMES(""), &err),
+             &err);
+    check_ok(kvm_encoder_new(&e, &a, t, &err), &err);
+    char *text = kvm_new(&a, char, N);
+    for (ptrdiff_t i = 0; i < N; i++) text[i] = i >= HEAD ? 'q' : i % 2 ? 'w' : ' ';
+    check_ok(kvm_encode(e, (kvm_str){text, N}, NULL, &a, &ids, &n, &err), &err);
+    for (size_t i = 0; i < COUNT(end); begin = end[i++]) {
+        const kvm_str s = kvm_str_slice((kvm_str){text, N}, begin, end[i]);
+        check_ok(kvm_encode(e, s, NULL, &a, &part, &n_part, &err), &err);
+        assert_true(at + n_part <= n);
+        assert_memory_equal(ids + at, part, (size_t)n_part * sizeof *part);
+        at += n_part;
+    }
+    assert_int_equal(at, n);
+    kvm_arena_free(&a);
+}
+
 static const struct {
     kvm_status status;
     int without;
@@ -317,6 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merging_by_rank),
+        cmocka_unit_test(parts_of_a_long_text),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(a_token_of_any_length),
         cmocka_unit_test(small_tekken),

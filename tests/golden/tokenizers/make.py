@@ -472,7 +472,7 @@ def strings():
         out.append((unit, n))
     out += [(t.encode(), 1) for t in [*han_edges(), *MORE]]
     # where texts are cut: in the middle of a word, of a special token, of white space
-    out += [(b"ab cd\n", 80000), (b"x<|im_end|>", 37000), ("中 ".encode(), 201000),
+    out += [(b"the over brown ", 27000), (b"x<|im_end|>", 37000), ("中 ".encode(), 201000),
             ("\u3000\u200b".encode(), 13000), (b"\x1c \x85".replace(b"\x85", b"\xc2\x85"), 9000)]
     return out
 
