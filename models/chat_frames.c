@@ -309,9 +309,9 @@ static void put_default_system(writing *w)
     for (ptrdiff_t i = 1; i < end; i++) {
         const bool escape = text.at[i] == '\\' && i + 1 < end;
         if (escape) i++;
-        const char c = escape && text.at[i] == 'n'   ? '\n'
-                       : escape && text.at[i] == 't' ? '\t'
-                                                     : text.at[i];
+        char c = text.at[i];
+        if (escape && c == 'n') c = '\n';
+        if (escape && c == 't') c = '\t';
         put(w, (kvm_str){&c, 1});
     }
     put_text(w, "[/SYSTEM_PROMPT]");
@@ -427,7 +427,7 @@ static kvm_status write_deepseek_v31(writing *w)
  * to think, and then an answer must have one. */
 static kvm_status deepseek_v32_answer(writing *w, ptrdiff_t i, bool thinks)
 {
-    kvm_str text = w->turns[i].text, thought = text;
+    const kvm_str text = w->turns[i].text;
     const ptrdiff_t end = kvm_str_find(text, KVM_STR("</think>"));
     if (thinks && end < 0)
         return kvm_fail(w->err, KVM_USAGE,
@@ -435,7 +435,7 @@ static kvm_status deepseek_v32_answer(writing *w, ptrdiff_t i, bool thinks)
                         "V3.2 wants when it is to think",
                         i + 1);
     if (thinks) {
-        thought = kvm_str_slice(text, 0, end);
+        kvm_str thought = kvm_str_slice(text, 0, end);
         if (kvm_str_starts(thought, KVM_STR("<think>")))
             thought = kvm_str_slice(thought, 7, thought.len);
         put(w, thought);

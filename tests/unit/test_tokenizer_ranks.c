@@ -114,7 +114,7 @@ static void parts_of_a_long_text(void **state)
              &err);
     check_ok(kvm_encoder_new(&e, &a, t, &err), &err);
     char *text = kvm_new(&a, char, N);
-    for (ptrdiff_t i = 0; i < N; i++) text[i] = i >= HEAD ? 'q' : i % 2 ? 'w' : ' ';
+    for (ptrdiff_t i = 0; i < N; i++) text[i] = " wq"[i >= HEAD ? 2 : i % 2];
     check_ok(kvm_encode(e, (kvm_str){text, N}, NULL, &a, &ids, &n, &err), &err);
     for (size_t i = 0; i < COUNT(end); begin = end[i++]) {
         const kvm_str s = kvm_str_slice((kvm_str){text, N}, begin, end[i]);
