@@ -2,8 +2,8 @@
  * vec.h).
  *
  * A part is a strip of channels and all tokens in order, so that y may lie over x: the
- * last inputs stay in the thread's buffer, (K, strip), oldest first. Every sum runs from
- * the oldest input to the token itself, whatever the cut into strips or calls. */
+ * last inputs stay in the thread's buffer, (K, strip), oldest first. Every sum runs
+ * from the oldest input to the token itself, whatever the cut into strips or calls. */
 #ifndef KVM_KERNELS_CONV_H
 #define KVM_KERNELS_CONV_H
 

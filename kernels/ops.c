@@ -285,7 +285,7 @@ kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
     return c->backend->logprob(c, out, &logits, targets, err);
 }
 
-/* ---- recurrent mixers -------------------------------------------------------------- */
+/* ---- recurrent mixers ------------------------------------------------------------ */
 
 kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w,
                        const float *bias, kvm_tensor window, kvm_err *err)

@@ -115,7 +115,7 @@ KVM_MUST kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor 
 KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                                    const int32_t *targets, kvm_err *err);
 
-/* ---- recurrent mixers -------------------------------------------------------------- */
+/* ---- recurrent mixers ------------------------------------------------------------ */
 
 enum { KVM_CONV_TAPS = 8 }; /* the longest window */
 
@@ -125,8 +125,9 @@ enum { KVM_CONV_TAPS = 8 }; /* the longest window */
  *   w       in     (C,K)  w[c,K-1] weighs the token itself; K <= KVM_CONV_TAPS
  *   bias    in     (C) or NULL
  *   window  in out (C,K)  the last K inputs, oldest first; zeros before the first token
- * u is x with the window before it. Of the window the oldest column weighs nothing: it is
- * kept because caches hold K inputs. Bits do not depend on how tokens are cut into calls. */
+ * u is x with the window before it. Of the window the oldest column weighs nothing: it
+ * is kept because caches hold K inputs. Bits do not depend on how tokens are cut into
+ * calls. */
 KVM_MUST kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                 kvm_tensor w, const float *bias, kvm_tensor window,
                                 kvm_err *err);
@@ -136,11 +137,12 @@ KVM_MUST kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x,
  *   o      out    (T,Hv,Dv)
  *   q, k   in     (T,Hk,Dk)  normalised and scaled by the caller
  *   v      in     (T,Hv,Dv)
- *   g      in     (T,Hv), or (T,Hv,Dk): row d of S decays by exp(g[d]). Natural log, <= 0
+ *   g      in     (T,Hv), or (T,Hv,Dk): row d of S decays by exp(g[d]); log_e, <= 0
  *   beta   in     (T,Hv)     in [0,1]
  *   state  in out (Hv,Dk,Dv) f32; zeros before the first token
- * Value head h reads key head h / (Hv/Hk). Tokens and heads may be strided. Many tokens are
- * taken in chunks, so bits depend on the cut into calls, not on the threads.
+ * Value head h reads key head h / (Hv/Hk). Tokens and heads may be strided. Bits depend
+ * on neither the threads nor the cut of the tokens into calls (but ref keeps S in f64
+ * within a call). O(T Hv Dk Dv).
  * Sources: Yang, Kautz and Hatamizadeh 2025, "Gated Delta Networks" (g per head); Kimi
  * Team 2025, "Kimi Linear", Kimi Delta Attention (g per channel). */
 KVM_MUST kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q,

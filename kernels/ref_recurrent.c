@@ -38,7 +38,7 @@ kvm_status kvm_ref__conv(kvm_compute *c, kvm_in y, kvm_in x, kvm_in w,
     return KVM_OK;
 }
 
-/* ---- delta ------------------------------------------------------------------------ */
+/* ---- delta ----------------------------------------------------------------------- */
 
 /* one token of one head */
 typedef struct delta_step {

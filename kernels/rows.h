@@ -226,7 +226,7 @@ static kvm_status silu_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
     return KVM_OK;
 }
 
-/* ---- sigmoid_mul ------------------------------------------------------------------- */
+/* ---- sigmoid_mul ----------------------------------------------------------------- */
 
 V_INLINE vf v_sigmoid_mul(vf g, vf u)
 {

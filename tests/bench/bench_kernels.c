@@ -1,6 +1,7 @@
 /* bench_kernels - the kernels against OpenBLAS and against the machine's FMA peak.
  *
  *   bench_kernels [backend] [threads] [rounds] [part]     part: linear decode attention gram rows
+ *                                                     delta
  *
  * Shapes are those of SmolLM2-135M: d 576, 9 query and 3 kv heads of 64, ffn 1536, vocabulary 49152.
  * Each line first checks its result, then times both arms interleaved; figures are medians
@@ -274,7 +275,7 @@ static void bench_gram(bench *b, ptrdiff_t n, ptrdiff_t f)
 
 typedef struct rows_case {
     bench *b;
-    kvm_tensor x, y, w, heads;
+    kvm_tensor x, y, w, heads, taps, window;
     int32_t *pos;
     double *out;
     kvm_rope rope;
@@ -295,6 +296,11 @@ static void silu_ours(void *ctx)
     rows_case *k = ctx;
     OK(kvm_op_silu_mul(k->b->c, k->y, k->x, k->x, &err));
 }
+static void conv_ours(void *ctx)
+{
+    rows_case *k = ctx;
+    OK(kvm_op_conv(k->b->c, k->y, k->x, k->taps, NULL, k->window, &err));
+}
 static void logprob_ours(void *ctx)
 {
     rows_case *k = ctx;
@@ -308,6 +314,8 @@ static void bench_row_op(bench *b, const char *name, work *f, ptrdiff_t t, ptrdi
     k.x = kvm_view2(numbers(b, t * n), KVM_F32, t, n);
     k.y = kvm_view2(numbers(b, t * n), KVM_F32, t, n);
     k.w = kvm_view1(numbers(b, n), KVM_F32, n);
+    k.taps = kvm_view2(numbers(b, 4 * n), KVM_F32, n, 4);
+    k.window = kvm_view2(numbers(b, 4 * n), KVM_F32, n, 4);
     k.heads = kvm_view3(k.y.data, KVM_F32, t, n / 64, 64);
     k.rope = (kvm_rope){numbers(b, 32), 64, false, 1};
     k.pos = kvm_new_raw(&b->keep, int32_t, t);
@@ -316,6 +324,135 @@ static void bench_row_op(bench *b, const char *name, work *f, ptrdiff_t t, ptrdi
     const arms a = compare(b, f, NULL, &k, 1);
     printf("%-8s T=%-4td F=%-5td %8.3f ms %6.2f G elements/s\n", name, t, n,
            1e3 * a.ours, (double)(t * n) / a.ours * 1e-9);
+    b->keep = at;
+}
+
+/* ---- delta ----------------------------------------------------------------------- */
+
+enum { HEADS = 16, HEAD = 128, GEMM_CHUNK = 64 };
+
+typedef struct delta_case {
+    bench *b;
+    kvm_tensor o, q, k, v, g, beta, state, again;
+    float *products; /* per head (4 GEMM_CHUNK, HEAD) */
+} delta_case;
+
+static kvm_tensor tokens_of(kvm_tensor t, ptrdiff_t from, ptrdiff_t n)
+{
+    t.data = (float *)t.data + from * t.stride[0];
+    t.dim[0] = n;
+    return t;
+}
+
+/* `run` tokens a call */
+static void delta_run(delta_case *k, ptrdiff_t run)
+{
+    for (ptrdiff_t t = 0; t < k->o.dim[0]; t += run)
+        OK(kvm_op_delta(k->b->c, tokens_of(k->o, t, run), tokens_of(k->q, t, run),
+                        tokens_of(k->k, t, run), tokens_of(k->v, t, run),
+                        tokens_of(k->g, t, run), tokens_of(k->beta, t, run), k->state,
+                        &err));
+}
+
+static void delta_ours(void *ctx)
+{
+    delta_case *k = ctx;
+    delta_run(k, k->o.dim[0]);
+}
+
+static void delta_tokens(void *ctx)
+{
+    delta_run(ctx, 1);
+}
+
+static void sgemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k,
+                  const float *x, int ldx, const float *y, int ldy, float *out, int ldo)
+{
+    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, x, ldx, y, ldy, 0, out, ldo);
+}
+
+/* the products of the WY form in chunks of C tokens: K S, Q S, K Kt, Q Kt, two of those
+ * (C,C) by (C,E), and Kt U */
+static void delta_gemms_of(void *ctx, ptrdiff_t head, int thread)
+{
+    (void)thread;
+    const delta_case *k = ctx;
+    enum { C = GEMM_CHUNK, D = HEAD, ROW = HEADS * HEAD };
+    float *x = k->products + head * 4 * C * D, *y = x + 2 * C * D;
+    float *s = (float *)k->again.data + head * D * D;
+    for (ptrdiff_t t = 0; t < k->o.dim[0]; t += C) {
+        const float *kt = (const float *)k->k.data + t * ROW + head * D;
+        const float *qt = (const float *)k->q.data + t * ROW + head * D;
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, D, kt, ROW, s, D, x, D);
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, D, qt, ROW, s, D, x + C * D, D);
+        sgemm(CblasNoTrans, CblasTrans, C, C, D, kt, ROW, kt, ROW, y, C);
+        sgemm(CblasNoTrans, CblasTrans, C, C, D, qt, ROW, kt, ROW, y + C * C, C);
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, C, y, C, qt, ROW, x, D);
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, C, y + C * C, C, kt, ROW, x + C * D, D);
+        sgemm(CblasTrans, CblasNoTrans, D, D, C, kt, ROW, qt, ROW, s, D);
+    }
+}
+
+static void delta_gemms(void *ctx)
+{
+    const delta_case *k = ctx;
+    kvm_pool_run(kvm_compute_pool(k->b->c), HEADS, delta_gemms_of, ctx);
+}
+
+static void unit_heads(kvm_tensor x, float size)
+{
+    for (ptrdiff_t i = 0; i < x.dim[0] * x.dim[1]; i++) {
+        float *head = (float *)x.data + i * x.dim[2], sum = 1e-6f;
+        for (ptrdiff_t d = 0; d < x.dim[2]; d++) sum += head[d] * head[d];
+        for (ptrdiff_t d = 0; d < x.dim[2]; d++) head[d] *= size / sqrtf(sum);
+    }
+}
+
+static kvm_tensor cube(bench *b, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2)
+{
+    return kvm_view3(numbers(b, n0 * n1 * n2), KVM_F32, n0, n1, n2);
+}
+
+static void delta_agrees(delta_case *k)
+{
+    const ptrdiff_t n = kvm_tensor_count(&k->state);
+    float *s = k->state.data, *kept = k->again.data;
+    memset(s, 0, (size_t)n * sizeof *s);
+    delta_ours(k);
+    for (ptrdiff_t i = 0; i < n; i++) kept[i] = s[i], s[i] = 0;
+    delta_tokens(k);
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(fabsf(s[i] - kept[i]) < 1e-4f))
+            die("delta differs from delta token by token", NULL);
+}
+
+static void bench_delta(bench *b, ptrdiff_t t, bool per_channel)
+{
+    const kvm_arena at = b->keep;
+    delta_case k = {.b = b};
+    k.q = cube(b, t, HEADS, HEAD), k.k = cube(b, t, HEADS, HEAD);
+    k.v = cube(b, t, HEADS, HEAD), k.o = cube(b, t, HEADS, HEAD);
+    k.g = per_channel ? cube(b, t, HEADS, HEAD)
+                      : kvm_view2(numbers(b, t * HEADS), KVM_F32, t, HEADS);
+    k.beta = kvm_view2(numbers(b, t * HEADS), KVM_F32, t, HEADS);
+    k.state = cube(b, HEADS, HEAD, HEAD), k.again = cube(b, HEADS, HEAD, HEAD);
+    k.products = numbers(b, (ptrdiff_t)HEADS * 4 * GEMM_CHUNK * HEAD);
+    unit_heads(k.k, 1), unit_heads(k.q, 0.0884f);
+    float *g = k.g.data, *beta = k.beta.data;
+    for (ptrdiff_t i = 0; i < kvm_tensor_count(&k.g); i++) g[i] = (g[i] - 0.5f) * 0.2f;
+    for (ptrdiff_t i = 0; i < t * HEADS; i++) beta[i] += 0.5f;
+    delta_agrees(&k);
+    openblas_set_num_threads(1); /* the pool deals out heads */
+    const double flops = 6.0 * HEADS * HEAD * HEAD * (double)t; /* St k, k ut, St q */
+    const arms tokens = compare(b, delta_ours, delta_tokens, &k, flops);
+    const arms gemms = compare(b, delta_ours, delta_gemms, &k, flops);
+    openblas_set_num_threads(b->threads);
+    printf(
+        "delta %-11s T=%td H=%d D=%d %8.2f ms | token by token %8.2f ms, ratio %5.2f "
+        "| sgemms alone %8.2f ms, ratio %5.2f | %4.1f %% of peak\n",
+        per_channel ? "per channel" : "per head", t, HEADS, HEAD, 1e3 * tokens.ours,
+        1e3 * tokens.theirs, tokens.ratio, 1e3 * gemms.theirs, gemms.ratio,
+        100 * gemms.peak_share);
     b->keep = at;
 }
 
@@ -367,7 +504,13 @@ int main(int argc, char **argv)
         bench_row_op(&b, "rmsnorm", rmsnorm_ours, 2048, 576);
         bench_row_op(&b, "rope", rope_ours, 2048, 576);
         bench_row_op(&b, "silu_mul", silu_ours, 2048, 1536);
+        bench_row_op(&b, "conv", conv_ours, 2048, 8192);
+        bench_row_op(&b, "conv", conv_ours, 1, 8192);
         bench_row_op(&b, "logprob", logprob_ours, 256, 49152);
+    }
+    if (wanted(argc, argv, "delta")) {
+        bench_delta(&b, 2048, false);
+        bench_delta(&b, 2048, true);
     }
     kvm_arena_free(&b.keep);
     return 0;

@@ -17,7 +17,7 @@ static kvm_tensor rows_of(kvm_tensor t, ptrdiff_t from, ptrdiff_t to)
     return t;
 }
 
-/* ---- conv ------------------------------------------------------------------------- */
+/* ---- conv ------------------------------------------------------------------------ */
 
 static void conv_in_cuts(bed *b, kvm_tensor x, kvm_tensor w, const float *bias,
                          kvm_tensor window)
@@ -62,7 +62,7 @@ static void cases_conv(bed *b)
     for (int form = 0; form < 4; form++) conv_case(b, 9, 37, 4, form);
 }
 
-/* ---- delta ------------------------------------------------------------------------ */
+/* ---- delta ----------------------------------------------------------------------- */
 
 typedef enum delta_decay_kind { MIXED, STRONG, WEAK, NONE, DECAYS } delta_decay_kind;
 
@@ -104,6 +104,32 @@ static kvm_tensor make_unit(bed *b, ptrdiff_t t, ptrdiff_t heads, ptrdiff_t d,
     return x;
 }
 
+/* q, k, v, g, beta of one case */
+typedef struct delta_inputs {
+    kvm_tensor q, k, v, g, beta;
+} delta_inputs;
+
+static void delta_in_cuts(bed *b, const delta_inputs *in, kvm_tensor y,
+                          kvm_tensor state)
+{
+    const kvm_tensor whole = copy(b, y), cut = copy(b, y);
+    const kvm_tensor left = copy(b, state), left_cut = copy(b, state);
+    kvm_err err = {0};
+    check_ok(
+        kvm_op_delta(b->dev, whole, in->q, in->k, in->v, in->g, in->beta, left, &err),
+        &err);
+    for (ptrdiff_t t = 0, n = 1; t < y.dim[0]; t += n, n = 2 * n + 1) {
+        const ptrdiff_t end = t + n < y.dim[0] ? t + n : y.dim[0];
+        check_ok(kvm_op_delta(b->dev, rows_of(cut, t, end), rows_of(in->q, t, end),
+                              rows_of(in->k, t, end), rows_of(in->v, t, end),
+                              rows_of(in->g, t, end), rows_of(in->beta, t, end),
+                              left_cut, &err),
+                 &err);
+    }
+    same_bits(b, &whole, &cut);
+    same_bits(b, &left, &left_cut);
+}
+
 static void delta_case(bed *b, const delta_shape *s, delta_decay_kind kind,
                        bool per_channel, bool strided)
 {
@@ -111,24 +137,27 @@ static void delta_case(bed *b, const delta_shape *s, delta_decay_kind kind,
           s->dk, s->dv, (int)kind, per_channel ? " per channel" : "",
           strided ? " strided" : "");
     const double scale = 1 / sqrt((double)(s->dk ? s->dk : 1));
-    const kvm_tensor q = make_unit(b, s->t, s->key_heads, s->dk, scale, strided);
-    const kvm_tensor k = make_unit(b, s->t, s->key_heads, s->dk, 1, strided);
-    const kvm_tensor v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
-    const kvm_tensor y = make_unit(b, s->t, s->heads, s->dv, 1, strided);
-    const kvm_tensor beta = make(b, KVM_F32, s->t, s->heads, strided);
-    const kvm_tensor state = make_unit(b, s->heads, s->dk, s->dv, 1, strided);
-    kvm_tensor g = make(b, KVM_F32, s->t, s->heads, strided);
-    if (per_channel) g = make_unit(b, s->t, s->heads, s->dk, 1, strided);
-    const ptrdiff_t wide = per_channel ? s->dk : 1;
+    delta_inputs in;
+    in.q = make_unit(b, s->t, s->key_heads, s->dk, scale, strided);
+    in.k = make_unit(b, s->t, s->key_heads, s->dk, 1, strided);
+    in.v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
+    in.beta = make(b, KVM_F32, s->t, s->heads, strided);
+    in.g = per_channel ? make_unit(b, s->t, s->heads, s->dk, 1, strided)
+                       : make(b, KVM_F32, s->t, s->heads, strided);
     for (ptrdiff_t t = 0; t < s->t; t++) {
         for (ptrdiff_t h = 0; h < s->heads; h++) {
-            kvm_row32(&beta, t)[h] = (float)kvm_rng_unit(&b->rng);
-            for (ptrdiff_t d = 0; d < wide; d++)
-                kvm_head32(&g, t, h)[d] = log_decay(b, kind);
+            kvm_row32(&in.beta, t)[h] = (float)kvm_rng_unit(&b->rng);
+            for (ptrdiff_t d = 0; d < (per_channel ? s->dk : 1); d++)
+                kvm_head32(&in.g, t, h)[d] = log_decay(b, kind);
         }
     }
-    RUN(b, y, kvm_op_delta(c, o, q, k, v, g, beta, copy(b, state), &err));
-    RUN(b, state, kvm_op_delta(c, y, q, k, v, g, beta, o, &err));
+    const kvm_tensor y = make_unit(b, s->t, s->heads, s->dv, 1, strided);
+    const kvm_tensor state = make_unit(b, s->heads, s->dk, s->dv, 1, strided);
+    RUN(b, y,
+        kvm_op_delta(c, o, in.q, in.k, in.v, in.g, in.beta, copy(b, state), &err));
+    RUN(b, state, kvm_op_delta(c, y, in.q, in.k, in.v, in.g, in.beta, o, &err));
+    /* ref keeps its state in f64 within a call */
+    if (b->dev->backend != b->ref->backend) delta_in_cuts(b, &in, y, state);
 }
 
 static void cases_delta(bed *b)
@@ -138,6 +167,7 @@ static void cases_delta(bed *b)
         {2, 1, 1, 16, 40},    {7, 3, 3, 24, 64},   {8, 1, 2, 5, 3},
         {16, 2, 2, 16, 16},   {17, 1, 3, 70, 9},   {31, 2, 2, 64, 32},
         {64, 1, 1, 128, 128}, {130, 2, 4, 32, 48}, {300, 1, 1, 12, 20},
+        {2000, 1, 1, 16, 24},
     };
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int form = 0; form < 2 * DECAYS; form++)
