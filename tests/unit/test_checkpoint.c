@@ -14,6 +14,7 @@
 
 /* what happens to a tensor on its way into the copy */
 typedef struct change {
+    const char *model;  /* of the golden ones; NULL: llama */
     const char *tensor; /* NULL: none */
     const char *name;   /* new name, or NULL */
     bool drop, nan;
@@ -25,8 +26,8 @@ static const change none = {.dtype = KVM_DTYPES};
 static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
                                 kvm_err *err)
 {
-    kvm_st_spec specs[64];
-    const kvm_st_tensor *from[64];
+    kvm_st_spec specs[128];
+    const kvm_st_tensor *from[128];
     kvm_st_writer *w;
     ptrdiff_t n = 0;
     for (ptrdiff_t i = 0; i < kvm_st_count(st); i++) {
@@ -57,7 +58,9 @@ static void copy_model(const change *c)
     kvm_err err = {0};
     kvm_st *st;
     check_tmpdir("checkpoint");
-    kvm_str config = check_read(&a, GOLDEN "/config.json");
+    const kvm_str golden =
+        kvm_str_fmt(&a, "tests/golden/models/%s", c->model ? c->model : "llama");
+    kvm_str config = check_read(&a, kvm_str_fmt(&a, "%s/config.json", golden.at).at);
     if (c->config_from) {
         const ptrdiff_t at = kvm_str_find(config, kvm_str_of(c->config_from));
         assert_true(at >= 0);
@@ -68,7 +71,7 @@ static void copy_model(const change *c)
                              KVM_STR_ARG(tail));
     }
     check_write(DIR "/config.json", config);
-    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
+    check_ok(kvm_st_open(&st, &a, golden, &err), &err);
     check_ok(write_weights(st, c, &a, &err), &err);
     kvm_arena_free(&a);
 }
@@ -138,6 +141,44 @@ static const struct {
     {{.dtype = KVM_DTYPES, .config_from = "\"llama\"", .config_to = "\"qwen2\""},
      KVM_NOTFOUND,
      "q_proj.bias"},
+    /* what hybrid families may contradict */
+    {{.model = "qwen3_5",
+      .tensor = "model.layers.2.linear_attn.A_log",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "model.layers.2.linear_attn.A_log is missing"},
+    {{.model = "qwen3_5",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"linear_num_value_heads\": 6",
+      .config_to = "\"linear_num_value_heads\": 4"},
+     KVM_SHAPE,
+     "linear_attn.out_proj.weight has shape [48, 144], but the config implies [48, "
+     "96]"},
+    {{.model = "qwen3_5",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"linear_conv_kernel_dim\": 4",
+      .config_to = "\"linear_conv_kernel_dim\": 3"},
+     KVM_SHAPE,
+     "linear_attn.conv1d.weight has shape [208, 1, 4]"},
+    {{.model = "deepseek_v3",
+      .tensor = "model.layers.1.mlp.gate.e_score_correction_bias",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "e_score_correction_bias"},
+    {{.model = "deepseek_v3",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"n_routed_experts\": 8",
+      .config_to = "\"n_routed_experts\": 9"},
+     KVM_SHAPE,
+     "mlp.gate.weight has shape [8, 48]"},
+    {{.model = "glm_moe_dsa",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"shared\",\n  \"full\"",
+      .config_to = "\"shared\",\n  \"shared\""},
+     KVM_MISMATCH,
+     "layer 2 has an indexer of its own"},
     {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
      KVM_FORMAT,
      "config.json"},
@@ -156,6 +197,13 @@ static void contradictions(void **state)
     }
     kvm_err err = {0};
     copy_model(&none);
+    check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
+    /* layers behind the stack predict further tokens: they are left alone */
+    const change behind = {.model = "deepseek_v3",
+                           .dtype = KVM_DTYPES,
+                           .config_from = "\"num_hidden_layers\": 3",
+                           .config_to = "\"num_hidden_layers\": 2"};
+    copy_model(&behind);
     check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
 }
 

@@ -167,11 +167,24 @@ static void tied_heads(void **state)
     LATENT("\"n_routed_experts\":" #total ",\"num_experts_per_tok\":" #chosen          \
            ",\"n_group\":" #groups ",\"topk_group\":" #open)
 
+/* a kimi_linear of four layers, which are counted from one */
+#define KIMI(attends, recurs)                                                          \
+    "{\"model_type\":\"kimi_linear\",\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"     \
+    "\"qk_rope_head_dim\":8,\"v_head_dim\":12,\"linear_attn_config\":{\"num_heads\":"  \
+    "4,"                                                                               \
+    "\"head_dim\":16,\"full_attn_layers\":" attends ",\"kda_layers\":" recurs          \
+    "}," SIZES "}"
+
 static const struct {
     const char *text;
     kvm_status status;
     const char *part;
 } refusals[] = {
+    {KIMI("[3]", "[0,1,2]"), KVM_RANGE, "counts its 4 layers from 1"},
+    {KIMI("[4]", "[1,2,5]"), KVM_RANGE, "kda_layers[2] is 5"},
+    {KIMI("[4]", "[1,2,4]"), KVM_FORMAT, "layer 4 is listed twice"},
+    {KIMI("[4]", "[1,2]"), KVM_FORMAT, "layer 2, counted from 0, is in neither list"},
+    {KIMI("4", "[1,2,3]"), KVM_FORMAT, "full_attn_layers"},
     {"{\"model_type\":\"deepseek_v3\"," SIZES "}", KVM_FORMAT, "kv_lora_rank"},
     {LATENT("\"q_lora_rank\":-1"), KVM_RANGE, "q_lora_rank"},
     {LATENT("\"q_lora_rank\":70000"), KVM_RANGE, "q_lora_rank"},
