@@ -36,6 +36,9 @@ static kvm_status os_path(char out[PATH_MAX], kvm_str path, kvm_err *err)
 static kvm_status open_regular(int *fd, struct stat *st, const char *path, kvm_err *err)
 {
     const int f = kvm_os->open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
+    if (f < 0 && errno == ENXIO)
+        return kvm_fail(err, KVM_USAGE, "%s: is a socket or a device, not a file",
+                        path);
     if (f < 0) return kvm_fail_errno(err, "%s: cannot open", path);
     kvm_status s = KVM_OK;
     if (kvm_os->fstat(f, st))

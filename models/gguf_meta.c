@@ -309,7 +309,7 @@ static kvm_status take_header(reader *r, kvm_gguf *g)
                         KVM_STR_ARG(r->name));
     TRY(take_u32(r, &version, "the version"));
     if (version != 2 && version != 3)
-        return kvm_fail(r->err, KVM_VERSION,
+        return kvm_fail(r->err, KVM_UNSUPPORTED,
                         "%.*s: GGUF version %u%s; 2 and 3 are read",
                         KVM_STR_ARG(r->name), (unsigned)version,
                         version && !(version & 0xFFFF) ? " (a big-endian file)" : "");

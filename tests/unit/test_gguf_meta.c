@@ -260,9 +260,9 @@ static void bad_headers(void **state)
     f.at[0] = 'g';
     refused(&f, KVM_FORMAT, "not a GGUF file");
     f = head(1, 0, 0);
-    refused(&f, KVM_VERSION, "version 1");
+    refused(&f, KVM_UNSUPPORTED, "version 1");
     f = head(0x03000000, 0, 0);
-    refused(&f, KVM_VERSION, "big-endian");
+    refused(&f, KVM_UNSUPPORTED, "big-endian");
     f = head(3, UINT64_MAX, 0);
     refused(&f, KVM_FORMAT, "claims 18446744073709551615");
     f = head(3, 0, (uint64_t)1 << 30);
