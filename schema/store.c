@@ -236,16 +236,21 @@ kvm_status kvm_store_get(kvm_store *s, kvm_str *path, kvm_arena *keep, const cha
     char name[PATH_MAX], hex[65];
     struct stat st;
     TRY(object_path(s, sha, name, err));
-    if (kvm_os->stat(name, &st)) return kvm_fail_errno(err, "artefact %s", name);
+    if (kvm_os->stat(name, &st)) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return kvm_fail_errno(err, "artefact %s", name);
+        return kvm_fail(err, KVM_DAMAGED,
+                        "artefact %s has gone from the store: run again", name);
+    }
     if (bytes >= 0 && st.st_size != bytes)
-        return kvm_fail(err, KVM_MISMATCH,
+        return kvm_fail(err, KVM_DAMAGED,
                         "artefact %s has %lld bytes instead of %lld: it was damaged; "
                         "delete it and run again",
                         name, (long long)st.st_size, (long long)bytes);
     if (!seen(s, sha)) {
         TRY(hash_file(name, hex, err));
         if (strcmp(hex, sha) != 0)
-            return kvm_fail(err, KVM_MISMATCH,
+            return kvm_fail(err, KVM_DAMAGED,
                             "artefact %s: its content has the hash %.12s…: it was "
                             "damaged; delete it and run again",
                             name, hex);

@@ -104,16 +104,16 @@ static void damage_is_noticed_and_repaired(void **state)
     assert_true(f && fputs("truhh", f) >= 0 && fclose(f) == 0);
     kvm_store *s = fresh(); /* another process: has verified nothing yet */
     assert_true(kvm_store_has(s, sha, 5));
-    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_MISMATCH);
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_DAMAGED);
     assert_non_null(strstr(err.msg, "damaged"));
     MUST(kvm_store_add(s, KVM_STR("truth"), sha, e));
     MUST(kvm_store_get(s, &path, &keep, sha, 5, e));
 
     assert_int_equal(truncate(object_of(sha).at, 2), 0);
     err = (kvm_err){0};
-    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_MISMATCH);
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_DAMAGED);
     assert_int_equal(unlink(object_of(sha).at), 0);
-    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, NULL), KVM_NOTFOUND);
+    assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, NULL), KVM_DAMAGED);
 }
 
 /* The hash is computed once per process: a second look is a stat. */
@@ -127,7 +127,7 @@ static void content_is_hashed_on_first_use(void **state)
     FILE *f = fopen(object_of(sha).at, "w");
     assert_true(f && fputs("twic", f) >= 0 && fclose(f) == 0);
     MUST(kvm_store_get(s, &path, &keep, sha, 4, e)); /* size alone */
-    assert_int_equal(kvm_store_get(fresh(), &path, &keep, sha, 4, NULL), KVM_MISMATCH);
+    assert_int_equal(kvm_store_get(fresh(), &path, &keep, sha, 4, NULL), KVM_DAMAGED);
     kvm_store *trusting = fresh();
     kvm_store_trust(trusting, sha);
     MUST(kvm_store_get(trusting, &path, &keep, sha, 4, e));
