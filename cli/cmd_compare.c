@@ -10,6 +10,7 @@
 #include "cli/open.h"
 #include "reports/stats.h"
 #include "reports/table.h"
+#include "schema/job_state.h"
 
 enum { MAX_ITEMS_BYTES = 1 << 30 };
 
@@ -27,6 +28,12 @@ static kvm_status evaluations(comparing *w, int64_t run, json_t **out, kvm_err *
     const kvm_view_filter f[] = {{"run", {0}, run}, {"kind", KVM_STR("evaluate"), 0}};
     json_t *rows, *row;
     size_t i;
+    kvm_run_state state;
+    if (kvm_run_state_of(w->c, run, &state, NULL) == KVM_NOTFOUND)
+        return kvm_fail(
+            err, KVM_NOTFOUND,
+            "there is no run %lld; `kvmill jobs list` shows those there are",
+            (long long)run);
     *out = json_object();
     if (!kvm_json_own(w->cli->keep, *out)) return kvm_nomem(err, w->cli->keep);
     TRY(kvm_catalogue_view(w->c, &rows, w->cli->keep, "v_lineage", f, 2, 0, err));

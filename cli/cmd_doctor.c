@@ -115,9 +115,11 @@ static kvm_status show(checkup *d, kvm_err *err)
         const bool good = json_is_true(json_object_get(row, "good"));
         kvm_paint(&t, good ? KVM_STR("ok   ") : KVM_STR("BAD  "),
                   good ? KVM_TONE_GOOD : KVM_TONE_BAD, term);
-        kvm_text_addf(&t, "%-10s %s\n",
+        const kvm_str found = kvm_cli_shown(
+            d->cli->keep, kvm_str_of(json_string_value(json_object_get(row, "found"))));
+        kvm_text_addf(&t, "%-10s %.*s\n",
                       json_string_value(json_object_get(row, "check")),
-                      json_string_value(json_object_get(row, "found")));
+                      KVM_STR_ARG(found));
     }
     const kvm_status s = kvm_cli_print(kvm_text_str(&t), err);
     kvm_text_free(&t);

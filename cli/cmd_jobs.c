@@ -1,6 +1,8 @@
 /* cmd_jobs.c - `kvmill jobs`, `pairs` and `migrate`: the catalogue's views, and two
  * changes of state. */
+#include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -21,6 +23,26 @@ static kvm_str cell_text(kvm_arena *keep, const json_t *v)
     return KVM_STR("-");
 }
 
+/* seconds since 1970 as 2026-11-30T08:15:00Z */
+static kvm_str time_text(kvm_arena *keep, double seconds)
+{
+    char text[32];
+    struct tm utc;
+    const time_t t = (time_t)floor(seconds);
+    if (!gmtime_r(&t, &utc) ||
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
+        return KVM_STR("-");
+    return kvm_str_copy(keep, kvm_str_of(text));
+}
+
+static kvm_str column_text(kvm_arena *keep, const json_t *row, const char *column)
+{
+    const json_t *v = json_object_get(row, column);
+    return json_is_real(v) && kvm_str_ends(kvm_str_of(column), KVM_STR("_at"))
+               ? time_text(keep, json_real_value(v))
+               : cell_text(keep, v);
+}
+
 /* the columns of a view that people look at first, in this order; NULL ends */
 static kvm_status print_rows(kvm_cli *cli, const json_t *rows, const char *name,
                              const char *const *columns, kvm_err *err)
@@ -32,20 +54,18 @@ static kvm_status print_rows(kvm_cli *cli, const json_t *rows, const char *name,
     kvm_table t = kvm_table_new(cli->keep, name, kvm_str_of(name), c, n);
     size_t i;
     json_t *row;
-    json_array_foreach(rows, i, row) for (ptrdiff_t k = 0; k < n; k++) kvm_table_text(
-        &t, cell_text(cli->keep, json_object_get(row, columns[k])), KVM_TONE_PLAIN);
+    json_array_foreach(rows, i, row) for (ptrdiff_t k = 0; k < n; k++)
+        kvm_table_text(&t, column_text(cli->keep, row, columns[k]), KVM_TONE_PLAIN);
     return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
-static kvm_status show_view(kvm_cli *cli, const char *view,
+static kvm_status show_view(kvm_cli *cli, kvm_catalogue *c, const char *view,
                             const kvm_view_filter *filters, ptrdiff_t count,
                             const char *const *columns, kvm_err *err)
 {
-    kvm_catalogue *c;
     json_t *rows;
     int64_t limit;
     TRY(kvm_cli_i64(cli, KVM_OPT_LIMIT, 0, 0, &limit, err));
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
     TRY(kvm_catalogue_view(c, &rows, cli->keep, view, filters, count, (ptrdiff_t)limit,
                            err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
@@ -63,22 +83,80 @@ static kvm_status job_id(kvm_cli *cli, int64_t *id, kvm_err *err)
     return KVM_OK;
 }
 
+/* the catalogue, and a job that it has */
+static kvm_status find_job(kvm_cli *cli, kvm_catalogue **c, int64_t *id, kvm_err *err)
+{
+    kvm_job_state now;
+    TRY(job_id(cli, id, err));
+    TRY(kvm_cli_catalogue(cli, false, c, err));
+    if (kvm_job_state_of(*c, *id, &now, NULL) != KVM_NOTFOUND) return KVM_OK;
+    return kvm_fail(err, KVM_NOTFOUND,
+                    "there is no job %lld; `kvmill jobs list` has those there are",
+                    (long long)*id);
+}
+
+/* names the pairs there are when `pair` is none of them */
+static kvm_status check_pair(kvm_cli *cli, kvm_catalogue *c, kvm_str pair, kvm_err *err)
+{
+    json_t *rows, *row;
+    size_t i;
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_pairs", NULL, 0, 0, err));
+    kvm_text names = {0};
+    bool found = false;
+    json_array_foreach(rows, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "pair"));
+        found |= kvm_str_eq(pair, kvm_str_of(name));
+        kvm_text_addf(&names, "%s%s", i ? ", " : "", name);
+    }
+    const kvm_quoted quoted = kvm_quote(pair);
+    const kvm_status s =
+        found ? KVM_OK
+              : kvm_fail(err, KVM_NOTFOUND, "there is no pair \"%s\"; there are: %.*s",
+                         quoted.at, names.len ? (int)names.len : 4,
+                         names.len ? names.at : "none");
+    kvm_text_free(&names);
+    return s;
+}
+
+static kvm_status check_state(const kvm_cli *cli, kvm_str name, kvm_err *err)
+{
+    kvm_job_state state;
+    kvm_text names = {0};
+    if (kvm_state_find(name, &state)) return KVM_OK;
+    for (int i = 0; i < KVM_STATE_COUNT; i++)
+        kvm_text_addf(&names, "%s%s", i ? ", " : "", kvm_state_name((kvm_job_state)i));
+    const kvm_quoted quoted = kvm_quote(name);
+    const kvm_status s = kvm_fail(
+        err, KVM_USAGE, "%s: \"%s\" is no state; there are %.*s",
+        cli->from[KVM_OPT_STATE], quoted.at, KVM_STR_ARG(kvm_text_str(&names)));
+    kvm_text_free(&names);
+    return s;
+}
+
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
     static const char *const columns[] = {"job",   "run",     "pair",    "label",
                                           "state", "attempt", "message", NULL};
+    kvm_catalogue *c;
     kvm_view_filter f = {"state", {0}, 0};
-    if (kvm_cli_has(cli, KVM_OPT_STATE)) f.text = kvm_str_of(cli->value[KVM_OPT_STATE]);
-    return show_view(cli, "v_queue", &f, kvm_cli_has(cli, KVM_OPT_STATE), columns, err);
+    if (kvm_cli_has(cli, KVM_OPT_STATE)) {
+        f.text = kvm_str_of(cli->value[KVM_OPT_STATE]);
+        TRY(check_state(cli, f.text, err));
+    }
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    return show_view(cli, c, "v_queue", &f, kvm_cli_has(cli, KVM_OPT_STATE), columns,
+                     err);
 }
 
 static kvm_status show(kvm_cli *cli, kvm_err *err)
 {
     static const char *const columns[] = {"attempt",    "outcome",  "status", "message",
                                           "started_at", "ended_at", "log",    NULL};
+    kvm_catalogue *c;
     kvm_view_filter f = {"job", {0}, 0};
-    TRY(job_id(cli, &f.number, err));
-    return show_view(cli, "v_attempts", &f, 1, columns, err);
+    TRY(find_job(cli, &c, &f.number, err));
+    return show_view(cli, c, "v_attempts", &f, 1, columns, err);
 }
 
 /* what an attempt wrote; *text is {0} when nothing is there */
@@ -101,8 +179,7 @@ static kvm_status logs(kvm_cli *cli, kvm_err *err)
     size_t i;
     kvm_view_filter f = {"job", {0}, 0};
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
-    TRY(job_id(cli, &f.number, err));
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(find_job(cli, &c, &f.number, err));
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_attempts", &f, 1, 0, err));
     json_array_foreach(rows, i, row)
     {
@@ -128,9 +205,14 @@ static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
 {
     static const char *const columns[] = {"run", "job",   "label", "output",
                                           "sha", "bytes", NULL};
+    kvm_catalogue *c;
     kvm_view_filter f = {"pair", {0}, 0};
-    if (cli->arg_count > 1) f.text = cli->args[1];
-    return show_view(cli, "v_lineage", &f, cli->arg_count > 1, columns, err);
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    if (cli->arg_count > 1) {
+        f.text = cli->args[1];
+        TRY(check_pair(cli, c, f.text, err));
+    }
+    return show_view(cli, c, "v_lineage", &f, cli->arg_count > 1, columns, err);
 }
 
 static kvm_status print_state(kvm_cli *cli, int64_t id, kvm_job_state now, kvm_err *err)
@@ -149,8 +231,7 @@ static kvm_status cancel(kvm_cli *cli, kvm_err *err)
     kvm_catalogue *c;
     int64_t id;
     kvm_job_state now;
-    TRY(job_id(cli, &id, err));
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(find_job(cli, &c, &id, err));
     TRY(kvm_job_cancel(c, id, &now, err));
     return print_state(cli, id, now, err);
 }
@@ -160,8 +241,7 @@ static kvm_status retry(kvm_cli *cli, kvm_err *err)
     kvm_catalogue *c;
     int64_t id;
     kvm_job_state now;
-    TRY(job_id(cli, &id, err));
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(find_job(cli, &c, &id, err));
     TRY(kvm_job_retry(c, id, err));
     TRY(kvm_job_state_of(c, id, &now, err));
     return print_state(cli, id, now, err);
@@ -254,16 +334,21 @@ static kvm_status pairs_list(kvm_cli *cli, kvm_err *err)
 {
     static const char *const columns[] = {"pair", "runs", "last_run", "last_state",
                                           NULL};
-    return show_view(cli, "v_pairs", NULL, 0, columns, err);
+    kvm_catalogue *c;
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    return show_view(cli, c, "v_pairs", NULL, 0, columns, err);
 }
 
 static kvm_status pairs_show(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"suite", "metric", "arm",
-                                          "items", "mean",   NULL};
+    static const char *const columns[] = {"run",   "suite", "metric", "arm",
+                                          "items", "mean",  NULL};
+    kvm_catalogue *c;
     kvm_view_filter f = {"pair", {0}, 0};
     TRY(kvm_cli_arg(cli, 1, "the pair's name", &f.text, err));
-    return show_view(cli, "v_quality", &f, 1, columns, err);
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(check_pair(cli, c, f.text, err));
+    return show_view(cli, c, "v_quality", &f, 1, columns, err);
 }
 
 static kvm_status pairs(kvm_cli *cli, kvm_err *err)

@@ -93,12 +93,14 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
     if (!json_object_get(m, "parameters"))
         printf("%s  (%s), without weights\n", text_of(m, "path"), text_of(m, "family"));
     else
-        printf(
-            "%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; fingerprint "
-            "%.16s\n",
-            text_of(m, "name"), text_of(m, "family"),
-            (long long)int_of(m, "parameters"), text_of(m, "weight_dtype"),
-            (double)int_of(m, "weight_bytes") / (1 << 20), text_of(m, "fingerprint"));
+        printf("%s  (%s)\n  %lld parameters, weights %s, %.1f MiB as stored; ",
+               text_of(m, "name"), text_of(m, "family"),
+               (long long)int_of(m, "parameters"), text_of(m, "weight_dtype"),
+               (double)int_of(m, "weight_bytes") / (1 << 20));
+    if (json_object_get(m, "no_fingerprint"))
+        printf("no fingerprint: %s\n", text_of(m, "no_fingerprint"));
+    else if (json_object_get(m, "parameters"))
+        printf("fingerprint %.16s\n", text_of(m, "fingerprint"));
     TRY(print_objects(cli, v, err));
     printf("  %lld objects, %.1f KiB per token, %.1f KiB per prompt\n",
            (long long)int_of(totals, "objects"),
@@ -107,16 +109,38 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
     return KVM_OK;
 }
 
+/* A fingerprint covers the tokenizer. Of a checkpoint whose tokenizer cannot be read the
+ * rest is shown, and why no run would know it in place of a fingerprint that none has. */
+static kvm_status look_at_model(kvm_cli *cli, kvm_compute *c, kvm_str path,
+                                kvm_arena *keep, json_t **v, kvm_err *err)
+{
+    kvm_model *m;
+    kvm_err why = {0};
+    const kvm_model_options without = {.no_tokenizer = true};
+    const kvm_status s = kvm_model_open(&m, keep, c, path, NULL, &why);
+    if (s) {
+        kvm_arena_reset(keep);
+        TRY(kvm_model_open(&m, keep, c, path, &without, err));
+    }
+    TRY(kvm_model_inspect(v, cli->keep, m, err));
+    json_t *model = json_object_get(*v, "model");
+    if (s && (json_object_set_new(model, "fingerprint", json_null()) ||
+              json_object_set_new(model, "no_fingerprint", json_string(why.msg))))
+        return kvm_nomem(err, cli->keep);
+    return KVM_OK;
+}
+
 /* a checkpoint, or a config.json without one */
 static kvm_status look_at(kvm_cli *cli, kvm_compute *c, kvm_str path, json_t **v,
                           kvm_err *err)
 {
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
+    kvm_arena keep = {0};
     if (kvm_str_ends(path, KVM_STR(".json")))
         return kvm_config_inspect(v, cli->keep, path, err);
-    TRY(kvm_model_open(&m, cli->keep, c, path, &o, err));
-    return kvm_model_inspect(v, cli->keep, m, err);
+    TRY(kvm_arena_reserve(&keep, (size_t)1 << 38, err));
+    const kvm_status s = look_at_model(cli, c, path, &keep, v, err);
+    kvm_arena_free(&keep);
+    return s;
 }
 
 static kvm_status inspect(kvm_cli *cli, kvm_err *err)

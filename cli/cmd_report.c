@@ -7,7 +7,10 @@ static kvm_status one(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str 
 {
     kvm_str html, json;
     TRY(kvm_cli_publish_report(cli, c, store, pair, 0, &html, &json, err));
-    if (!kvm_cli_has(cli, KVM_OPT_JSON)) printf("%.*s\n", KVM_STR_ARG(html));
+    if (!kvm_cli_has(cli, KVM_OPT_JSON)) {
+        const kvm_str shown = kvm_cli_shown(cli->keep, html);
+        printf("%.*s\n", KVM_STR_ARG(shown));
+    }
     json_array_append_new(
         out, json_pack("{s:s%, s:s%, s:s%}", "pair", pair.at, (size_t)pair.len, "html",
                        html.at, (size_t)html.len, "json", json.at, (size_t)json.len));

@@ -78,6 +78,22 @@ kvm_status kvm_cli_print_table(kvm_cli *cli, const char *title, const kvm_table 
     return s;
 }
 
+/* also those of two bytes in UTF-8, U+0080 to U+009F */
+kvm_str kvm_cli_shown(kvm_arena *keep, kvm_str path)
+{
+    char *at = kvm_new(keep, char, path.len + 1);
+    if (!at) return (kvm_str){0};
+    for (ptrdiff_t i = 0; i < path.len; i++) {
+        const unsigned char c = (unsigned char)path.at[i];
+        const bool high = c == 0xC2 && i + 1 < path.len &&
+                          ((unsigned char)path.at[i + 1] & 0xE0) == 0x80;
+        at[i] = path.at[i];
+        if (c < 0x20 || c == 0x7F || high) at[i] = '?';
+        if (high) at[++i] = '?';
+    }
+    return (kvm_str){at, path.len};
+}
+
 json_t *kvm_cli_json_text(kvm_str text)
 {
     json_t *v = json_stringn(text.at, (size_t)text.len);

@@ -22,7 +22,7 @@ static const struct {
     {"v_metrics", "pair run job kind label metric labels value",
      "run, job, metric, labels"},
     {"v_quality", "pair run job suite arm metric items mean run_created_at",
-     "run, job, suite, arm, metric"},
+     "run DESC, job, suite, arm, metric"},
     {"v_ttft",
      "pair run job arm tokens stage rounds median_s least_s most_s run_created_at",
      "run, job, tokens, arm, stage"},
