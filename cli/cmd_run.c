@@ -11,6 +11,7 @@
 #include "reports/page.h"
 #include "reports/table.h"
 #include "scheduler/submit.h"
+#include "schema/job_state.h"
 #include "workers/machine.h"
 #include "workers/worker.h"
 
@@ -78,6 +79,7 @@ static void say(void *ctx, const kvm_worker_note *n)
         [KVM_WORKER_SKIP] = {"reused", KVM_TONE_MUTED},
         [KVM_WORKER_RETRY] = {"retry ", KVM_TONE_WARN},
         [KVM_WORKER_FAIL] = {"FAILED", KVM_TONE_BAD},
+        [KVM_WORKER_CANCEL] = {"cancelled", KVM_TONE_MUTED},
         [KVM_WORKER_LOST] = {"lost  ", KVM_TONE_WARN},
         [KVM_WORKER_RELEASE] = {"given back", KVM_TONE_WARN},
     };
@@ -148,6 +150,7 @@ static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
     if (kvm_cli_has(cli, KVM_OPT_JSON)) return KVM_OK;
     kvm_text t = {0};
     kvm_paint(&t, p->pair, KVM_TONE_STRONG, kvm_term_of(STDOUT_FILENO));
+    html = kvm_cli_shown(keep, html);
     printf("\n%.*s: %.*s\n  %.*s\n  report: %.*s\n", KVM_STR_ARG(kvm_text_str(&t)),
            KVM_STR_ARG(headline), KVM_STR_ARG(sentence), KVM_STR_ARG(html));
     kvm_text_free(&t);
@@ -174,6 +177,45 @@ static void announce(const planned *p)
     }
 }
 
+/* Failed jobs are a failure of the work, unless the environment failed them. */
+static kvm_status status_of_failed(kvm_status why)
+{
+    return kvm_cli_exit_code(why) == KVM_EXIT_ENVIRONMENT ? why : KVM_INTERNAL;
+}
+
+/* Why a run at rest has no report, whichever worker had its jobs. */
+static kvm_status judge(kvm_cli *cli, const planned *p, kvm_err *err)
+{
+    kvm_catalogue *c;
+    kvm_run_info info;
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    const kvm_status s = kvm_run_look(c, p->submitted.run, &info, cli->keep, err);
+    kvm_catalogue_close(c); /* not to be inherited by the next worker's children */
+    TRY(s);
+    const long long failed = info.jobs[KVM_STATE_FAILED] + info.jobs[KVM_STATE_PARKED];
+    const long long cancelled = info.jobs[KVM_STATE_CANCELLED];
+    if (failed && info.trouble_status == KVM_NOSPACE) {
+        const kvm_str home = kvm_cli_store(cli);
+        return kvm_fail(err, KVM_NOSPACE,
+                        "no space left in %.*s: free some, then the same command goes "
+                        "on (%.*s)",
+                        KVM_STR_ARG(home), KVM_STR_ARG(info.trouble_message));
+    }
+    if (failed)
+        return kvm_fail(
+            err, status_of_failed(info.trouble_status),
+            "%lld job%s of %.*s failed; `kvmill jobs list` and `kvmill jobs logs ID` "
+            "say why",
+            failed, failed == 1 ? "" : "s", KVM_STR_ARG(p->pair));
+    if (cancelled)
+        return kvm_fail(err, KVM_CANCELLED,
+                        "%lld job%s of %.*s cancelled on request; the same command "
+                        "takes %s up again",
+                        cancelled, cancelled == 1 ? "" : "s", KVM_STR_ARG(p->pair),
+                        cancelled == 1 ? "it" : "them");
+    return KVM_OK;
+}
+
 static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
 {
     if (p->submitted.outcome == KVM_SUBMIT_DONE) return KVM_OK;
@@ -182,13 +224,7 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
     if (stats.drained)
         return kvm_fail(err, KVM_CANCELLED,
                         "stopped; the same command goes on where it was");
-    if (stats.failed)
-        return kvm_fail(
-            err, KVM_INTERNAL,
-            "%td job%s of %.*s failed; `kvmill jobs list` and `kvmill jobs logs ID` "
-            "say why",
-            stats.failed, stats.failed == 1 ? "" : "s", KVM_STR_ARG(p->pair));
-    return KVM_OK;
+    return judge(cli, p, err);
 }
 
 static kvm_status run(kvm_cli *cli, kvm_err *err)
@@ -247,14 +283,18 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
     kvm_catalogue_close(c);
     TRY(work(cli, 0, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        TRY(kvm_cli_print_json(
-            cli,
-            json_pack("{s:I, s:I, s:I, s:I}", "succeeded", (json_int_t)stats.succeeded,
-                      "reused", (json_int_t)stats.skipped, "retried",
-                      (json_int_t)stats.retried, "failed", (json_int_t)stats.failed),
-            err));
-    return stats.failed ? kvm_fail(err, KVM_INTERNAL, "%td jobs failed", stats.failed)
-                        : KVM_OK;
+        TRY(kvm_cli_print_json(cli,
+                               json_pack("{s:I, s:I, s:I, s:I, s:I}", "succeeded",
+                                         (json_int_t)stats.succeeded, "reused",
+                                         (json_int_t)stats.skipped, "retried",
+                                         (json_int_t)stats.retried, "failed",
+                                         (json_int_t)stats.failed, "cancelled",
+                                         (json_int_t)stats.cancelled),
+                               err));
+    if (!stats.failed) return KVM_OK;
+    return kvm_fail(err, status_of_failed(stats.why),
+                    "%td job%s failed; `kvmill jobs list --state failed` has them",
+                    stats.failed, stats.failed == 1 ? "" : "s");
 }
 
 static const kvm_option submit_options[] = {

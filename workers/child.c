@@ -236,8 +236,9 @@ _Noreturn static void child_main(kvm_worker *w, kvm_work *k, pid_t parent)
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.trouble", "status=%s error=\"%s\"",
                 kvm_status_name(s), err.msg);
+    if (s) w->shared->trouble = err; /* the verdict, when the records cannot hold it */
     fflush(NULL);
-    _exit(s ? 1 : 0); /* without a verdict in the records it counts as a crash */
+    _exit(s ? 1 : 0);
 }
 
 /* ---- the worker ---- */
@@ -384,6 +385,7 @@ static void reset_shared(kvm_shared *s)
     atomic_store(&s->done, 0);
     atomic_store(&s->total, 0);
     atomic_store(&s->updates, 0);
+    s->trouble = (kvm_err){0};
 }
 
 kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char how[128],

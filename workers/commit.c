@@ -127,18 +127,23 @@ kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
 {
     const long long job = (long long)k->claim.fence.job;
     kvm_trouble told = {0};
+    double full = 0;
     for (;;) {
         kvm_err mine = {0};
         const kvm_status s = fn(w, k, arg, &mine);
         const bool again = kvm_status_action(s) == KVM_RETRY &&
                            kvm_beat__left(&k->beat) > w->o.lease_s / 6 &&
                            kvm_worker__drains() < 2;
-        if (!again) {
+        if (s == KVM_NOSPACE && again) { /* told once, by the worker's end */
+            if (full <= 0) full = kvm_now();
+            w->full = w->full || kvm_now() - full > KVM_FULL_S;
+        }
+        if (!again || (s == KVM_NOSPACE && w->full)) {
             kvm_log_relief(&told, "commit.again", job);
             if (err && s && !err->code) *err = mine;
             return s;
         }
-        kvm_log_trouble(&told, "commit.again", job, mine.msg);
+        if (s != KVM_NOSPACE) kvm_log_trouble(&told, "commit.again", job, mine.msg);
         kvm_sleep(0.2);
     }
 }

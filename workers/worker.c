@@ -117,7 +117,7 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
 
 static void close_worker(kvm_worker *w)
 {
-    if (w->catalogue && w->id && kvm_worker_gone(w->catalogue, w->id, NULL))
+    if (w->catalogue && w->id && !w->full && kvm_worker_gone(w->catalogue, w->id, NULL))
         kvm_log(KVM_LOG_WARN, "worker.gone", "could not say goodbye to the catalogue");
     if (w->shared) kvm_os->munmap(w->shared, sizeof *w->shared);
     kvm_arena_free(&w->mem);
@@ -142,6 +142,9 @@ static void count(kvm_worker_stats *s, kvm_worker_what what)
         break;
     case KVM_WORKER_FAIL:
         s->failed++;
+        break;
+    case KVM_WORKER_CANCEL:
+        s->cancelled++;
         break;
     case KVM_WORKER_LOST:
         s->lost++;
@@ -231,14 +234,15 @@ static void end_badly(kvm_worker *w, kvm_work *k, const kvm_err *why, const char
         kvm_commit__insist(w, k, why ? do_fail : do_crash,
                            why ? (const void *)why : (const void *)how, &err);
     if (!s) s = kvm_job_state_of(w->catalogue, k->claim.fence.job, &now, &err);
-    const char *message = why ? why->msg : how;
-    if (s)
+    const bool ended = !s && kvm_state_class_of(now) == KVM_CLASS_ENDED;
+    if (s) {
         note(w, k, KVM_WORKER_LOST, err.msg);
-    else
-        note(w, k,
-             kvm_state_class_of(now) == KVM_CLASS_ENDED ? KVM_WORKER_FAIL
-                                                        : KVM_WORKER_RETRY,
-             message);
+    } else if (now == KVM_STATE_CANCELLED) {
+        note(w, k, KVM_WORKER_CANCEL, "on request");
+    } else {
+        if (ended && w->stats.failed == 0) w->stats.why = why ? why->code : KVM_OK;
+        note(w, k, ended ? KVM_WORKER_FAIL : KVM_WORKER_RETRY, why ? why->msg : how);
+    }
 }
 
 static void release(kvm_worker *w, kvm_work *k)
@@ -281,7 +285,9 @@ static void settle(kvm_worker *w, kvm_work *k, kvm_child_end end, char how[128])
     }
     for (ptrdiff_t i = 0; i < k->records.verified_count; i++)
         kvm_store_trust(w->store, k->records.verified[i].at);
-    const kvm_err *verdict = k->records.ended ? &k->records.end : NULL;
+    const kvm_err *verdict = k->records.ended          ? &k->records.end
+                             : w->shared->trouble.code ? &w->shared->trouble
+                                                       : NULL;
     const bool stopped = !verdict || verdict->code == KVM_CANCELLED;
     if (verdict && !verdict->code)
         end_well(w, k);
@@ -384,6 +390,20 @@ static kvm_status step(kvm_worker *w, double *tended, bool *found, bool *over,
     return *found ? KVM_OK : is_over(w, over, err);
 }
 
+static kvm_status no_space(const kvm_worker *w, kvm_err *err)
+{
+    return kvm_fail(err, KVM_NOSPACE,
+                    "no space left in %.*s: free some, then the same command goes on",
+                    KVM_STR_ARG(w->o.home));
+}
+
+/* Whether trouble that has lasted so long is the worker's end. */
+static bool is_final(const kvm_worker *w, kvm_status s, double lasted)
+{
+    if (s == KVM_NOSPACE) return w->full || lasted > KVM_FULL_S;
+    return kvm_status_action(s) != KVM_RETRY || lasted > GIVE_UP_S;
+}
+
 /* The catalogue may be busy or gone for a while; a worker outlives that. */
 static kvm_status loop(kvm_worker *w, kvm_err *err)
 {
@@ -393,16 +413,17 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
     while (!over && kvm_worker__drains() == 0) {
         kvm_err mine = {0};
         const kvm_status s = step(w, &tended, &found, &over, &mine);
+        if (w->full) return no_space(w, err);
         if (!s)
             trouble = 0;
         else if (trouble <= 0)
             trouble = kvm_now();
-        if (s)
+        if (s && s != KVM_NOSPACE)
             kvm_log_trouble(&told, "worker.trouble", 0, mine.msg);
-        else
+        else if (!s)
             kvm_log_relief(&told, "worker.trouble", 0);
-        if (s &&
-            (kvm_status_action(s) != KVM_RETRY || kvm_now() - trouble > GIVE_UP_S)) {
+        if (s && is_final(w, s, kvm_now() - trouble)) {
+            if (s == KVM_NOSPACE) return no_space(w, err);
             if (err && !err->code) *err = mine;
             return s;
         }

@@ -17,7 +17,8 @@ typedef enum kvm_worker_what {
     KVM_WORKER_SUCCEED, /* its results are committed */
     KVM_WORKER_SKIP,    /* an equal step had succeeded; its results are reused */
     KVM_WORKER_RETRY,   /* it will run again later: message */
-    KVM_WORKER_FAIL,    /* failed, parked or cancelled: message */
+    KVM_WORKER_FAIL,    /* failed or parked: message */
+    KVM_WORKER_CANCEL,  /* cancelled: somebody asked for it */
     KVM_WORKER_LOST,    /* another worker has it; what was done here is discarded */
     KVM_WORKER_RELEASE  /* drained: given back */
 } kvm_worker_what;
@@ -54,8 +55,9 @@ typedef struct kvm_worker_options {
 } kvm_worker_options;
 
 typedef struct kvm_worker_stats {
-    ptrdiff_t succeeded, skipped, retried, failed, lost, released;
-    bool drained; /* returned because of a signal */
+    ptrdiff_t succeeded, skipped, retried, failed, cancelled, lost, released;
+    kvm_status why; /* the first failure's; KVM_OK: a crash, or none */
+    bool drained;   /* returned because of a signal */
 } kvm_worker_stats;
 
 /* kvm_worker_run - works until the run is over, nothing is left, or it is drained.

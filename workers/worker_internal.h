@@ -20,6 +20,7 @@ typedef struct kvm_shared {
     _Atomic uint64_t done, total;  /* bits of the doubles */
     _Atomic uint64_t unit[2];      /* 16 bytes of text */
     _Atomic unsigned long updates; /* raised after each progress report */
+    kvm_err trouble; /* why the child left no verdict; read when it has ended */
 } kvm_shared;
 
 /* heartbeat.c: renews one lease from a thread of its own. */
@@ -52,6 +53,7 @@ typedef struct kvm_worker {
     int64_t id;
     kvm_str host;
     kvm_shared *shared;
+    bool full; /* the disk stayed full: nothing more can be recorded */
     kvm_worker_stats stats;
 } kvm_worker;
 
@@ -94,7 +96,8 @@ KVM_MUST kvm_status kvm_child__backend(const char **backend, const kvm_worker *w
  * succeeded. */
 KVM_MUST kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err);
 /* kvm_commit__insist - call fn until it succeeds, fails for good, or the lease is about
- * to end */
+ * to end; on a full disk so long as KVM_FULL_S, and w->full then says so */
+enum { KVM_FULL_S = 3 };
 KVM_MUST kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
                                        kvm_status (*fn)(kvm_worker *w, kvm_work *k,
                                                         const void *arg, kvm_err *err),

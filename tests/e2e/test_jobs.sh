@@ -37,7 +37,7 @@ count() { # count STATE - how many jobs stand in it
 
 call 0 submit "$work/few.yaml" --json && json '"run":1,'
 ok $? "a spec is submitted"
-call 1 worker --quiet --json && json '"failed":1}' && grep -q '^kvmill worker: ' "$work/log"
+call 1 worker --quiet --json && json '"failed":1,' '"cancelled":0}' && grep -q '^kvmill worker: ' "$work/log"
 ok $? "a worker with failed jobs says so by its status, as data too"
 [ "$(count failed)" = 1 ] && [ "$(count blocked)" -ge 1 ]
 ok $? "what comes after a failed job is blocked"
@@ -54,10 +54,14 @@ ok $? "logs are data with --json"
 call 0 jobs logs "$id" && grep -q '^== attempt 1$' "$work/out" &&
     grep -q features "$work/out"
 ok $? "... and text without"
+call 0 jobs show "$id" && grep -qE ' 20[0-9-]{8}T[0-9:]{8}Z ' "$work/out"
+ok $? "times are dates"
 call 0 jobs retry "$id" --json && json "{\"job\":$id,\"state\":\"ready\"}"
 ok $? "retry tells the state, as data"
 call 0 jobs cancel "$id" --json && json "{\"job\":$id,\"state\":\"cancelled\"}"
 ok $? "cancel too"
+call 0 worker --quiet --json && json '"failed":0,'
+ok $? "a cancelled job is no failure of a worker"
 call 0 jobs retry "$id" && grep -qx "job $id is ready" "$work/out"
 ok $? "... and text without"
 echo "1..$n"

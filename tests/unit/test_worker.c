@@ -317,6 +317,25 @@ static void cancel_stops_a_running_job(void **state)
     fake_no_children();
 }
 
+static void cancelled_is_not_failed(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 60000);
+    fake_submit(&b, &g, false);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
+        kvm_test_sql(b.db, "UPDATE job SET state = 'cancelling'");
+        _exit(0);
+    }
+    const kvm_worker_stats w = work();
+    assert_int_equal(fake_join(pid, 10), 0);
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "cancelled");
+    assert_int_equal(w.cancelled, 1);
+    assert_int_equal(w.failed, 0);
+}
+
 static void a_drained_worker_burns_no_attempt(void **state)
 {
     (void)state;
@@ -587,6 +606,7 @@ int main(void)
         T(the_cost_of_a_step_is_that_of_all_attempts),
         T(work_that_was_begun_is_found_again),
         T(cancel_stops_a_running_job),
+        T(cancelled_is_not_failed),
         T(a_drained_worker_burns_no_attempt),
         T(a_budget_ends_a_job),
         T(jobs_that_cannot_be_run_fail_with_their_reason),
