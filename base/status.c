@@ -74,6 +74,8 @@ static kvm_status status_of_errno(int code)
     case EACCES:
     case EPERM:
     case EROFS:
+    case EMFILE:
+    case ENFILE:
         return KVM_ENVIRONMENT;
     default:
         return KVM_IO;
@@ -94,7 +96,8 @@ kvm_status kvm_fail_errno_at(kvm_err *err, const char *file, int line, const cha
             char text[128];
             if (strerror_r(code, text, sizeof text))
                 snprintf(text, sizeof text, "error %d", code);
-            snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", text);
+            snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s%s", text,
+                     code == EMFILE ? ": raise `ulimit -n`" : "");
         }
         one_line(err->msg);
     }

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "cli/cli.h"
 #include "jobs/job.h"
 
@@ -103,6 +104,7 @@ int kvm_cli_exit_code(kvm_status s)
         return KVM_EXIT_USAGE;
     case KVM_GATE:
         return KVM_EXIT_GATE;
+    case KVM_IO:
     case KVM_DATABASE:
     case KVM_DAMAGED:
     case KVM_ENVIRONMENT:
@@ -110,7 +112,6 @@ int kvm_cli_exit_code(kvm_status s)
     case KVM_NOSPACE:
     case KVM_NOMEM:
         return KVM_EXIT_ENVIRONMENT;
-    case KVM_IO:
     case KVM_SINGULAR:
     case KVM_BUSY:
     case KVM_CANCELLED:
@@ -199,14 +200,48 @@ static void read_environment(kvm_cli *cli)
     }
 }
 
+static bool asks_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* `kvmill run … --help` is `kvmill help run` */
+static void turn_to_help(int *argc, char **argv)
+{
+    static char help[] = "help";
+    if (asks_help(argv[1])) return;
+    for (int i = 2; i < *argc && strcmp(argv[i], "--") != 0; i++)
+        if (asks_help(argv[i])) {
+            argv[2] = argv[1];
+            argv[1] = help;
+            *argc = 3;
+            argv[*argc] = NULL;
+        }
+}
+
+static kvm_status print_version(kvm_cli *cli, kvm_err *err)
+{
+    (void)cli;
+    if (printf("kvmill %s, commit %s\n", KVM_PROGRAM_VERSION, kvm_build_commit) < 0)
+        return kvm_fail_errno(err, "stdout");
+    return KVM_OK;
+}
+static const kvm_command version_command = {"--version", NULL, print_version, 0};
+
 static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
                                kvm_err *err)
 {
     *cmd = &kvm_command_help;
     if (*argc < 2) return KVM_OK;
+    turn_to_help(argc, *argv);
     kvm_str name = kvm_str_of((*argv)[1]);
-    if (kvm_str_eq(name, KVM_STR("--help")) || kvm_str_eq(name, KVM_STR("-h")))
-        name = KVM_STR("help");
+    if (asks_help(name.at)) name = KVM_STR("help");
+    if (kvm_str_eq(name, KVM_STR("--version"))) {
+        *cmd = &version_command;
+        ++*argv;
+        --*argc;
+        return KVM_OK;
+    }
     *cmd = kvm_command_find(name);
     if (*cmd) {
         ++*argv;
@@ -227,17 +262,35 @@ static kvm_status find_command(int *argc, char ***argv, const kvm_command **cmd,
                     kvm_quote(name).at);
 }
 
-/* OpenBLAS asks for 128 MiB a thread and spins when it gets none, at the program's end
- * as well: what cannot work is refused before it does. */
+/* MiB of address space. OpenBLAS asks for 128 a thread and spins when it gets none, at
+ * the program's end as well: what cannot work is refused before it does. Of jobs the
+ * steps on moments need most: with two threads the example pair ran in 7168, and not in
+ * 6144. */
+enum { LEAST_MIB = 3072, LEAST_OF_JOBS_MIB = 8192 };
+
+static kvm_status check_address_space(long long least, kvm_err *err)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_AS, &r) || r.rlim_cur >> 20 >= (rlim_t)least) return KVM_OK;
+    return kvm_fail(err, KVM_ENVIRONMENT,
+                    "%lld MiB of address space are too few: allow at least %d (`ulimit "
+                    "-v %d`), more for more than two threads; what is reserved is not "
+                    "used",
+                    (long long)(r.rlim_cur >> 20), LEAST_OF_JOBS_MIB,
+                    LEAST_OF_JOBS_MIB * 1024);
+}
+
+static bool works(const kvm_command *cmd)
+{
+    return cmd == &kvm_command_run || cmd == &kvm_command_worker ||
+           cmd == &kvm_command_step;
+}
+
 static void refuse_small_address_space(void)
 {
-    enum { LEAST_MIB = 3072 };
-    struct rlimit r;
-    if (getrlimit(RLIMIT_AS, &r) || r.rlim_cur >> 20 >= LEAST_MIB) return;
-    fprintf(stderr,
-            "kvmill: %lld MiB of address space are too few: allow at least %d "
-            "(`ulimit -v %d`); what is reserved is not used\n",
-            (long long)(r.rlim_cur >> 20), LEAST_MIB, LEAST_MIB * 1024);
+    kvm_err err = {0};
+    if (!check_address_space(LEAST_MIB, &err)) return;
+    fprintf(stderr, "kvmill: %s\n", err.msg);
     _exit(KVM_EXIT_ENVIRONMENT);
 }
 
@@ -267,6 +320,7 @@ int main(int argc, char **argv)
     if (!s) s = find_command(&argc, &argv, &cmd, &err);
     if (!s) cli.name = argv[0];
     if (!s) s = parse(&cli, cmd, argc, argv, &err);
+    if (!s && works(cmd)) s = check_address_space(LEAST_OF_JOBS_MIB, &err);
     if (!s) {
         read_environment(&cli);
         s = cmd->run(&cli, &err);

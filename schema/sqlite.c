@@ -22,6 +22,12 @@ typedef struct lite {
     char path[1024]; /* for messages */
 } lite;
 
+/* no more may be written: the disk, a quota or a limit is reached */
+static bool full(int code)
+{
+    return code == ENOSPC || code == EDQUOT || code == EFBIG;
+}
+
 static kvm_status status_of(lite *l, int rc)
 {
     switch (rc & 0xff) {
@@ -33,7 +39,7 @@ static kvm_status status_of(lite *l, int rc)
     case SQLITE_FULL:
         return KVM_NOSPACE;
     case SQLITE_IOERR:
-        return sqlite3_system_errno(l->db) == ENOSPC ? KVM_NOSPACE : KVM_IO;
+        return full(sqlite3_system_errno(l->db)) ? KVM_NOSPACE : KVM_IO;
     case SQLITE_READONLY:
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
@@ -73,6 +79,17 @@ static const char *remedy(int rc)
 static kvm_status fail(lite *l, int rc, const char *sql, kvm_err *err)
 {
     const kvm_status s = status_of(l, rc);
+    const int code = sqlite3_system_errno(l->db);
+    const bool io = (rc & 0xff) == SQLITE_IOERR;
+    if ((io || (rc & 0xff) == SQLITE_CANTOPEN) && (code == EMFILE || code == ENFILE))
+        return kvm_fail(err, KVM_ENVIRONMENT,
+                        "catalogue %s: too many open files: raise `ulimit -n`",
+                        l->path);
+    if (s == KVM_NOSPACE)
+        return kvm_fail(err, s,
+                        "catalogue %s: no space left (%s): free some, then the same "
+                        "command goes on",
+                        l->path, io ? strerror(code) : sqlite3_errmsg(l->db));
     if (remedy(rc))
         return kvm_fail(err, s, "catalogue %s: %s; %s", l->path, sqlite3_errmsg(l->db),
                         remedy(rc));

@@ -90,6 +90,83 @@ printf 'text: x\ntext_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride:
 refuses 2 'changed since the run was planned' "a step by itself believes no hash it is told" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
 
+# --- files of another kind or version are input
+mkdir -p "$work/socket" "$work/notok"
+perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) && bind(S, pack_sockaddr_un($ARGV[0])) ||
+    exit 1' "$work/socket/config.json" &&
+    refuses 2 'is a socket' "a socket in place of a config.json" \
+        "$kvmill" models inspect "$work/socket"
+printf 'GGUF\1\0\0\0%024d' 0 >"$work/old.gguf"
+refuses 2 'GGUF version 1; 2 and 3 are read' "a GGUF of another version" \
+    "$kvmill" models inspect "$work/old.gguf"
+
+# --- the fingerprint that is shown is the one that steps take
+id=$("$kvmill" models inspect --json tests/zoo/small |
+    sed -n 's/^ *"fingerprint": "\(.*\)",*$/\1/p')
+printf 'model: %s\ntext_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 1\n' "$id" \
+    "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/known.yaml"
+refuses 0 '' "a step knows the fingerprint that inspect shows" \
+    "$kvmill" capture "$work/known.yaml" --out "$work/known" --quiet
+cp tests/zoo/small/config.json tests/zoo/small/*.safetensors "$work/notok"
+refuses 0 'no fingerprint: |no tokenizer' "without a tokenizer there is none" \
+    "$kvmill" models inspect "$work/notok"
+
+# --- what the catalogue does not have is said, with what it has
+mkdir -p "$work/some"
+"$kvmill" submit tests/zoo/pair.yaml --store "$work/some" >"$work/log" 2>&1
+refuses 2 '--state: "nope"|parked' "a state that is none" \
+    "$kvmill" jobs list --state nope --store "$work/some"
+for verb in show logs cancel retry; do
+    refuses 2 'no job 9999|jobs list' "jobs $verb of a job that is not there" \
+        "$kvmill" jobs $verb 9999 --store "$work/some"
+done
+for command in "jobs artefacts" "pairs show"; do
+    refuses 2 'no pair "nope"|small-large' "$command of a pair that is not there" \
+        "$kvmill" $command nope --store "$work/some"
+done
+refuses 2 'no run 77' "a comparison with a run that is not there" \
+    "$kvmill" compare 77 1 --store "$work/some"
+
+# --- help and version as other programs have them
+refuses 0 'usage: kvmill run|--again' "run --help" "$kvmill" run --help
+refuses 0 'usage: kvmill run' "... also behind an argument" "$kvmill" run x.yaml -h
+refuses 0 'kvmill 0.' "--version" "$kvmill" --version
+
+# --- a store whose name would write to the terminal
+escape="$work/e$(printf '\033')[31m"
+mkdir -p "$escape"
+refuses 0 'e?[31m: writable' "control bytes of the store's path are not printed" \
+    "$kvmill" doctor --store "$escape"
+
+# --- too few open files, too small files
+case $build in
+*asan* | *tsan*) ;;
+*)
+    printf '%s\n' "name: a-b" "source: $PWD/tests/zoo/small" \
+        "target: $PWD/tests/zoo/large" 'calibration: {text: calibration, sequences: 4, tokens: 8}' \
+        >"$work/tiny.yaml"
+    for files in 5 12; do
+        refuses 4 'oo many open files: raise `ulimit -n`' "$files open files are too few" \
+            bash -c "ulimit -n $files && exec \"\$@\"" bash "$kvmill" run "$work/tiny.yaml" \
+            --threads 2 --store "$work/files$files"
+    done
+    refuses 4 'File too large' "a limit on the size of files is the environment's" \
+        bash -c 'ulimit -f 8 && exec "$@"' bash "$kvmill" run "$work/tiny.yaml" \
+        --store "$work/size"
+    mkdir -p "$work/disk"
+    if unshare -rm mount -t tmpfs -o size=2m none "$work/disk" 2>/dev/null; then
+        for size in 400k 2m 3m; do
+            refuses 4 'no space left|free some, then the same command goes on' \
+                "a disk of $size is full soon" unshare -rm bash -c \
+                'mount -t tmpfs -o size=$0 none "$1" && shift && exec "$@"' $size \
+                "$work/disk" "$kvmill" run "$work/tiny.yaml" --store "$work/disk/s"
+        done
+    else
+        echo "# skipped: no small file system without privileges here"
+    fi
+    ;;
+esac
+
 # --- a limited address space; the sanitizers' shadow is larger than any limit
 case $build in
 *asan* | *tsan*) echo "# skipped: ulimit -v under a sanitizer" ;;
@@ -99,6 +176,9 @@ case $build in
         bash -c 'ulimit -v 4000000 && exec "$@"' bash "$kvmill" plan "$work/good.yaml" --threads 2
     refuses 4 'ulimit -v' "too little of it names the limit" \
         bash -c 'ulimit -v 100000 && exec "$@"' bash "$kvmill" plan "$work/good.yaml" --threads 2
+    refuses 4 'at least 8192' "what runs jobs says what they need" \
+        bash -c 'ulimit -v 6000000 && exec "$@"' bash "$kvmill" run "$work/good.yaml" \
+        --threads 2 --store "$work/none"
     ;;
 esac
 
