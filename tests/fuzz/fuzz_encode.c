@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PATTERNS = 6 };
+enum { PATTERNS = 7 };
 static kvm_tokenizer *by_hand[PATTERNS], *by_pcre2[PATTERNS];
 static kvm_encoder *encoders[PATTERNS], *others[PATTERNS];
 static kvm_arena keep;
