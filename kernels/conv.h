@@ -30,7 +30,7 @@ V_INLINE void conv_token(float *y, const float *x, ptrdiff_t n, const float *w,
             sum = v_fma(v_load(w + i * CONV_STRIP + c), v_load(u[i] + c), sum);
         sum = v_fma(v_load(w + (taps - 1) * CONV_STRIP + c), in, sum);
         v_store(u[taps - 1] + c, in);
-        const vf out = v_silu_mul(sum, v_all(1));
+        const vf out = v_gated(sum, v_all(1), true);
         if (some == VW)
             v_store(y + c, out);
         else

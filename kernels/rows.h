@@ -196,25 +196,37 @@ static kvm_status rope(kvm_compute *c, kvm_in x, const int32_t *pos, const kvm_r
     return KVM_OK;
 }
 
-/* ---- silu_mul --------------------------------------------------------------------- */
+/* ---- silu_mul, sigmoid_mul -------------------------------------------------------- */
 
-V_INLINE vf v_silu_mul(vf g, vf u)
+V_INLINE vf v_gated(vf g, vf u, const bool silu)
 {
-    return g / (v_all(1) + v_exp(v_all(0) - g)) * u;
+    const vf below = v_all(1) + v_exp(v_all(0) - g);
+    return silu ? g / below * u : u / below;
 }
 
-static void silu_mul_row(const rows_job *j, ptrdiff_t t, int thread)
+V_INLINE void gated_row(const rows_job *j, ptrdiff_t t, const bool silu)
 {
-    (void)thread;
     const float *g = kvm_row32(j->x, t), *u = kvm_row32(j->w, t);
     float *y = kvm_row32(j->y, t);
     const ptrdiff_t n = j->y->dim[1];
     ptrdiff_t i = 0;
     for (; i + VW <= n; i += VW)
-        v_store(y + i, v_silu_mul(v_load(g + i), v_load(u + i)));
+        v_store(y + i, v_gated(v_load(g + i), v_load(u + i), silu));
     if (i < n)
-        v_store_n(y + i, v_silu_mul(v_load_n(g + i, n - i), v_load_n(u + i, n - i)),
+        v_store_n(y + i, v_gated(v_load_n(g + i, n - i), v_load_n(u + i, n - i), silu),
                   n - i);
+}
+
+static void silu_mul_row(const rows_job *j, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    gated_row(j, t, true);
+}
+
+static void sigmoid_mul_row(const rows_job *j, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    gated_row(j, t, false);
 }
 
 static kvm_status silu_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
@@ -224,27 +236,6 @@ static kvm_status silu_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
     rows_job j = {.row = silu_mul_row, .y = y, .x = gate, .w = up};
     rows_run(c, &j, y->dim[0], y->dim[1]);
     return KVM_OK;
-}
-
-/* ---- sigmoid_mul ----------------------------------------------------------------- */
-
-V_INLINE vf v_sigmoid_mul(vf g, vf u)
-{
-    return u / (v_all(1) + v_exp(v_all(0) - g));
-}
-
-static void sigmoid_mul_row(const rows_job *j, ptrdiff_t t, int thread)
-{
-    (void)thread;
-    const float *g = kvm_row32(j->x, t), *u = kvm_row32(j->w, t);
-    float *y = kvm_row32(j->y, t);
-    const ptrdiff_t n = j->y->dim[1];
-    ptrdiff_t i = 0;
-    for (; i + VW <= n; i += VW)
-        v_store(y + i, v_sigmoid_mul(v_load(g + i), v_load(u + i)));
-    if (i < n)
-        v_store_n(y + i, v_sigmoid_mul(v_load_n(g + i, n - i), v_load_n(u + i, n - i)),
-                  n - i);
 }
 
 static kvm_status sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
