@@ -111,22 +111,14 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     return KVM_OK;
 }
 
-/* the end of what the figure can be: no cosine and no R2 is above 1, no norm and no
- * ratio of errors below 0 */
-static double reach(const kvm_gate *g)
-{
-    if (g->sense == KVM_GATE_BELOW) return 0;
-    return g->id == KVM_GATE_ROWS_PER_FEATURE ? HUGE_VAL : 1;
-}
-
 /* thresholds are strict: one at the end of the reach is never passed either */
 static kvm_status can_be_met(const kvm_gate *g, kvm_jat at, kvm_err *err)
 {
     const bool above = g->sense == KVM_GATE_ABOVE;
-    if (above ? g->threshold < reach(g) : g->threshold > reach(g)) return KVM_OK;
+    if (above ? g->threshold < g->reach : g->threshold > g->reach) return KVM_OK;
     return kvm_json_fail(err, KVM_RANGE, at,
                          "is %g, a gate that is never met: must be %s than %g",
-                         g->threshold, above ? "less" : "more", reach(g));
+                         g->threshold, above ? "less" : "more", g->reach);
 }
 
 static kvm_status read_gates(fit *f, kvm_err *err)

@@ -5,13 +5,14 @@
 void kvm_gates_init(kvm_gate gates[KVM_GATES])
 {
     const kvm_gate start[KVM_GATES] = {
-#define X(ID, NAME, text, SENSE, REDUCE, limit, means)                                 \
+#define X(ID, NAME, text, SENSE, REDUCE, limit, end, means)                            \
     {.id = KVM_GATE_##NAME,                                                            \
      .name = text,                                                                     \
      .what = means,                                                                    \
      .sense = KVM_GATE_##SENSE,                                                        \
      .reduce = KVM_GATE_##REDUCE,                                                      \
      .threshold = limit,                                                               \
+     .reach = end,                                                                     \
      .figure = (double)NAN},
 #include "translators/gates.def"
 #undef X
