@@ -44,24 +44,25 @@ static kvm_status read_index(const kvm_config_source *s, kvm_config *c)
                             &i->interleaved);
 }
 
-/* a word per layer: full, or shared with the latest full one */
-static kvm_status read_index_types(const kvm_config_source *s, kvm_jat types,
-                                   kvm_config *c)
+/* a list of one of two words per layer: is_first[l] tells which */
+static kvm_status read_words(const kvm_config_source *s, kvm_jat list,
+                             const kvm_config *c, const char *first, const char *second,
+                             bool *is_first)
 {
     ptrdiff_t n;
-    TRY(kvm_json_array(types, &n, s->err));
+    TRY(kvm_json_array(list, &n, s->err));
     if (n != c->layers)
         return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
-                        types.file, types.path, n, c->layers);
+                        list.file, list.path, n, c->layers);
     for (ptrdiff_t l = 0; l < n; l++) {
-        kvm_str type;
-        const kvm_jat at = kvm_json_item(types, s->keep, l);
-        TRY(kvm_json_str(at, &type, s->err));
-        c->index.full[l] = kvm_str_eq(type, KVM_STR("full"));
-        if (!c->index.full[l] && !kvm_str_eq(type, KVM_STR("shared")))
+        kvm_str word;
+        const kvm_jat at = kvm_json_item(list, s->keep, l);
+        TRY(kvm_json_str(at, &word, s->err));
+        is_first[l] = kvm_str_eq(word, kvm_str_of(first));
+        if (!is_first[l] && !kvm_str_eq(word, kvm_str_of(second)))
             return kvm_fail(s->err, KVM_UNSUPPORTED,
-                            "%s: %s is \"%s\"; full and shared are run", at.file,
-                            at.path, kvm_quote(type).at);
+                            "%s: %s is \"%s\"; %s and %s are run", at.file, at.path,
+                            kvm_quote(word).at, first, second);
     }
     return KVM_OK;
 }
@@ -78,7 +79,7 @@ static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "index_topk_freq", 1, &every));
     TRY(kvm_config__size(s, "index_skip_topk_offset", 2, &offset));
     if (kvm_json_has(types)) {
-        TRY(read_index_types(s, types, c));
+        TRY(read_words(s, types, c, "full", "shared", c->index.full));
     } else if (kvm_json_has(pattern)) {
         kvm_str word;
         TRY(kvm_json_str(pattern, &word, s->err));
@@ -228,26 +229,15 @@ kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
     return c->family->moe ? read_moe(s, c) : KVM_OK;
 }
 
-/* transformers' own list: "dense" or "sparse" */
+/* transformers' own list */
 static kvm_status read_ffn_types(const kvm_config_source *s, kvm_jat types,
                                  kvm_config *c)
 {
-    ptrdiff_t n;
-    TRY(kvm_json_array(types, &n, s->err));
-    if (n != c->layers)
-        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
-                        types.file, types.path, n, c->layers);
-    for (ptrdiff_t l = 0; l < n; l++) {
-        kvm_str type;
-        const kvm_jat at = kvm_json_item(types, s->keep, l);
-        TRY(kvm_json_str(at, &type, s->err));
-        if (kvm_str_eq(type, KVM_STR("sparse")))
-            c->blocks[l].ffn = c->family->moe;
-        else if (!kvm_str_eq(type, KVM_STR("dense")))
-            return kvm_fail(s->err, KVM_UNSUPPORTED,
-                            "%s: %s is \"%s\"; dense and sparse are run", at.file,
-                            at.path, kvm_quote(type).at);
-    }
+    bool *dense = kvm_new(s->keep, bool, c->layers);
+    if (!dense) return kvm_nomem(s->err, s->keep);
+    TRY(read_words(s, types, c, "dense", "sparse", dense));
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        if (!dense[l]) c->blocks[l].ffn = c->family->moe;
     return KVM_OK;
 }
 

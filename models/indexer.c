@@ -91,21 +91,10 @@ kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
         *out = i;
         return KVM_OK;
     }
-    const struct {
-        kvm_weight_id id;
-        ptrdiff_t out, in;
-        kvm_weight **to;
-    } maps[] = {{KVM_W_INDEX_Q, c->index.heads * dim, i->low, &i->q},
-                {KVM_W_INDEX_K, dim, c->hidden, &i->k},
-                {KVM_W_INDEX_W, c->index.heads, c->hidden, &i->w}};
-    for (size_t m = 0; m < sizeof maps / sizeof *maps; m++) {
-        const kvm_linear_row row = {.weight = maps[m].id,
-                                    .bias = maps[m].id,
-                                    .layer = layer,
-                                    .out = maps[m].out,
-                                    .in = maps[m].in};
-        TRY(kvm_load_linear(ld, &row, maps[m].to, err));
-    }
+    const kvm_plain_map maps[] = {{KVM_W_INDEX_Q, c->index.heads * dim, i->low, &i->q},
+                                  {KVM_W_INDEX_K, dim, c->hidden, &i->k},
+                                  {KVM_W_INDEX_W, c->index.heads, c->hidden, &i->w}};
+    TRY(kvm_load_maps(ld, layer, maps, (ptrdiff_t)(sizeof maps / sizeof *maps), err));
     TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM, layer, dim, &i->norm, err));
     TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM_BIAS, layer, dim, &i->norm_bias, err));
     *out = i;

@@ -210,6 +210,20 @@ kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row, kvm_weight
              : KVM_OK;
 }
 
+kvm_status kvm_load_maps(kvm_loader *ld, ptrdiff_t layer, const kvm_plain_map *maps,
+                         ptrdiff_t n, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_linear_row row = {.weight = maps[i].id,
+                                    .bias = maps[i].id,
+                                    .layer = layer,
+                                    .out = maps[i].out,
+                                    .in = maps[i].in};
+        TRY(kvm_load_linear(ld, &row, maps[i].to, err));
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_load_rope(kvm_loader *ld, kvm_err *err)
 {
     const kvm_rope_config *r = &ld->config->rope;

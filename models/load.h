@@ -32,6 +32,14 @@ typedef struct kvm_linear_row {
  * that the config knows nothing of */
 KVM_MUST kvm_status kvm_load_linear(kvm_loader *ld, const kvm_linear_row *row,
                                     kvm_weight **w, kvm_err *err);
+/* linear maps of one layer that have no bias and are not rotated */
+typedef struct kvm_plain_map {
+    kvm_weight_id id;
+    ptrdiff_t out, in;
+    kvm_weight **to;
+} kvm_plain_map;
+KVM_MUST kvm_status kvm_load_maps(kvm_loader *ld, ptrdiff_t layer,
+                                  const kvm_plain_map *maps, ptrdiff_t n, kvm_err *err);
 /* n numbers widened to f32, in keep: biases, frequency divisors; and a small matrix */
 KVM_MUST kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t n, float **out, kvm_err *err);

@@ -125,20 +125,10 @@ kvm_status kvm_ngram_load(kvm_ngram **out, kvm_loader *ld, ptrdiff_t index,
                      .size = c->stream,
                      .eps = c->eps};
     g->width = c->stream.ngram_dim / g->heads;
-    const struct {
-        kvm_weight_id id;
-        ptrdiff_t out;
-        kvm_weight **to;
-    } maps[] = {{KVM_W_NGRAM_KEY, g->wide, &g->key},
-                {KVM_W_NGRAM_VALUE, g->hidden, &g->value}};
-    for (int i = 0; i < 2; i++) {
-        const kvm_linear_row row = {.weight = maps[i].id,
-                                    .bias = maps[i].id,
-                                    .layer = index,
-                                    .out = maps[i].out,
-                                    .in = c->stream.ngram_dim};
-        TRY(kvm_load_linear(ld, &row, maps[i].to, err));
-    }
+    const ptrdiff_t e = c->stream.ngram_dim;
+    const kvm_plain_map maps[] = {{KVM_W_NGRAM_KEY, g->wide, e, &g->key},
+                                  {KVM_W_NGRAM_VALUE, g->hidden, e, &g->value}};
+    TRY(kvm_load_maps(ld, index, maps, 2, err));
     TRY(kvm_load_norm(ld, KVM_W_NGRAM_KEY_NORM, index, g->wide, &g->key_norm, err));
     TRY(kvm_load_norm(ld, KVM_W_NGRAM_QUERY_NORM, index, g->wide, &g->query_norm, err));
     TRY(kvm_load_norm(ld, KVM_W_NGRAM_CONV_NORM, index, g->wide, &g->conv_norm, err));

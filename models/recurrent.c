@@ -4,28 +4,38 @@
 
 static const double unit_eps = 1e-6; /* beside the sum of squares, not their mean */
 
-ptrdiff_t kvm_recurrent_keys(const kvm_recurrent_config *r)
+static ptrdiff_t keys_of(const kvm_recurrent_config *r)
 {
     return r->key_heads * r->key_dim;
 }
-ptrdiff_t kvm_recurrent_values(const kvm_recurrent_config *r)
+static ptrdiff_t values_of(const kvm_recurrent_config *r)
 {
     return r->value_heads * r->value_dim;
 }
-ptrdiff_t kvm_recurrent_channels(const kvm_recurrent_config *r)
+static ptrdiff_t channels_of(const kvm_recurrent_config *r)
 {
-    return 2 * kvm_recurrent_keys(r) + kvm_recurrent_values(r);
+    return 2 * keys_of(r) + values_of(r);
+}
+
+static const kvm_recurrent *of(const kvm_layer *l)
+{
+    return (const kvm_recurrent *)(const void *)l;
 }
 
 /* Unit length is an RMS norm: x / sqrt(sum + eps) = rms_{eps/n}(x) / sqrt(n). */
-kvm_status kvm_recurrence_of(kvm_recurrence *out, kvm_arena *keep, const kvm_config *c,
-                             kvm_err *err)
+kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep, const kvm_config *c,
+                            kvm_err *err)
 {
-    const ptrdiff_t n = c->recurrent.key_dim;
+    const kvm_recurrent_config *r = &c->recurrent;
+    const ptrdiff_t n = r->key_dim;
     const double by = 1 / sqrt((double)n);
-    *out = (kvm_recurrence){.size = c->recurrent,
-                            .unit_query = kvm_new_raw(keep, float, n),
-                            .unit_key = kvm_new_raw(keep, float, n)};
+    *out = (kvm_recurrent){.size = *r,
+                           .hidden = c->hidden,
+                           .channels = channels_of(r),
+                           .values = values_of(r),
+                           .eps = c->eps,
+                           .unit_query = kvm_new_raw(keep, float, n),
+                           .unit_key = kvm_new_raw(keep, float, n)};
     if (!out->unit_query || !out->unit_key) return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0; i < n; i++) {
         out->unit_key[i] = (float)by;
@@ -39,7 +49,7 @@ ptrdiff_t kvm_recurrent_objects(const kvm_config *c, ptrdiff_t layer,
 {
     (void)rope;
     const kvm_recurrent_config *r = &c->recurrent;
-    const ptrdiff_t channels = kvm_recurrent_channels(r);
+    const ptrdiff_t channels = channels_of(r);
     out[KVM_RECURRENT_STATE] =
         (kvm_object){.kind = KVM_OBJECT_STATE,
                      .layer = layer,
@@ -55,27 +65,55 @@ ptrdiff_t kvm_recurrent_objects(const kvm_config *c, ptrdiff_t layer,
     return KVM_RECURRENT_OBJECTS;
 }
 
-static kvm_status unit(const kvm_recurrence *r, kvm_compute *c, kvm_tensor u,
+float kvm_log_decay(float rate, float x)
+{
+    return -rate * (x > 20 ? x : log1pf(expf(x)));
+}
+
+void kvm_sigmoid(float *x, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = 1 / (1 + expf(-x[i]));
+}
+
+/* ---- forward ---- */
+
+static ptrdiff_t decays(const kvm_recurrent *r)
+{
+    return r->size.value_heads * (r->per_channel ? r->size.key_dim : 1);
+}
+
+size_t kvm_recurrent_scratch(const kvm_layer *l, ptrdiff_t n)
+{
+    const kvm_recurrent *r = of(l);
+    return 2 * kvm_step_rows_bytes(n, r->values) + kvm_step_rows_bytes(n, r->channels) +
+           kvm_step_rows_bytes(n, decays(r)) +
+           kvm_step_rows_bytes(n, r->size.value_heads);
+}
+
+static kvm_status unit(const kvm_recurrent *r, kvm_compute *c, kvm_tensor u,
                        ptrdiff_t from, float *weight, kvm_err *err)
 {
     const ptrdiff_t n = r->size.key_dim;
-    const kvm_tensor x = kvm_columns(u, from, kvm_recurrent_keys(&r->size));
+    const kvm_tensor x = kvm_columns(u, from, keys_of(&r->size));
     return kvm_op_rmsnorm(c, x, x, kvm_view1(weight, KVM_F32, n), n,
                           unit_eps / (double)n, false, err);
 }
 
-kvm_status kvm_recur(const kvm_recurrence *r, const kvm_layer *l, const kvm_step *s,
-                     kvm_tensor u, kvm_tensor decay, kvm_tensor beta, kvm_tensor o,
-                     kvm_err *err)
+/* in -> o (T, values); the state and the window move on by T tokens, in->u is spent */
+static kvm_status apply_rule(const kvm_recurrent *r, const kvm_step *s,
+                             const kvm_recurrent_inputs *in, kvm_tensor o, kvm_err *err)
 {
     const kvm_recurrent_config *z = &r->size;
-    const kvm_slot *slot = &s->slots[l->first_object];
-    const ptrdiff_t keys = kvm_recurrent_keys(z), channels = kvm_recurrent_channels(z);
-    const kvm_tensor conv = kvm_view2(r->conv, KVM_F32, channels, z->window);
+    const kvm_slot *slot = &s->slots[r->base.first_object];
+    const ptrdiff_t keys = keys_of(z);
+    const kvm_tensor conv = kvm_view2(r->conv, KVM_F32, r->channels, z->window);
     const kvm_tensor window =
-        kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, channels, z->window);
+        kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, r->channels, z->window);
     const kvm_tensor state = kvm_view3(slot[KVM_RECURRENT_STATE].rows, KVM_F32,
                                        z->value_heads, z->key_dim, z->value_dim);
+    kvm_tensor u = in->u, decay = in->decay;
+    if (r->per_channel)
+        decay = kvm_heads(decay, 0, z->value_heads, z->key_dim, z->key_dim);
     TRY(kvm_op_conv(s->compute, u, u, conv, NULL, window, err));
     TRY(unit(r, s->compute, u, 0, r->unit_query, err));
     TRY(unit(r, s->compute, u, keys, r->unit_key, err));
@@ -83,16 +121,60 @@ kvm_status kvm_recur(const kvm_recurrence *r, const kvm_layer *l, const kvm_step
         s->compute, kvm_heads(o, 0, z->value_heads, z->value_dim, z->value_dim),
         kvm_heads(u, 0, z->key_heads, z->key_dim, z->key_dim),
         kvm_heads(u, keys, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, 2 * keys, z->value_heads, z->value_dim, z->value_dim), decay, beta,
-        state, err);
+        kvm_heads(u, 2 * keys, z->value_heads, z->value_dim, z->value_dim), decay,
+        in->beta, state, err);
 }
 
-kvm_status kvm_recurrent_gate(const kvm_recurrence *r, const kvm_step *s, kvm_tensor o,
-                              float *w, double eps, kvm_tensor z, bool sigmoid,
-                              kvm_err *err)
+static kvm_status recur(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
+                        kvm_tensor o, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t n = x.dim[0];
+    const kvm_recurrent_inputs in = {.u = kvm_step_rows(&temp, n, r->channels),
+                                     .decay = kvm_step_rows(&temp, n, decays(r)),
+                                     .beta =
+                                         kvm_step_rows(&temp, n, r->size.value_heads)};
+    if (!in.u.data || !in.decay.data || !in.beta.data) return kvm_nomem(err, &temp);
+    TRY(r->project(r, s, x, &in, temp, err));
+    return apply_rule(r, s, &in, o, err);
+}
+
+kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                                kvm_err *err)
+{
+    const kvm_recurrent *r = of(l);
+    kvm_arena temp = s->scratch;
+    kvm_tensor o = kvm_step_rows(&temp, x.dim[0], r->values);
+    if (!o.data) return kvm_nomem(err, &temp);
+    return recur(r, s, x, o, temp, err);
+}
+
+/* y += Wout (rms(o) w act(z)), the norm per head */
+static kvm_status give(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
+                       kvm_tensor o, kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t n = r->size.value_dim;
-    TRY(kvm_op_rmsnorm(s->compute, o, o, kvm_view1(w, KVM_F32, n), n, eps, false, err));
-    return sigmoid ? kvm_op_sigmoid_mul(s->compute, o, z, o, err)
-                   : kvm_op_silu_mul(s->compute, o, z, o, err);
+    kvm_tensor z = kvm_step_rows(&temp, x.dim[0], r->values);
+    if (!z.data) return kvm_nomem(err, &temp);
+    TRY(r->gate(r, s, x, z, temp, err));
+    TRY(kvm_op_rmsnorm(s->compute, o, o, kvm_view1(r->head_norm, KVM_F32, n), n, r->eps,
+                       false, err));
+    TRY(r->sigmoid ? kvm_op_sigmoid_mul(s->compute, o, z, o, err)
+                   : kvm_op_silu_mul(s->compute, o, z, o, err));
+    return kvm_op_linear(s->compute, y, o, r->out, true, err);
+}
+
+kvm_status kvm_recurrent_forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                                 kvm_tensor y, kvm_err *err)
+{
+    const kvm_recurrent *r = of(l);
+    kvm_arena temp = s->scratch;
+    kvm_tensor o = kvm_step_rows(&temp, s->n, r->values);
+    if (!o.data) return kvm_nomem(err, &temp);
+    const ptrdiff_t object = l->first_object;
+    TRY(kvm_step_emit(s, object + KVM_RECURRENT_STATE, KVM_POINT_RAW, x.data, err));
+    TRY(recur(r, s, x, o, temp, err));
+    TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_STATE, err));
+    TRY(kvm_step_emit_state(s, object + KVM_RECURRENT_WINDOW, err));
+    if (s->out == 0) return KVM_OK;
+    return give(r, s, kvm_last_rows(x, s->out), kvm_last_rows(o, s->out), y, temp, err);
 }

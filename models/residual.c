@@ -3,12 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-const kvm_layer_kind *const kvm_layer_kinds[] = {
-#define X(NAME, name, what) [KVM_LAYER_##NAME] = &kvm_##name,
-#include "models/layer_kinds.def"
-#undef X
-};
-
 const kvm_site_weights kvm_mixer_site = {KVM_W_ATTN_NORM, KVM_W_MIXER_STREAM_NORM,
                                          KVM_W_MIXER_STREAM_DOWN, KVM_W_MIXER_STREAM_UP,
                                          KVM_W_MIXER_STREAM_INJECT};
@@ -25,22 +19,11 @@ static kvm_status load_streams(kvm_site *s, kvm_loader *ld, const kvm_site_weigh
                                ptrdiff_t index, kvm_err *err)
 {
     const ptrdiff_t wide = s->streams * s->hidden;
-    const struct {
-        kvm_weight_id id;
-        ptrdiff_t out, in;
-        kvm_weight **to;
-    } maps[] = {{w->down, s->rank, wide, &s->down},
-                {w->up, wide, s->rank, &s->up},
-                {w->inject, s->streams, wide, &s->inject}};
+    const kvm_plain_map maps[] = {{w->down, s->rank, wide, &s->down},
+                                  {w->up, wide, s->rank, &s->up},
+                                  {w->inject, s->streams, wide, &s->inject}};
     TRY(kvm_load_norm(ld, w->stream_norm, index, wide, &s->norm, err));
-    for (int i = 0; i < (w->inject == w->up ? 2 : 3); i++) {
-        const kvm_linear_row row = {.weight = maps[i].id,
-                                    .bias = maps[i].id,
-                                    .layer = index,
-                                    .out = maps[i].out,
-                                    .in = maps[i].in};
-        TRY(kvm_load_linear(ld, &row, maps[i].to, err));
-    }
+    TRY(kvm_load_maps(ld, index, maps, (w->inject == w->up ? 2 : 3), err));
     return KVM_OK;
 }
 
