@@ -102,6 +102,17 @@ static inline int64_t kvm_test_number(const char *db_path, const char *sql)
     return n;
 }
 
+/* whether nobody holds the write lock */
+static inline bool kvm_test_writable(const char *db_path)
+{
+    sqlite3 *db = kvm_test_open(db_path);
+    sqlite3_busy_timeout(db, 0);
+    const bool free_now =
+        !sqlite3_exec(db, "BEGIN IMMEDIATE; ROLLBACK", NULL, NULL, NULL);
+    sqlite3_close(db);
+    return free_now;
+}
+
 static inline void kvm_test_sql(const char *db_path, const char *sql)
 {
     sqlite3 *db = kvm_test_open(db_path);
