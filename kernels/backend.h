@@ -83,6 +83,9 @@ struct kvm_backend {
                        kvm_in window, kvm_err *err);
     kvm_status (*delta)(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
                         kvm_in g, kvm_in beta, kvm_in state, kvm_err *err);
+    kvm_status (*scan)(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
+                       kvm_in dt, kvm_in rate, kvm_in skip, kvm_in state, kvm_err *err);
+    kvm_status (*relu2)(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err);
 };
 
 extern const kvm_backend kvm_backend__ref;

@@ -9,6 +9,7 @@
 #include "kernels/index.h"
 #include "kernels/moments.h"
 #include "kernels/rows.h"
+#include "kernels/scan.h"
 
 #ifndef CPU_LINEAR_TOLERANCE
 #define CPU_LINEAR_TOLERANCE 0
@@ -50,4 +51,6 @@ const kvm_backend CPU_TABLE = {
     .sigmoid_mul = sigmoid_mul,
     .conv = conv,
     .delta = delta,
+    .scan = scan,
+    .relu2 = relu2,
 };

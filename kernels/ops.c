@@ -274,6 +274,13 @@ kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
     return c->backend->sigmoid_mul(c, &y, &gate, &up, err);
 }
 
+kvm_status kvm_op_relu2(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_err *err)
+{
+    CHECK(relu2, &y, &x);
+    if (kvm_tensor_count(&y) == 0) return KVM_OK;
+    return c->backend->relu2(c, &y, &x, err);
+}
+
 kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                           const int32_t *targets, kvm_err *err)
 {
@@ -309,6 +316,20 @@ kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k
                         heads, key_heads);
     if (kvm_tensor_count(&o) == 0) return KVM_OK;
     return backend_for(c, q.dim[2])->delta(c, &o, &q, &k, &v, &g, &beta, &state, err);
+}
+
+kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k,
+                       kvm_tensor v, kvm_tensor dt, kvm_tensor rate, kvm_tensor skip,
+                       kvm_tensor state, kvm_err *err)
+{
+    CHECK(scan, &o, &q, &k, &v, &dt, &rate, &skip, &state);
+    const ptrdiff_t heads = v.dim[1], groups = k.dim[1];
+    if (groups <= 0 || heads % groups)
+        return kvm_fail(err, KVM_SHAPE, "scan: %td heads over %td groups", heads,
+                        groups);
+    if (kvm_tensor_count(&o) == 0) return KVM_OK;
+    return backend_for(c, q.dim[2])
+        ->scan(c, &o, &q, &k, &v, &dt, &rate, &skip, &state, err);
 }
 
 /* ---- translators ------------------------------------------------------------------ */

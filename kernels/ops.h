@@ -111,6 +111,10 @@ KVM_MUST kvm_status kvm_op_silu_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gat
 KVM_MUST kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor gate,
                                        kvm_tensor up, kvm_err *err);
 
+/* y (T,F) = max(x, 0)^2; y may be x */
+KVM_MUST kvm_status kvm_op_relu2(kvm_compute *c, kvm_tensor y, kvm_tensor x,
+                                 kvm_err *err);
+
 /* per row of logits (T,V): out[t] = logits[t][target[t]] - logsumexp(logits[t]), fp64 inside. targets NULL: -logsumexp only */
 KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                                    const int32_t *targets, kvm_err *err);
@@ -148,6 +152,23 @@ KVM_MUST kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x,
 KVM_MUST kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q,
                                  kvm_tensor k, kvm_tensor v, kvm_tensor g,
                                  kvm_tensor beta, kvm_tensor state, kvm_err *err);
+
+/* kvm_op_scan - the recurrence of Mamba-2, one state S (E,D) per head. Per token:
+ *     S = exp(-rate dt) S + dt v kt;  o = S q + skip v
+ *   o      out    (T,H,E)
+ *   q, k   in     (T,K,D)  C and B of the paper; head h reads group h / (H/K)
+ *   v      in     (T,H,E)  its X
+ *   dt     in     (T,H)    >= 0
+ *   rate   in     (H)      > 0: minus its A
+ *   skip   in     (H)      its D
+ *   state  in out (H,E,D)  f32; zeros before the first token
+ * Tokens and heads may be strided. Bits depend on the cut of the tokens into calls, not on
+ * the threads. O(T H E D).
+ * Source: Dao and Gu 2024, "Transformers are SSMs" (section 6: chunks). */
+KVM_MUST kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q,
+                                kvm_tensor k, kvm_tensor v, kvm_tensor dt,
+                                kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
+                                kvm_err *err);
 
 /* ---- translators ------------------------------------------------------------------ */
 

@@ -37,5 +37,9 @@ kvm_status kvm_ref__conv(kvm_compute *c, kvm_in y, kvm_in x, kvm_in w,
                          const float *bias, kvm_in window, kvm_err *err);
 kvm_status kvm_ref__delta(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
                           kvm_in g, kvm_in beta, kvm_in state, kvm_err *err);
+kvm_status kvm_ref__scan(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
+                         kvm_in dt, kvm_in rate, kvm_in skip, kvm_in state,
+                         kvm_err *err);
+kvm_status kvm_ref__relu2(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err);
 
 #endif

@@ -207,4 +207,6 @@ const kvm_backend kvm_backend__ref = {
     .sigmoid_mul = kvm_ref__sigmoid_mul,
     .conv = kvm_ref__conv,
     .delta = kvm_ref__delta,
+    .scan = kvm_ref__scan,
+    .relu2 = kvm_ref__relu2,
 };

@@ -1,5 +1,5 @@
-/* ref_recurrent.c - the ops of recurrent mixers as their definitions say, token after
- * token, sums and the running state in f64. */
+/* ref_recurrent.c - the ops of recurrent mixers, and of what goes with them, as their
+ * definitions say, token after token, sums and the running state in f64. */
 #include "kernels/ref.h"
 
 #include <math.h>
@@ -14,6 +14,18 @@ kvm_status kvm_ref__sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up
             const double g = (double)kvm_row32(gate, t)[i];
             const double u = (double)kvm_row32(up, t)[i];
             kvm_row32(y, t)[i] = (float)(u / (1 + exp(-g)));
+        }
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_ref__relu2(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err)
+{
+    (void)c, (void)err;
+    for (ptrdiff_t t = 0; t < y->dim[0]; t++) {
+        for (ptrdiff_t i = 0; i < y->dim[1]; i++) {
+            const float u = kvm_row32(x, t)[i];
+            kvm_row32(y, t)[i] = u < 0 ? 0 : u * u; /* NaN stays */
         }
     }
     return KVM_OK;
@@ -100,6 +112,63 @@ kvm_status kvm_ref__delta(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v
         for (ptrdiff_t d = 0; d < dk; d++)
             for (ptrdiff_t e = 0; e < dv; e++)
                 kvm_head32(state, h, d)[e] = (float)s[d * dv + e];
+    }
+    return KVM_OK;
+}
+
+/* ---- scan ------------------------------------------------------------------------ */
+
+/* one token of one head */
+typedef struct scan_step {
+    const float *q, *k, *v; /* (D), (D), (E) */
+    double dt, decay, skip;
+    float *o; /* (E) */
+} scan_step;
+
+/* s (E,D) and o one token further */
+static void scan_token(const scan_step *p, double *s, ptrdiff_t dv, ptrdiff_t dk)
+{
+    for (ptrdiff_t e = 0; e < dv; e++, s += dk) {
+        const double v = (double)p->v[e];
+        double sum = p->skip * v;
+        for (ptrdiff_t d = 0; d < dk; d++) {
+            s[d] = p->decay * s[d] + p->dt * v * (double)p->k[d];
+            sum += s[d] * (double)p->q[d];
+        }
+        p->o[e] = (float)sum;
+    }
+}
+
+kvm_status kvm_ref__scan(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
+                         kvm_in dt, kvm_in rate, kvm_in skip, kvm_in state,
+                         kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    const ptrdiff_t heads = v->dim[1], dv = v->dim[2], dk = k->dim[2];
+    const ptrdiff_t group = heads / k->dim[1];
+    double *s = kvm_new(&scratch, double, dv *dk);
+    if (!s) return kvm_nomem(err, &scratch);
+    for (ptrdiff_t h = 0; h < heads; h++) {
+        const double fall = (double)((const float *)rate->data)[h];
+        for (ptrdiff_t e = 0; e < dv; e++)
+            for (ptrdiff_t d = 0; d < dk; d++)
+                s[e * dk + d] = (double)kvm_head32(state, h, e)[d];
+        for (ptrdiff_t t = 0; t < o->dim[0]; t++) {
+            const double step = (double)kvm_row32(dt, t)[h];
+            const scan_step p = {
+                .q = kvm_head32(q, t, h / group),
+                .k = kvm_head32(k, t, h / group),
+                .v = kvm_head32(v, t, h),
+                .dt = step,
+                .decay = exp(-fall * step),
+                .skip = (double)((const float *)skip->data)[h],
+                .o = kvm_head32(o, t, h),
+            };
+            scan_token(&p, s, dv, dk);
+        }
+        for (ptrdiff_t e = 0; e < dv; e++)
+            for (ptrdiff_t d = 0; d < dk; d++)
+                kvm_head32(state, h, e)[d] = (float)s[e * dk + d];
     }
     return KVM_OK;
 }

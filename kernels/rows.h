@@ -247,6 +247,33 @@ static kvm_status sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
     return KVM_OK;
 }
 
+/* ---- relu2 ------------------------------------------------------------------------ */
+
+V_INLINE vf v_relu2(vf x) /* v_max gives its second where one is NaN */
+{
+    x = v_max(v_all(0), x);
+    return x * x;
+}
+
+static void relu2_row(const rows_job *j, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const float *x = kvm_row32(j->x, t);
+    float *y = kvm_row32(j->y, t);
+    const ptrdiff_t n = j->y->dim[1];
+    ptrdiff_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_relu2(v_load(x + i)));
+    if (i < n) v_store_n(y + i, v_relu2(v_load_n(x + i, n - i)), n - i);
+}
+
+static kvm_status relu2(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err)
+{
+    (void)err;
+    rows_job j = {.row = relu2_row, .y = y, .x = x};
+    rows_run(c, &j, y->dim[0], y->dim[1]);
+    return KVM_OK;
+}
+
 /* ---- logprob ---------------------------------------------------------------------- */
 
 static void logprob_row(const rows_job *j, ptrdiff_t t, int thread)

@@ -1,7 +1,7 @@
 /* bench_kernels - the kernels against OpenBLAS and against the machine's FMA peak.
  *
  *   bench_kernels [backend] [threads] [rounds] [part]     part: linear decode attention gram rows
- *                                                     delta
+ *                                                     delta scan
  *
  * Shapes are those of SmolLM2-135M: d 576, 9 query and 3 kv heads of 64, ffn 1536, vocabulary 49152.
  * Each line first checks its result, then times both arms interleaved; figures are medians
@@ -456,6 +456,110 @@ static void bench_delta(bench *b, ptrdiff_t t, bool per_channel)
     b->keep = at;
 }
 
+/* ---- scan ------------------------------------------------------------------------ */
+
+/* Nemotron 3 Nano: 64 heads of 64 in 8 groups, states of 128 */
+enum { SCAN_HEADS = 64, SCAN_GROUPS = 8, SCAN_VALUE = 64, SCAN_STATE = 128 };
+
+typedef struct scan_case {
+    bench *b;
+    kvm_tensor o, q, k, v, dt, rate, skip, state, again;
+    float *products; /* per group (2 GEMM_CHUNK, SCAN_STATE) */
+} scan_case;
+
+/* `run` tokens a call */
+static void scan_run(scan_case *k, ptrdiff_t run)
+{
+    for (ptrdiff_t t = 0; t < k->o.dim[0]; t += run)
+        OK(kvm_op_scan(k->b->c, tokens_of(k->o, t, run), tokens_of(k->q, t, run),
+                       tokens_of(k->k, t, run), tokens_of(k->v, t, run),
+                       tokens_of(k->dt, t, run), k->rate, k->skip, k->state, &err));
+}
+
+static void scan_ours(void *ctx)
+{
+    scan_case *k = ctx;
+    scan_run(k, k->o.dim[0]);
+}
+
+static void scan_tokens(void *ctx)
+{
+    scan_run(ctx, 1);
+}
+
+/* the products of chunks of C tokens: Q Kt once a group; per head that (C,C) by V, Q S and
+ * Vt K */
+static void scan_gemms_of(void *ctx, ptrdiff_t group, int thread)
+{
+    (void)thread;
+    const scan_case *k = ctx;
+    enum { C = GEMM_CHUNK, D = SCAN_STATE, E = SCAN_VALUE };
+    enum { KEYS = SCAN_GROUPS * D, VALUES = SCAN_HEADS * E };
+    float *x = k->products + group * 2 * C * D, *y = x + C * D;
+    for (ptrdiff_t t = 0; t < k->o.dim[0]; t += C) {
+        const float *kt = (const float *)k->k.data + t * KEYS + group * D;
+        const float *qt = (const float *)k->q.data + t * KEYS + group * D;
+        sgemm(CblasNoTrans, CblasTrans, C, C, D, qt, KEYS, kt, KEYS, y, C);
+        for (ptrdiff_t h = 0; h < SCAN_HEADS / SCAN_GROUPS; h++) {
+            const ptrdiff_t head = group * (SCAN_HEADS / SCAN_GROUPS) + h;
+            const float *v = (const float *)k->v.data + t * VALUES + head * E;
+            float *s = (float *)k->again.data + head * D * E;
+            sgemm(CblasNoTrans, CblasNoTrans, C, E, C, y, C, v, VALUES, x, E);
+            sgemm(CblasNoTrans, CblasTrans, C, E, D, qt, KEYS, s, D, x, E);
+            sgemm(CblasTrans, CblasNoTrans, E, D, C, v, VALUES, kt, KEYS, s, D);
+        }
+    }
+}
+
+static void scan_gemms(void *ctx)
+{
+    const scan_case *k = ctx;
+    kvm_pool_run(kvm_compute_pool(k->b->c), SCAN_GROUPS, scan_gemms_of, ctx);
+}
+
+static void scan_agrees(scan_case *k)
+{
+    const ptrdiff_t n = kvm_tensor_count(&k->state);
+    float *s = k->state.data, *kept = k->again.data;
+    memset(s, 0, (size_t)n * sizeof *s);
+    scan_ours(k);
+    for (ptrdiff_t i = 0; i < n; i++) kept[i] = s[i], s[i] = 0;
+    scan_tokens(k);
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(fabsf(s[i] - kept[i]) < 1e-4f))
+            die("scan differs from scan token by token", NULL);
+}
+
+static void bench_scan(bench *b, ptrdiff_t t)
+{
+    const kvm_arena at = b->keep;
+    scan_case k = {.b = b};
+    k.q = cube(b, t, SCAN_GROUPS, SCAN_STATE),
+    k.k = cube(b, t, SCAN_GROUPS, SCAN_STATE);
+    k.v = cube(b, t, SCAN_HEADS, SCAN_VALUE), k.o = cube(b, t, SCAN_HEADS, SCAN_VALUE);
+    k.dt = kvm_view2(numbers(b, t * SCAN_HEADS), KVM_F32, t, SCAN_HEADS);
+    k.rate = kvm_view1(numbers(b, SCAN_HEADS), KVM_F32, SCAN_HEADS);
+    k.skip = kvm_view1(numbers(b, SCAN_HEADS), KVM_F32, SCAN_HEADS);
+    k.state = cube(b, SCAN_HEADS, SCAN_VALUE, SCAN_STATE);
+    k.again = cube(b, SCAN_HEADS, SCAN_VALUE, SCAN_STATE);
+    k.products = numbers(b, (ptrdiff_t)SCAN_GROUPS * 2 * GEMM_CHUNK * SCAN_STATE);
+    float *dt = k.dt.data, *rate = k.rate.data;
+    for (ptrdiff_t i = 0; i < t * SCAN_HEADS; i++) dt[i] = (dt[i] + 0.5f) * 0.1f;
+    for (ptrdiff_t i = 0; i < SCAN_HEADS; i++) rate[i] = 1 + 8 * (rate[i] + 0.5f);
+    scan_agrees(&k);
+    openblas_set_num_threads(1); /* the pool deals out groups */
+    const double flops = 4.0 * SCAN_HEADS * SCAN_VALUE * SCAN_STATE * (double)t;
+    const arms tokens = compare(b, scan_ours, scan_tokens, &k, flops);
+    const arms gemms = compare(b, scan_ours, scan_gemms, &k, flops);
+    openblas_set_num_threads(b->threads);
+    printf("scan T=%td H=%d/%d D=%d E=%d %8.2f ms | token by token %8.2f ms, ratio "
+           "%5.2f | sgemms alone %8.2f ms, ratio %5.2f | %4.1f %% of peak\n",
+           t, SCAN_HEADS, SCAN_GROUPS, SCAN_STATE, SCAN_VALUE, 1e3 * tokens.ours,
+           1e3 * tokens.theirs, tokens.ratio, 1e3 * gemms.theirs, gemms.ratio,
+           100 * gemms.peak_share);
+    b->keep = at;
+}
+
 static bool wanted(int argc, char **argv, const char *part)
 {
     return argc < 5 || strcmp(argv[4], part) == 0;
@@ -512,6 +616,7 @@ int main(int argc, char **argv)
         bench_delta(&b, 2048, false);
         bench_delta(&b, 2048, true);
     }
+    if (wanted(argc, argv, "scan")) bench_scan(&b, 2048);
     kvm_arena_free(&b.keep);
     return 0;
 }

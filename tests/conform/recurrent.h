@@ -1,4 +1,4 @@
-/* recurrent.h - cases of conv and delta for test_ops.c. */
+/* recurrent.h - cases of conv, delta and scan for test_ops.c. */
 #ifndef KVM_TESTS_RECURRENT_H
 #define KVM_TESTS_RECURRENT_H
 
@@ -175,6 +175,63 @@ static void cases_delta(bed *b)
                        (i + (size_t)form / 2) % 2);
     const delta_shape no_keys = {3, 1, 2, 0, 5}; /* o is 0 */
     delta_case(b, &no_keys, MIXED, false, false);
+}
+
+/* ---- scan ------------------------------------------------------------------------ */
+
+typedef enum scan_step_kind {
+    STEPS_MIXED,
+    STEPS_LONG,
+    STEPS_SHORT,
+    STEPS
+} scan_step_kind;
+
+/* dt: about 1 with zeros and leaps, about 20, about 1e-4 */
+static float step_size(bed *b, scan_step_kind kind)
+{
+    const double x = kvm_rng_unit(&b->rng);
+    if (kind == STEPS_LONG) return (float)(19 + 2 * x);
+    if (kind == STEPS_SHORT) return (float)(2e-4 * x);
+    return (float)(x < 0.1 ? 0 : x < 0.15 ? 50 : 2 * x * x);
+}
+
+static void scan_case(bed *b, const delta_shape *s, scan_step_kind kind, bool strided)
+{
+    LABEL(b, "T=%td H=%td/%td D=%td E=%td steps=%d%s", s->t, s->heads, s->key_heads,
+          s->dk, s->dv, (int)kind, strided ? " strided" : "");
+    const kvm_tensor q = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
+    const kvm_tensor k = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
+    const kvm_tensor v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
+    const kvm_tensor dt = make(b, KVM_F32, s->t, s->heads, strided);
+    const kvm_tensor rate =
+        kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
+    const kvm_tensor skip =
+        kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
+    for (ptrdiff_t h = 0; h < s->heads; h++) {
+        float *r = (float *)rate.data + h;
+        *r = 0.05f + *r * *r;
+        for (ptrdiff_t t = 0; t < s->t; t++) kvm_row32(&dt, t)[h] = step_size(b, kind);
+    }
+    const kvm_tensor y = make_unit(b, s->t, s->heads, s->dv, 1, strided);
+    const kvm_tensor state = make_unit(b, s->heads, s->dv, s->dk, 1, strided);
+    RUN(b, y, kvm_op_scan(c, o, q, k, v, dt, rate, skip, copy(b, state), &err));
+    RUN(b, state, kvm_op_scan(c, y, q, k, v, dt, rate, skip, o, &err));
+}
+
+static void cases_scan(bed *b)
+{
+    static const delta_shape shapes[] = {
+        {0, 1, 1, 8, 8},     {1, 1, 1, 1, 1},      {1, 2, 6, 33, 17},
+        {2, 1, 1, 40, 16},   {4, 3, 3, 24, 64},    {5, 1, 2, 5, 3},
+        {16, 2, 2, 16, 16},  {17, 1, 3, 9, 70},    {63, 2, 4, 64, 32},
+        {64, 1, 1, 128, 64}, {65, 2, 4, 32, 48},   {130, 1, 40, 12, 20},
+        {300, 2, 6, 70, 33}, {2000, 1, 1, 16, 24},
+    };
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int kind = 0; kind < STEPS; kind++)
+            scan_case(b, &shapes[i], (scan_step_kind)kind, (i + (size_t)kind) % 2);
+    const delta_shape no_state = {3, 1, 2, 0, 5}; /* o is skip v */
+    scan_case(b, &no_state, STEPS_MIXED, false);
 }
 
 #endif

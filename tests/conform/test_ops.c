@@ -228,6 +228,20 @@ static void cases_sigmoid_mul(bed *b)
     }
 }
 
+static void cases_relu2(bed *b)
+{
+    static const ptrdiff_t widths[] = {0, 1, 7, 16, 33, 1536};
+    for (size_t i = 0; i < COUNT(widths); i++) {
+        for (ptrdiff_t t = 0; t < 40; t = 3 * t + 1) {
+            LABEL(b, "T=%td F=%td", t, widths[i]);
+            const kvm_tensor y = make(b, KVM_F32, t, widths[i], t == 4);
+            const kvm_tensor x = make(b, KVM_F32, t, widths[i], t == 4);
+            RUN(b, y, kvm_op_relu2(c, o, x, &err));
+            RUN(b, x, kvm_op_relu2(c, o, o, &err));
+        }
+    }
+}
+
 static void cases_logprob(bed *b)
 {
     static const ptrdiff_t widths[] = {1, 3, 16, 100, 2048, 49153};

@@ -233,6 +233,28 @@ static kvm_status golden_delta(const vector *v, kvm_tensor *out, kvm_err *err)
                         matrix(v, "beta", t, h), kvm_view3(s, KVM_F32, h, dk, dv), err);
 }
 
+static kvm_status golden_scan(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], groups = v->n[1], h = v->n[2], d = v->n[3],
+                    e = v->n[4];
+    *out = empty(KVM_F32, 1, h * e * (t + d));
+    float *s = (float *)out->data + t * h * e;
+    memcpy(s, data(v, "state"), (size_t)(h * e * d) * sizeof *s);
+    return kvm_op_scan(c, kvm_view3(out->data, KVM_F32, t, h, e),
+                       kvm_view3(data(v, "q"), KVM_F32, t, groups, d),
+                       kvm_view3(data(v, "k"), KVM_F32, t, groups, d),
+                       kvm_view3(data(v, "v"), KVM_F32, t, h, e), matrix(v, "dt", t, h),
+                       kvm_view1(data(v, "rate"), KVM_F32, h),
+                       kvm_view1(data(v, "skip"), KVM_F32, h),
+                       kvm_view3(s, KVM_F32, h, e, d), err);
+}
+
+static kvm_status golden_relu2(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    *out = matrix(v, "x", v->n[0], v->n[1]);
+    return kvm_op_relu2(c, *out, *out, err);
+}
+
 static kvm_status (*const golden[KVM_OPS])(const vector *, kvm_tensor *, kvm_err *) = {
 #define X(id, name, rule, tolerance, reason) [id] = golden_##name,
 #include "kernels/ops.def"

@@ -159,6 +159,19 @@ static void windows_and_states_must_fit(void **state)
     refused(KVM_SHAPE, "state is (3,4,8)",
             kvm_op_delta(c, o, k, k, v, decay, beta, v, &err));
     refused(KVM_SHAPE, "overlaps", kvm_op_delta(c, v, k, k, v, decay, beta, s, &err));
+
+    const kvm_tensor rate = kvm_view1(f32 + 3200, KVM_F32, 4), turned = s;
+    const kvm_tensor t = cube(f32 + 1024, 4, 8, 5);
+    refused(KVM_SHAPE, "4 heads over 3 groups",
+            kvm_op_scan(c, o, k3, k3, v, decay, rate, rate, t, &err));
+    refused(KVM_SHAPE, "state is (4,5,8)",
+            kvm_op_scan(c, o, k, k, v, decay, rate, rate, turned, &err));
+    refused(KVM_SHAPE, "rate is (3)",
+            kvm_op_scan(c, o, k, k, v, decay, kvm_view1(f32 + 3200, KVM_F32, 3), rate,
+                        t, &err));
+    refused(KVM_SHAPE, "overlaps",
+            kvm_op_scan(c, v, k, k, v, decay, rate, rate, t, &err));
+    refused(KVM_SHAPE, "relu2", kvm_op_relu2(c, f(2, 6), g(6, 2), &err));
 }
 
 static void ids_must_be_rows(void **state)

@@ -171,6 +171,27 @@ for t, h, d, c in (1, 4, 8, 20), (9, 3, 16, 33):
     case("index_score", np.einsum("thc,th->tc", np.maximum(dots, 0), w.astype(float)),
          [t, h, d, c], [0.25], q=q, k=k, w=w)
 
+# Mamba-2 as attention without a softmax (Dao and Gu 2024, eq. 6 and 16): one matrix per head
+for t, groups, h, d, e in (1, 1, 2, 5, 3), (9, 2, 4, 6, 7), (70, 1, 2, 4, 3):
+    q, k, v, state = f32(t, groups, d), f32(t, groups, d), f32(t, h, e), f32(h, e, d)
+    dt, rate, skip = np.exp(f32(t, h) - 1), np.exp(f32(h)), f32(h)
+    ss, out = np.zeros((h, e, d)), np.zeros((t, h, e))
+    for i in range(h):
+        steps = dt[:, i].astype(np.float64)
+        fall = np.cumsum(-np.float64(rate[i]) * steps)
+        qi, ki = (x[:, i // (h // groups)].astype(np.float64) for x in (q, k))
+        far = np.exp(np.minimum(fall[:, None] - fall[None, :], 0))
+        mix = np.tril(qi @ ki.T * far) * steps + np.float64(skip[i]) * np.eye(t)
+        first = np.exp(fall)[:, None] * (qi @ state[i].T.astype(np.float64))
+        out[:, i] = mix @ v[:, i].astype(np.float64) + first
+        left = np.exp(fall[-1] - fall) * steps
+        ss[i] = np.exp(fall[-1]) * state[i] + (left[:, None] * v[:, i]).T @ ki
+    case("scan", np.concatenate([out.ravel(), ss.ravel()]), [t, groups, h, d, e],
+         q=q, k=k, v=v, dt=dt, rate=rate, skip=skip, state=state)
+
+x = f32(3, 21, scale=4)
+case("relu2", torch.relu(t64(x)) ** 2, [3, 21], x=x)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
