@@ -57,8 +57,8 @@ static ptrdiff_t string_end(kvm_str text, ptrdiff_t i)
  * since jansson recurses. Model configurations hold integers such as 10^30 ("no limit"),
  * which jansson refuses: with an exponent behind them it reads them as reals. `patched`
  * gets the text in which that was done, and stays empty when there is no such number. */
-static kvm_status prepare(kvm_str text, const char *file, kvm_text *patched,
-                          kvm_err *err)
+static kvm_status prepare(kvm_str text, const char *file, bool infinities,
+                          kvm_text *patched, kvm_err *err)
 {
     int depth = 0;
     ptrdiff_t copied = 0;
@@ -72,6 +72,13 @@ static kvm_status prepare(kvm_str text, const char *file, kvm_text *patched,
                                 line_of(text, i), KVM_JSON_DEPTH);
         } else if (c == '}' || c == ']') {
             depth--;
+        } else if (c == 'I' && infinities &&
+                   kvm_str_starts(kvm_str_slice(text, i, text.len),
+                                  KVM_STR("Infinity"))) {
+            kvm_text_add(patched, kvm_str_slice(text, copied, i));
+            kvm_text_add(patched, KVM_STR("1.7976931348623157e308"));
+            copied = i + 8;
+            i = copied - 1;
         } else if (c == '-' || (c >= '0' && c <= '9')) {
             ptrdiff_t end = i + 1;
             while (end < text.len && strchr("0123456789.eE+-", text.at[end]) &&
@@ -109,8 +116,8 @@ static kvm_status load(json_t **out, kvm_str text, const char *file, kvm_err *er
                     e.line > 0 ? e.line : 1, e.column > 0 ? e.column : 1, e.text);
 }
 
-kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
-                          kvm_str file_name, kvm_err *err)
+static kvm_status parse(kvm_jat *root, kvm_arena *keep, kvm_str text, kvm_str file_name,
+                        bool infinities, kvm_err *err)
 {
     const kvm_str file = kvm_str_copy(keep, file_name);
     if (!file.at) return kvm_nomem(err, keep);
@@ -121,7 +128,7 @@ kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
                         file.at, text.len, JSON_BYTES);
     kvm_text patched = {0};
     json_t *v = NULL;
-    kvm_status s = prepare(text, file.at, &patched, err);
+    kvm_status s = prepare(text, file.at, infinities, &patched, err);
     if (!s) s = load(&v, patched.len ? kvm_text_str(&patched) : text, file.at, err);
     kvm_text_free(&patched);
     if (s) return s;
@@ -131,15 +138,33 @@ kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
     return KVM_OK;
 }
 
-kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path, kvm_err *err)
+kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
+                          kvm_str file_name, kvm_err *err)
+{
+    return parse(root, keep, text, file_name, false, err);
+}
+
+static kvm_status read(kvm_jat *root, kvm_arena *keep, kvm_str path, bool infinities,
+                       kvm_err *err)
 {
     kvm_arena text_memory; /* the text is not needed once it is read */
     kvm_str text;
     TRY(kvm_arena_reserve(&text_memory, JSON_BYTES + 4096, err));
     kvm_status s = kvm_file_read(&text, &text_memory, path, JSON_BYTES, err);
-    if (!s) s = kvm_json_parse(root, keep, text, path, err);
+    if (!s) s = parse(root, keep, text, path, infinities, err);
     kvm_arena_free(&text_memory);
     return s;
+}
+
+kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    return read(root, keep, path, false, err);
+}
+
+kvm_status kvm_json_read_loose(kvm_jat *root, kvm_arena *keep, kvm_str path,
+                               kvm_err *err)
+{
+    return read(root, keep, path, true, err);
 }
 
 static void drop(void *v)

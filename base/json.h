@@ -24,6 +24,10 @@ typedef struct kvm_jat {
 
 KVM_MUST kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
+/* the same for a file of Python's, which writes "no limit" as Infinity: that is read as the
+ * largest real */
+KVM_MUST kvm_status kvm_json_read_loose(kvm_jat *root, kvm_arena *keep, kvm_str path,
+                                        kvm_err *err);
 KVM_MUST kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
                                    kvm_str file_name, kvm_err *err);
 

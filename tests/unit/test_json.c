@@ -315,6 +315,25 @@ static void files(void **state)
                  kvm_json_read(&root, &keep, KVM_STR("build/tmp/json/b.json"), &err),
                  &err);
     check_contains(err.msg, "build/tmp/json/b.json");
+    /* as Python writes it, where that is expected */
+    double x;
+    check_write("build/tmp/json/c.json",
+                KVM_STR("{\"Infinity\": [1, Infinity, -Infinity, \"Infinity\"]}"));
+    err = (kvm_err){0};
+    check_status(KVM_FORMAT,
+                 kvm_json_read(&root, &keep, KVM_STR("build/tmp/json/c.json"), &err),
+                 &err);
+    err = (kvm_err){0};
+    check_ok(kvm_json_read_loose(&root, &keep, KVM_STR("build/tmp/json/c.json"), &err),
+             &err);
+    const kvm_jat list = kvm_json_get(root, &keep, "Infinity");
+    check_ok(kvm_json_f64(kvm_json_item(list, &keep, 1), &x, &err), &err);
+    assert_true(x > 1e308);
+    check_ok(kvm_json_f64(kvm_json_item(list, &keep, 2), &x, &err), &err);
+    assert_true(x < -1e308);
+    kvm_str word;
+    check_ok(kvm_json_str(kvm_json_item(list, &keep, 3), &word, &err), &err);
+    check_str(word, "Infinity");
     err = (kvm_err){0};
     check_status(KVM_USAGE,
                  kvm_json_read(&root, &keep, KVM_STR("build/tmp/json"), &err), &err);
