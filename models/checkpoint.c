@@ -24,10 +24,10 @@ static const struct row {
 };
 
 /* of transformers' multimodal wrappers, with the text model inside or outside of
- * "model", and of plain language models: in this order, the first under which there is
- * an embedding */
+ * "model", of plain language models, and of Nemotron-H as published: in this order, the
+ * first under which there is an embedding */
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
-                                       "model.", ""};
+                                       "model.", "backbone.", ""};
 static const char *const head_prefixes[] = {"", "language_model.", "model."};
 
 enum { NAME_BYTES = 160 }; /* the longest prefix, layer number and row of weights.def */
@@ -38,6 +38,18 @@ static const kvm_st_tensor *find_named(const kvm_st *st, const char *prefix,
     char full[NAME_BYTES];
     snprintf(full, sizeof full, "%s%s", prefix, name);
     return kvm_st_find(st, kvm_str_of(full));
+}
+
+static bool has_embedding(const kvm_checkpoint *ck, kvm_arena scratch,
+                          const char *prefix)
+{
+    kvm_str name, rest = kvm_str_of(rows[KVM_W_EMBED].hf);
+    while (rest.len > 0) {
+        kvm_str_cut(rest, '|', &name, &rest);
+        const kvm_str plain = kvm_str_copy(&scratch, name);
+        if (plain.at && find_named(ck->st, prefix, plain.at)) return true;
+    }
+    return false;
 }
 
 static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
@@ -51,19 +63,19 @@ static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
             "%s: no config.json here; a checkpoint is a Hugging Face folder "
             "or a .gguf file",
             ck->path.at);
-    TRY(kvm_json_read(&root, keep, config, err));
+    TRY(kvm_json_read_loose(&root, keep, config, err));
     TRY(kvm_config_of_json(&ck->config, keep, root, err));
     TRY(kvm_st_open(&ck->st, keep, ck->path, err));
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        if (!find_named(ck->st, prefixes[i], rows[KVM_W_EMBED].hf)) continue;
+        if (!has_embedding(ck, *keep, prefixes[i])) continue;
         ck->prefix = prefixes[i];
         return KVM_OK;
     }
     return kvm_fail(
         err, KVM_NOTFOUND,
-        "%s: no tensor embed_tokens.weight under model., "
-        "model.language_model. or language_model.model.: not a language model, "
-        "or an adapter",
+        "%s: no tensor embed_tokens.weight under model., model.language_model. or "
+        "language_model.model., no embeddings.weight under backbone.: not a language "
+        "model, or an adapter",
         ck->path.at);
 }
 
@@ -151,14 +163,16 @@ static bool find_gguf(const kvm_checkpoint *ck, const char *name, kvm_found *out
     return true;
 }
 
-/* name: the one that was found, or the row's first */
+/* name: the one that was found, else the row's first; its last where blocks are of one layer
+ * each, for so the rows have those names */
 static bool find(const kvm_checkpoint *ck, kvm_weight_at w, char name[NAME_BYTES],
                  kvm_found *out)
 {
-    for (int i = 0; spell(ck, w, i, name); i++)
+    int n = 0;
+    for (; spell(ck, w, n, name); n++)
         if (ck->gguf ? find_gguf(ck, name, out) : find_st(ck, w.id, name, out))
             return true;
-    if (!spell(ck, w, 0, name)) *name = 0;
+    if (!spell(ck, w, ck->config.family->single ? n - 1 : 0, name)) *name = 0;
     return false;
 }
 

@@ -140,10 +140,12 @@ static kvm_status check_moe(const kvm_moe_config *m, const char *file, kvm_err *
                         "a token goes through",
                         file, m->open_groups, m->groups, m->experts / m->groups,
                         m->active);
-    if (m->inner < 1 || m->inner > 1 << 19 || m->shared > 1 << 19)
+    if (m->inner < 1 || m->inner > 1 << 19 || m->shared > 1 << 19 ||
+        m->latent > 1 << 17)
         return kvm_fail(err, KVM_RANGE,
-                        "%s: experts of width %td, shared ones of %td; up to %d", file,
-                        m->inner, m->shared, 1 << 19);
+                        "%s: experts of width %td, shared ones of %td; up to %d; "
+                        "moe_latent_size is %td, up to %d",
+                        file, m->inner, m->shared, 1 << 19, m->latent, 1 << 17);
     if (!(m->scale > 0 && m->scale < 1e6))
         return kvm_fail(err, KVM_RANGE, "%s: routed_scaling_factor is %g", file,
                         m->scale);
@@ -153,22 +155,25 @@ static kvm_status check_moe(const kvm_moe_config *m, const char *file, kvm_err *
 static kvm_status check_recurrent(const kvm_config *c, const char *file, kvm_err *err)
 {
     const kvm_recurrent_config *r = &c->recurrent;
+    const bool scan = c->family->recurrent == KVM_LAYER_MAMBA2;
     const struct {
-        const char *name;
+        const char *name, *of_scan;
         ptrdiff_t value, most;
-    } fields[] = {{"linear_num_key_heads", r->key_heads, 1 << 10},
-                  {"linear_num_value_heads", r->value_heads, 1 << 10},
-                  {"linear_key_head_dim", r->key_dim, 1 << 10},
-                  {"linear_value_head_dim", r->value_dim, 1 << 10},
-                  {"linear_conv_kernel_dim", r->window, 8}};
+    } fields[] = {
+        {"linear_num_key_heads", "n_groups", r->key_heads, 1 << 10},
+        {"linear_num_value_heads", "mamba_num_heads", r->value_heads, 1 << 10},
+        {"linear_key_head_dim", "ssm_state_size", r->key_dim, 1 << 10},
+        {"linear_value_head_dim", "mamba_head_dim", r->value_dim, 1 << 10},
+        {"linear_conv_kernel_dim", "conv_kernel", r->window, 8}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < 1 || fields[i].value > fields[i].most)
             return kvm_fail(err, KVM_RANGE, "%s: %s is %td; 1 to %td are possible",
-                            file, fields[i].name, fields[i].value, fields[i].most);
+                            file, scan ? fields[i].of_scan : fields[i].name,
+                            fields[i].value, fields[i].most);
     if (r->value_heads % r->key_heads != 0)
-        return kvm_fail(err, KVM_RANGE,
-                        "%s: %td value heads cannot share %td key heads evenly", file,
-                        r->value_heads, r->key_heads);
+        return kvm_fail(err, KVM_RANGE, "%s: %td %s cannot share %td %s evenly", file,
+                        r->value_heads, scan ? "heads" : "value heads", r->key_heads,
+                        scan ? "groups" : "key heads");
     return KVM_OK;
 }
 
@@ -252,57 +257,73 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
     return KVM_OK;
 }
 
-/* what only some families have: absent else, so that hashes outlive new kinds of layer */
-static bool add_kinds(json_t *v, const kvm_config *c)
+/* What only some families have: absent else, so that hashes outlive new kinds of layer. Each
+ * gives 0, or something else when memory is short. */
+static int add_streams(json_t *v, const kvm_config *c)
 {
-    const kvm_mla_config *a = &c->mla;
-    const kvm_moe_config *e = &c->moe;
     int bad = 0;
-    if (c->rope.interleaved)
-        bad |= json_object_set_new(v, "rope_interleaved", json_true());
-    if (a->rank > 0)
-        bad |= json_object_set_new(
-            v, "mla",
-            json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
-                      (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
-    if (c->family->streams) {
-        const kvm_stream_config *t = &c->stream;
-        json_t *ngrams = json_array();
-        for (ptrdiff_t l = 0; l < c->layers; l++)
-            bad |= json_array_append_new(ngrams, json_boolean(t->ngrams[l]));
-        bad |= json_object_set_new(
-            v, "streams",
-            json_pack("[I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
-                      (json_int_t)t->ngram_dim, (json_int_t)t->orders,
-                      (json_int_t)t->heads, (json_int_t)t->window,
-                      (json_int_t)t->end_id, ngrams));
-        bad |= json_object_set_new(v, "sigmoid_gate",
-                                   json_boolean(c->recurrent.sigmoid_gate));
-    }
-    if (c->index.heads > 0) {
-        json_t *full = json_array();
-        for (ptrdiff_t l = 0; l < c->layers; l++)
-            bad |= json_array_append_new(full, json_boolean(c->index.full[l]));
-        bad |= json_object_set_new(
-            v, "index",
-            json_pack("[I,I,I,I,b,o]", (json_int_t)c->index.heads,
-                      (json_int_t)c->index.dim, (json_int_t)c->index.most,
-                      (json_int_t)c->index.block, c->index.interleaved, full));
-    }
-    if (c->family->recurrent) {
-        const kvm_recurrent_config *r = &c->recurrent;
-        json_t *mixers = json_array();
-        for (ptrdiff_t l = 0; l < c->layers; l++)
-            if (c->blocks[l].mixer == c->family->recurrent)
-                bad |= json_array_append_new(mixers, json_integer(l));
-        bad |= json_object_set_new(
-            v, "recurrent",
-            json_pack("[I,I,I,I,I,o]", (json_int_t)r->key_heads,
-                      (json_int_t)r->value_heads, (json_int_t)r->key_dim,
-                      (json_int_t)r->value_dim, (json_int_t)r->window, mixers));
-    }
-    if (e->experts == 0) return bad == 0;
-    bad |=
+    const kvm_stream_config *t = &c->stream;
+    json_t *ngrams = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        bad |= json_array_append_new(ngrams, json_boolean(t->ngrams[l]));
+    bad |= json_object_set_new(
+        v, "streams",
+        json_pack("[I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
+                  (json_int_t)t->ngram_dim, (json_int_t)t->orders, (json_int_t)t->heads,
+                  (json_int_t)t->window, (json_int_t)t->end_id, ngrams));
+    return bad | json_object_set_new(v, "sigmoid_gate",
+                                     json_boolean(c->recurrent.sigmoid_gate));
+}
+
+static int add_index(json_t *v, const kvm_config *c)
+{
+    int bad = 0;
+    const kvm_index_config *i = &c->index;
+    json_t *full = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        bad |= json_array_append_new(full, json_boolean(i->full[l]));
+    return bad |
+           json_object_set_new(v, "index",
+                               json_pack("[I,I,I,I,b,o]", (json_int_t)i->heads,
+                                         (json_int_t)i->dim, (json_int_t)i->most,
+                                         (json_int_t)i->block, i->interleaved, full));
+}
+
+static int add_recurrent(json_t *v, const kvm_config *c)
+{
+    int bad = 0;
+    const kvm_recurrent_config *r = &c->recurrent;
+    json_t *mixers = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        if (c->blocks[l].mixer == c->family->recurrent)
+            bad |= json_array_append_new(mixers, json_integer(l));
+    return bad |
+           json_object_set_new(
+               v, "recurrent",
+               json_pack("[I,I,I,I,I,o]", (json_int_t)r->key_heads,
+                         (json_int_t)r->value_heads, (json_int_t)r->key_dim,
+                         (json_int_t)r->value_dim, (json_int_t)r->window, mixers));
+}
+
+static int add_single(json_t *v, const kvm_config *c)
+{
+    int bad = 0;
+    const kvm_recurrent_config *r = &c->recurrent;
+    json_t *blocks = json_array();
+    for (ptrdiff_t l = 0; l < c->layers; l++)
+        bad |= json_array_append_new(
+            blocks, json_pack("[b,b]", c->blocks[l].mixer != KVM_LAYER_NONE,
+                              c->blocks[l].ffn == c->family->moe));
+    return bad | json_object_set_new(v, "single",
+                                     json_pack("[b,f,f,I,o]", r->conv_bias,
+                                               r->step_least, r->step_most,
+                                               (json_int_t)c->moe.latent, blocks));
+}
+
+static int add_experts(json_t *v, const kvm_config *c)
+{
+    const kvm_moe_config *e = &c->moe;
+    int bad =
         json_object_set_new(v, "moe",
                             json_pack("[I,I,I,I,I,I,b,f]", (json_int_t)e->experts,
                                       (json_int_t)e->active, (json_int_t)e->groups,
@@ -312,7 +333,26 @@ static bool add_kinds(json_t *v, const kvm_config *c)
     for (ptrdiff_t l = 0; l < c->layers; l++)
         if (c->blocks[l].ffn == c->family->ffn)
             bad |= json_array_append_new(dense, json_integer(l));
-    return (bad | json_object_set_new(v, "dense", dense)) == 0;
+    return bad | json_object_set_new(v, "dense", dense);
+}
+
+static bool add_kinds(json_t *v, const kvm_config *c)
+{
+    const kvm_mla_config *a = &c->mla;
+    int bad = 0;
+    if (c->rope.interleaved)
+        bad |= json_object_set_new(v, "rope_interleaved", json_true());
+    if (a->rank > 0)
+        bad |= json_object_set_new(
+            v, "mla",
+            json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
+                      (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
+    if (c->family->streams) bad |= add_streams(v, c);
+    if (c->index.heads > 0) bad |= add_index(v, c);
+    if (c->family->recurrent) bad |= add_recurrent(v, c);
+    if (c->family->single) bad |= add_single(v, c);
+    if (c->moe.experts > 0) bad |= add_experts(v, c);
+    return bad == 0;
 }
 
 kvm_status kvm_config_hash(const kvm_config *c, char hex[65], kvm_arena scratch,

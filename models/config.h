@@ -25,6 +25,7 @@ typedef struct kvm_family { /* a row of families.def */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
     bool indexed, index_interleaved;
     bool gated, plus_one, streams, unrotated, one_based;
+    bool single, squared;
     double eps, theta;
     double partial;  /* share of a head that is rotated; 0: all of it */
     double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
@@ -52,16 +53,20 @@ typedef struct kvm_moe_config {
     ptrdiff_t experts, active;     /* and how many of them a token goes through */
     ptrdiff_t groups, open_groups; /* experts stand in groups; only the best are open */
     ptrdiff_t inner, shared; /* widths: of one expert, of the shared one (0: none) */
-    bool normalised;         /* weights of the chosen sum to one */
-    double scale;            /* of the routed experts' sum */
+    ptrdiff_t latent; /* routed experts see the input in so many numbers; 0: as it is */
+    bool normalised;  /* weights of the chosen sum to one */
+    double scale;     /* of the routed experts' sum */
 } kvm_moe_config;
 
-/* layers that keep a state per head instead of rows per token */
+/* layers that keep a state per head instead of rows per token. Of Mamba-2 key heads are the
+ * groups and key_dim the state's N, values are its heads of P. */
 typedef struct kvm_recurrent_config {
     ptrdiff_t key_heads, value_heads, key_dim, value_dim;
     ptrdiff_t window;   /* inputs of the short convolution */
     double lower_bound; /* of the log-decay, which then is a sigmoid; 0: none */
     bool sigmoid_gate;  /* outputs go through a sigmoid, else through silu */
+    bool conv_bias;
+    double step_least, step_most; /* of Mamba-2's steps; most 0: no limit */
 } kvm_recurrent_config;
 
 /* sparse attention: which tokens a layer looks at */
@@ -84,7 +89,7 @@ typedef struct kvm_stream_config {
 } kvm_stream_config;
 
 typedef struct kvm_block_kinds {
-    kvm_layer_id mixer, ffn;
+    kvm_layer_id mixer, ffn; /* KVM_LAYER_NONE: the block has no such half */
 } kvm_block_kinds;
 
 typedef struct kvm_rope_config {

@@ -19,7 +19,8 @@ static kvm_status read_sizes(const kvm_config_source *s, kvm_config *c)
 {
     TRY(kvm_config__size(s, "hidden_size", -1, &c->hidden));
     TRY(kvm_config__size(s, "intermediate_size", c->family->moe ? 0 : -1, &c->ffn));
-    TRY(kvm_config__size(s, "num_hidden_layers", -1, &c->layers));
+    TRY(kvm_config__size(s, "num_hidden_layers", c->family->single ? 0 : -1,
+                         &c->layers));
     TRY(kvm_config__size(s, "num_attention_heads", -1, &c->heads));
     TRY(kvm_config__size(s, "num_key_value_heads", c->heads, &c->kv_heads));
     TRY(kvm_config__size(s, "head_dim", c->heads ? c->hidden / c->heads : 0,
@@ -27,14 +28,16 @@ static kvm_status read_sizes(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "vocab_size", -1, &c->vocab));
     TRY(kvm_config__size(s, "max_position_embeddings|model_max_length", 2048,
                          &c->context));
-    return kvm_config__number(s, s->text, "rms_norm_eps", c->family->eps, &c->eps);
+    return kvm_config__number(s, s->text, "rms_norm_eps|layer_norm_epsilon",
+                              c->family->eps, &c->eps);
 }
 
 /* What this runtime would otherwise leave out in silence. */
 static kvm_status read_flags(const kvm_config_source *s, kvm_config *c)
 {
     bool attention_bias;
-    TRY(kvm_config__word(s, "hidden_act", "silu"));
+    TRY(kvm_config__word(s, "mlp_hidden_act|hidden_act",
+                         c->family->squared ? "relu2" : "silu"));
     if (kvm_json_has(kvm_json_get(s->root, s->keep, "quantization_config")) ||
         kvm_json_has(kvm_json_get(s->text, s->keep, "quantization_config")))
         return kvm_fail(

@@ -1,6 +1,8 @@
 /* config_layers.c - which kinds the blocks of a stack are built of, and their sizes. */
 #include "models/config_internal.h"
 
+#include <math.h>
+
 /* ---- multi-head latent attention ---- */
 
 static kvm_status no_rotation(const kvm_config_source *s, kvm_config *c)
@@ -121,8 +123,10 @@ static kvm_status read_moe(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__flag(s, "norm_topk_prob|moe_renormalize", true, &m->normalised));
     TRY(kvm_config__number(s, s->text, "routed_scaling_factor", 1, &m->scale));
     TRY(kvm_config__size(s, "n_shared_experts|num_shared_experts", 0, &shared));
-    TRY(kvm_config__size(s, "shared_expert_intermediate_size",
-                         shared < 1 << 10 ? shared * m->inner : shared, &m->shared));
+    TRY(kvm_config__size(
+        s, "shared_expert_intermediate_size|moe_shared_expert_intermediate_size",
+        shared < 1 << 10 ? shared * m->inner : shared, &m->shared));
+    TRY(kvm_config__size(s, "moe_latent_size", 0, &m->latent));
     return KVM_OK;
 }
 
@@ -165,10 +169,53 @@ static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_con
                     kvm_quote(word).at);
 }
 
+/* time_step_limit: two numbers, of which the second may be infinite, as Python writes it
+ * or as transformers does ({"__float__": "Infinity"}) */
+static kvm_status read_steps(const kvm_config_source *s, kvm_recurrent_config *r)
+{
+    ptrdiff_t n;
+    double most = INFINITY;
+    const kvm_jat limit = kvm_json_get(s->text, s->keep, "time_step_limit");
+    if (!kvm_json_has(limit)) return KVM_OK;
+    TRY(kvm_json_array(limit, &n, s->err));
+    const kvm_jat least = kvm_json_item(limit, s->keep, 0);
+    const kvm_jat last = kvm_json_item(limit, s->keep, 1);
+    TRY(kvm_json_f64(least, &r->step_least, s->err));
+    if (!json_is_object(last.v)) TRY(kvm_json_f64(last, &most, s->err));
+    if (!(r->step_least >= 0 && r->step_least < most))
+        return kvm_fail(s->err, KVM_RANGE, "%s: %s: steps from %g to %g", limit.file,
+                        limit.path, r->step_least, most);
+    r->step_most = most < 1e30 ? most : 0;
+    return KVM_OK;
+}
+
+static kvm_status read_mamba2(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_recurrent_config *r = &c->recurrent;
+    bool bias, more;
+    TRY(kvm_config__size(s, "mamba_num_heads", -1, &r->value_heads));
+    TRY(kvm_config__size(s, "mamba_head_dim", -1, &r->value_dim));
+    TRY(kvm_config__size(s, "n_groups", -1, &r->key_heads));
+    TRY(kvm_config__size(s, "ssm_state_size", -1, &r->key_dim));
+    TRY(kvm_config__size(s, "conv_kernel", 4, &r->window));
+    TRY(kvm_config__word(s, "mamba_hidden_act", "silu"));
+    TRY(kvm_config__flag(s, "use_conv_bias", true, &r->conv_bias));
+    TRY(kvm_config__flag(s, "use_bias", false, &bias));
+    TRY(kvm_config__flag(s, "mamba_proj_bias", false, &more));
+    if (bias || more)
+        return kvm_fail(s->err, KVM_UNSUPPORTED,
+                        "%s: %s is true; projections of %s layers are run without a "
+                        "bias",
+                        s->root.file, bias ? "use_bias" : "mamba_proj_bias",
+                        c->family->name);
+    return read_steps(s, r);
+}
+
 static kvm_status read_recurrent(const kvm_config_source *s, kvm_config *c)
 {
     kvm_recurrent_config *r = &c->recurrent;
     if (c->family->recurrent == KVM_LAYER_KDA) return read_kda(s, c);
+    if (c->family->recurrent == KVM_LAYER_MAMBA2) return read_mamba2(s, c);
     TRY(kvm_config__size(s, "linear_num_key_heads", -1, &r->key_heads));
     TRY(kvm_config__size(s, "linear_num_value_heads", -1, &r->value_heads));
     TRY(kvm_config__size(s, "linear_key_head_dim", -1, &r->key_dim));
@@ -220,8 +267,100 @@ static kvm_status read_ngram_layers(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* ---- blocks of one layer each ---- */
+
+/* Such a block has one of its two halves, and the other is KVM_LAYER_NONE. */
+static bool block_of_letter(const kvm_family *f, char letter, kvm_block_kinds *out)
+{
+    *out = (kvm_block_kinds){KVM_LAYER_NONE, KVM_LAYER_NONE};
+    if (letter == 'M') out->mixer = f->recurrent;
+    if (letter == '*') out->mixer = f->mixer;
+    if (letter == '-') out->ffn = f->ffn;
+    if (letter == 'E') out->ffn = f->moe;
+    return out->mixer != out->ffn; /* both NONE: no such letter */
+}
+
+static char letter_of_word(kvm_str word)
+{
+    static const struct {
+        const char *word;
+        char letter;
+    } words[] = {{"linear_attention", 'M'}, {"mamba", 'M'}, {"full_attention", '*'},
+                 {"attention", '*'},        {"mlp", '-'},   {"moe", 'E'}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (kvm_str_eq(word, kvm_str_of(words[i].word))) return words[i].letter;
+    return 0;
+}
+
+/* one letter per block, in keep, whichever way the config has them */
+static kvm_status read_pattern(const kvm_config_source *s, kvm_jat *at,
+                               kvm_str *letters)
+{
+    ptrdiff_t n;
+    *at = kvm_json_get(s->text, s->keep, "layers_block_type");
+    if (!kvm_json_has(*at)) {
+        *at = kvm_json_get(s->text, s->keep, "hybrid_override_pattern");
+        return kvm_json_str(*at, letters, s->err);
+    }
+    TRY(kvm_json_array(*at, &n, s->err));
+    char *out = kvm_new(s->keep, char, n);
+    if (!out) return kvm_nomem(s->err, s->keep);
+    for (ptrdiff_t l = 0; l < n; l++) {
+        kvm_str word;
+        const kvm_jat item = kvm_json_item(*at, s->keep, l);
+        TRY(kvm_json_str(item, &word, s->err));
+        out[l] = letter_of_word(word);
+        if (!out[l])
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s is \"%s\"; blocks of linear_attention (mamba), "
+                            "full_attention (attention), mlp and moe are run",
+                            item.file, item.path, kvm_quote(word).at);
+    }
+    *letters = (kvm_str){out, n};
+    return KVM_OK;
+}
+
+/* where num_hidden_layers is missing, the pattern has as many letters */
+static kvm_status count_blocks(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_jat at;
+    kvm_str letters;
+    TRY(read_pattern(s, &at, &letters));
+    if (c->layers == 0) c->layers = letters.len;
+    if (letters.len == c->layers) return KVM_OK;
+    return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td blocks for %td layers", at.file,
+                    at.path, letters.len, c->layers);
+}
+
+static kvm_status read_blocks(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_jat at;
+    kvm_str letters;
+    bool keeps = false;
+    TRY(read_pattern(s, &at, &letters));
+    for (ptrdiff_t l = 0; l < c->layers; l++) {
+        if (!block_of_letter(c->family, letters.at[l], &c->blocks[l]))
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s: block %td is \"%s\"; M, *, - and E are run",
+                            at.file, at.path, l,
+                            kvm_quote(kvm_str_slice(letters, l, l + 1)).at);
+        if (letters.at[l] == 'E' && (c->moe.experts == 0 || c->mlp_bias))
+            return kvm_fail(s->err, KVM_UNSUPPORTED,
+                            "%s: %s: block %td has experts, but %s", at.file, at.path,
+                            l,
+                            c->mlp_bias ? "mlp_bias, which they are run without"
+                                        : "n_routed_experts is 0");
+        keeps = keeps || c->blocks[l].mixer;
+    }
+    if (keeps) return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED,
+                    "%s: %s: no block keeps anything from token to token", at.file,
+                    at.path);
+}
+
 kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
 {
+    if (c->family->single) TRY(count_blocks(s, c));
     if (c->family->mixer == KVM_LAYER_MLA) TRY(read_mla(s, c));
     if (c->family->recurrent) TRY(read_recurrent(s, c));
     if (c->family->indexed) TRY(read_index(s, c));
@@ -395,6 +534,7 @@ static kvm_status read_windows(const kvm_config_source *s, kvm_config *c)
 kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c)
 {
     TRY(kvm_config__uniform(c, s->keep, s->err));
+    if (c->family->single) return read_blocks(s, c);
     TRY(read_experts(s, c));
     TRY(read_windows(s, c));
     TRY(read_indexers(s, c));

@@ -1,10 +1,10 @@
-/* ffn.c - the gated feed-forward: y += Wd (silu(Wg x) * Wu x). */
-#include "models/layer.h"
+/* ffn.c - the feed-forward of a block: y += Wd (silu(Wg x) * Wu x), or without a gate
+ * (models/ffn.h). */
+#include "models/ffn.h"
 
 typedef struct ffn {
     kvm_layer base;
-    ptrdiff_t inner;
-    kvm_weight *gate, *up, *down;
+    kvm_ffn_maps maps;
 } ffn;
 
 static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
@@ -12,16 +12,16 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     ffn *f = kvm_new(ld->keep, ffn, 1);
     if (!f) return kvm_nomem(err, ld->keep);
-    *f = (ffn){.inner = c->ffn};
+    f->maps.inner = c->ffn;
     const kvm_linear_row rows[] = {
-        {KVM_W_FFN_GATE, KVM_W_FFN_GATE_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0,
-         0},
         {KVM_W_FFN_UP, KVM_W_FFN_UP_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0, 0},
         {KVM_W_FFN_DOWN, KVM_W_FFN_DOWN_BIAS, index, c->hidden, c->ffn, c->mlp_bias, 0,
          0},
+        {KVM_W_FFN_GATE, KVM_W_FFN_GATE_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0,
+         0},
     };
-    kvm_weight **const maps[] = {&f->gate, &f->up, &f->down};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    kvm_weight **const maps[] = {&f->maps.up, &f->maps.down, &f->maps.gate};
+    for (int i = 0; i < (c->family->squared ? 2 : 3); i++)
         TRY(kvm_load_linear(ld, &rows[i], maps[i], err));
     *out = &f->base;
     return KVM_OK;
@@ -34,22 +34,36 @@ static const ffn *of(const kvm_layer *l)
 
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
-    const ffn *f = of(l);
-    return 2 * kvm_step_rows_bytes(n, f->inner);
+    const kvm_ffn_maps *m = &of(l)->maps;
+    return (m->gate ? 2 : 1) * kvm_step_rows_bytes(n, m->inner);
+}
+
+kvm_status kvm_ffn_run(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
+                       kvm_tensor y, bool add, float *gate, float *up, kvm_err *err)
+{
+    const kvm_tensor g = kvm_view2(gate, KVM_F32, x.dim[0], m->inner);
+    kvm_tensor u = kvm_view2(up, KVM_F32, x.dim[0], m->inner);
+    if (m->gate) TRY(kvm_op_linear(s->compute, g, x, m->gate, false, err));
+    TRY(kvm_op_linear(s->compute, u, x, m->up, false, err));
+    if (m->gate) {
+        TRY(kvm_op_silu_mul(s->compute, g, g, u, err));
+        u = g;
+    } else {
+        TRY(kvm_op_relu2(s->compute, u, u, err));
+    }
+    return kvm_op_linear(s->compute, y, u, m->down, add, err);
 }
 
 static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
                           kvm_tensor y, kvm_err *err)
 {
-    const ffn *f = of(l);
+    const kvm_ffn_maps *m = &of(l)->maps;
     kvm_arena temp = s->scratch;
-    kvm_tensor gate = kvm_step_rows(&temp, x.dim[0], f->inner);
-    kvm_tensor up = kvm_step_rows(&temp, x.dim[0], f->inner);
-    if (!gate.data || !up.data) return kvm_nomem(err, &temp);
-    TRY(kvm_op_linear(s->compute, gate, x, f->gate, false, err));
-    TRY(kvm_op_linear(s->compute, up, x, f->up, false, err));
-    TRY(kvm_op_silu_mul(s->compute, gate, gate, up, err));
-    return kvm_op_linear(s->compute, y, gate, f->down, true, err);
+    const ptrdiff_t n = x.dim[0];
+    float *up = kvm_step_rows(&temp, n, m->inner).data;
+    float *gate = m->gate ? kvm_step_rows(&temp, n, m->inner).data : up;
+    if (!gate || !up) return kvm_nomem(err, &temp);
+    return kvm_ffn_run(s, m, x, y, true, gate, up, err);
 }
 
 const kvm_layer_kind kvm_ffn = {

@@ -1,8 +1,8 @@
 /* forward.c - tokens through the stack, a chunk at a time.
  *
  * Activations of one chunk live in the model's own arena, which grows when a larger
- * chunk is asked for and never in decode. In the last block only the rows whose logits
- * are wanted go past the keys and values. */
+ * chunk is asked for and never in decode. From the last mixer on only the rows whose
+ * logits are wanted go past what it keeps. */
 #include "models/model_internal.h"
 #include <string.h>
 
@@ -79,6 +79,14 @@ static void spread(kvm_tensor h, ptrdiff_t streams, ptrdiff_t hidden)
     }
 }
 
+/* the last block in which a token's row matters to others */
+static ptrdiff_t last_mixer(const kvm_config *c)
+{
+    ptrdiff_t l = c->layers - 1;
+    while (l > 0 && c->blocks[l].mixer == KVM_LAYER_NONE) l--;
+    return l;
+}
+
 /* n tokens at positions first ..; logits of the last `rows` of them */
 static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t first,
                             const int32_t *ids, ptrdiff_t n, ptrdiff_t rows,
@@ -108,8 +116,9 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
                      err));
     spread(h, streams, m->config.hidden);
     const bool all = capture && (capture->hidden || capture->attention);
+    const ptrdiff_t last = last_mixer(&m->config);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
-        if (l == m->config.layers - 1 && !all) s.out = rows;
+        if (l == last && !all) s.out = rows;
         TRY(run_block(m, &s, l, h, err));
     }
     return rows > 0 ? read_out(m, &s, h, rows, logits, err) : KVM_OK;

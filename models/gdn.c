@@ -115,8 +115,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     TRY(kvm_load_vector(ld, KVM_W_GDN_DECAY, index, heads, &g->decay, err));
     for (ptrdiff_t h = 0; h < heads; h++) g->decay[h] = expf(g->decay[h]);
     TRY(kvm_load_vector(ld, KVM_W_GDN_STEP, index, heads, &g->bias, err));
-    TRY(kvm_load_vector(ld, KVM_W_GDN_NORM, index, r->size.value_dim, &r->head_norm,
-                        err));
+    TRY(kvm_load_vector(ld, KVM_W_GDN_NORM, index, r->size.value_dim, &r->norm, err));
     *out = &r->base;
     return KVM_OK;
 }

@@ -89,6 +89,11 @@ static json_t *describe_object(const kvm_object *o)
                      o->rotary ? "rotary" : "none", "points", describe_points(o));
 }
 
+static const char *kind_name(kvm_layer_id kind)
+{
+    return kind == KVM_LAYER_NONE ? "none" : kvm_layer_kinds[kind]->name;
+}
+
 static json_t *describe_layers(const stack *m)
 {
     json_t *layers = json_array();
@@ -98,8 +103,8 @@ static json_t *describe_layers(const stack *m)
             json_array_append_new(objects, describe_object(&m->objects[i]));
         json_array_append_new(
             layers, json_pack("{s:I,s:s,s:s,s:I,s:o}", "layer", (json_int_t)l, "kind",
-                              kvm_layer_kinds[m->config->blocks[l].mixer]->name, "ffn",
-                              kvm_layer_kinds[m->config->blocks[l].ffn]->name, "window",
+                              kind_name(m->config->blocks[l].mixer), "ffn",
+                              kind_name(m->config->blocks[l].ffn), "window",
                               (json_int_t)m->config->window[l], "objects", objects));
     }
     return layers;
@@ -168,7 +173,7 @@ kvm_status kvm_config_inspect(json_t **out, kvm_arena *keep, kvm_str path, kvm_e
     kvm_dtype stored;
     kvm_object *objects;
     stack s = {.config = &c};
-    TRY(kvm_json_read(&root, keep, path, err));
+    TRY(kvm_json_read_loose(&root, keep, path, err));
     TRY(kvm_config_of_json(&c, keep, root, err));
     TRY(kvm_rope_of(&rope, keep, &c.rope, NULL, err));
     TRY(stored_type(root, keep, &stored, err));

@@ -133,8 +133,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     TRY(kvm_load_vector(ld, KVM_W_KDA_DECAY, index, heads, &a->decay, err));
     for (ptrdiff_t h = 0; h < heads; h++) a->decay[h] = expf(a->decay[h]);
     TRY(kvm_load_vector(ld, KVM_W_KDA_STEP, index, r->values, &a->bias, err));
-    TRY(kvm_load_vector(ld, KVM_W_KDA_NORM, index, r->size.value_dim, &r->head_norm,
-                        err));
+    TRY(kvm_load_vector(ld, KVM_W_KDA_NORM, index, r->size.value_dim, &r->norm, err));
     *out = &r->base;
     return KVM_OK;
 }

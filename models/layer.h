@@ -1,7 +1,7 @@
 /* layer.h - what a layer kind is: load, forward and its cache objects side by side.
  *
- * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward. What
- * they take from the residual stream and how they add to it is the block's affair
+ * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward, or
+ * one of the two. What they take from the residual stream and how they add to it is the block's affair
  * (models/residual.h). A kind is a constant table; its layers are structs
  * that begin with kvm_layer. Adding a kind is one file and one row of layer_kinds.def.
  *
@@ -41,10 +41,10 @@ typedef struct kvm_choice {
 typedef struct kvm_step {
     kvm_compute *compute;
     ptrdiff_t first, n; /* positions first .. first+n-1 */
-    ptrdiff_t out;      /* trailing rows whose result is wanted: n, or fewer in the last
-                            block, where the others matter only for the cache */
-    const int32_t *pos; /* (n) */
-    const int32_t *ids; /* (n) tokens; NULL in a replay */
+    ptrdiff_t out; /* trailing rows whose result is wanted: n, or fewer from the last
+                            mixer on, where the others matter only for the cache */
+    const int32_t *pos;         /* (n) */
+    const int32_t *ids;         /* (n) tokens; NULL in a replay */
     const kvm_slot *slots;      /* by object index */
     kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */

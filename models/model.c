@@ -91,13 +91,16 @@ kvm_status kvm_model__objects(kvm_object **out, ptrdiff_t *n, kvm_arena *keep,
     if (!all) return kvm_nomem(err, keep);
     *n = 0;
     for (ptrdiff_t l = 0; l < c->layers; l++) {
-        *n += kvm_layer_kinds[c->blocks[l].mixer]->objects(c, l, rope, all + *n);
+        const kvm_layer_kind *mixer = kvm_layer_kinds[c->blocks[l].mixer];
+        if (mixer) *n += mixer->objects(c, l, rope, all + *n);
         *n += kvm_ngram_objects(c, l, all + *n);
     }
-    for (ptrdiff_t i = 0; i < *n; i++) /* states are F32 whatever the weights are */
-        all[i].dtype = all[i].kind == KVM_OBJECT_STATE      ? KVM_F32
-                       : all[i].kind == KVM_OBJECT_LAST_IDS ? KVM_I64
-                                                            : cache_dtype(stored);
+    for (ptrdiff_t i = 0; i < *n; i++) { /* states are F32 whatever the weights are */
+        const kvm_object_kind k = all[i].kind;
+        all[i].dtype = k == KVM_OBJECT_STATE || k == KVM_OBJECT_SSM_STATE ? KVM_F32
+                       : k == KVM_OBJECT_LAST_IDS                         ? KVM_I64
+                                                  : cache_dtype(stored);
+    }
     *out = all;
     return KVM_OK;
 }

@@ -7,45 +7,44 @@
  *     best c; the chosen weigh p, without the correction
  *   weights are divided by their sum where the config says so, and scaled
  *   y += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where the
- *   model has such a gate
+ *   model has such a gate; with a latent (Nemotron 3) the sum is W_out sum of weight *
+ *   FFN_e(W_in x)
  *
  * Tokens are put together by expert. Experts are added in order of their number, so that
  * the sum does not depend on how they were chosen. */
 #include <math.h>
 #include <string.h>
 
-#include "models/layer.h"
-
-typedef struct expert {
-    kvm_weight *gate, *up, *down;
-} expert;
+#include "models/ffn.h"
 
 typedef struct moe {
     kvm_layer base;
-    ptrdiff_t hidden;
+    ptrdiff_t hidden, width; /* width: numbers of a token that routed experts see */
     kvm_moe_config size;
     bool sigmoid;
-    kvm_weight *router;  /* (experts, hidden) */
-    float *correction;   /* (experts), or NULL */
-    expert *experts;     /* (experts) */
-    expert shared;       /* NULL weights: none */
-    kvm_weight *opening; /* (1, hidden) gate of the shared one, or NULL */
+    kvm_weight *router;    /* (experts, hidden) */
+    float *correction;     /* (experts), or NULL */
+    kvm_ffn_maps *experts; /* (experts) */
+    kvm_ffn_maps shared;   /* NULL weights: none */
+    kvm_weight *opening;   /* (1, hidden) gate of the shared one, or NULL */
+    kvm_weight *in, *out;  /* (width, hidden), (hidden, width); NULL without a latent */
 } moe;
 
 /* ---- load ---- */
 
+/* gate, up, down of rows and columns `inner` and `width`; no gate where the family has none */
 static kvm_status load_ffn(kvm_loader *ld, const kvm_weight_id ids[3], ptrdiff_t layer,
-                           ptrdiff_t number, ptrdiff_t inner, expert *e, kvm_err *err)
+                           ptrdiff_t number, ptrdiff_t width, kvm_ffn_maps *e,
+                           kvm_err *err)
 {
     kvm_weight **const maps[] = {&e->gate, &e->up, &e->down};
-    const ptrdiff_t hidden = ld->config->hidden;
-    for (int i = 0; i < 3; i++) {
+    for (int i = ld->config->family->squared; i < 3; i++) {
         const kvm_linear_row row = {.weight = ids[i],
                                     .bias = ids[i],
                                     .layer = layer,
                                     .expert = number,
-                                    .out = i < 2 ? inner : hidden,
-                                    .in = i < 2 ? hidden : inner};
+                                    .out = i < 2 ? e->inner : width,
+                                    .in = i < 2 ? width : e->inner};
         TRY(kvm_load_linear(ld, &row, maps[i], err));
     }
     return KVM_OK;
@@ -63,19 +62,22 @@ static kvm_status part_of(kvm_loader *ld, kvm_tensor stack, ptrdiff_t e, ptrdiff
         kvm_view2((char *)stack.data + bytes, stack.dtype, rows, cols), NULL, err);
 }
 
-/* all experts in two tensors: gate_up (E, 2 inner, hidden), gate's rows first, and down
- * (E, hidden, inner) */
-static kvm_status load_fused(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+/* all experts in two tensors: gate_up (E, 2 inner, width), gate's rows first, or up (E, inner,
+ * width) alone, and down (E, width, inner) */
+static kvm_status load_fused(moe *m, kvm_loader *ld, kvm_weight_id first,
+                             ptrdiff_t layer, kvm_err *err)
 {
-    kvm_tensor both, down;
+    kvm_tensor in, down;
+    const bool gated = first == KVM_W_EXPERTS_GATE_UP;
     const ptrdiff_t n = m->size.experts, inner = m->size.inner;
-    TRY(kvm_load_stack(ld, KVM_W_EXPERTS_GATE_UP, layer, n, 2 * inner, m->hidden, &both,
+    TRY(kvm_load_stack(ld, first, layer, n, gated ? 2 * inner : inner, m->width, &in,
                        err));
-    TRY(kvm_load_stack(ld, KVM_W_EXPERTS_DOWN, layer, n, m->hidden, inner, &down, err));
+    TRY(kvm_load_stack(ld, KVM_W_EXPERTS_DOWN, layer, n, m->width, inner, &down, err));
     for (ptrdiff_t e = 0; e < n; e++) {
-        TRY(part_of(ld, both, e, 0, inner, &m->experts[e].gate, err));
-        TRY(part_of(ld, both, e, inner, inner, &m->experts[e].up, err));
-        TRY(part_of(ld, down, e, 0, m->hidden, &m->experts[e].down, err));
+        kvm_ffn_maps *to = &m->experts[e];
+        if (gated) TRY(part_of(ld, in, e, 0, inner, &to->gate, err));
+        TRY(part_of(ld, in, e, gated ? inner : 0, inner, &to->up, err));
+        TRY(part_of(ld, down, e, 0, m->width, &to->down, err));
     }
     return KVM_OK;
 }
@@ -85,17 +87,27 @@ static kvm_status load_experts(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err 
     static const kvm_weight_id ids[] = {KVM_W_EXPERT_GATE, KVM_W_EXPERT_UP,
                                         KVM_W_EXPERT_DOWN};
     const ptrdiff_t before = ld->matrix_parameters;
-    m->experts = kvm_new(ld->keep, expert, m->size.experts);
+    const kvm_weight_id fused =
+        ld->config->family->squared ? KVM_W_EXPERTS_UP : KVM_W_EXPERTS_GATE_UP;
+    m->experts = kvm_new(ld->keep, kvm_ffn_maps, m->size.experts);
     if (!m->experts) return kvm_nomem(err, ld->keep);
-    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){KVM_W_EXPERTS_GATE_UP, layer, 0}))
-        TRY(load_fused(m, ld, layer, err));
+    for (ptrdiff_t e = 0; e < m->size.experts; e++) m->experts[e].inner = m->size.inner;
+    if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){fused, layer, 0}))
+        TRY(load_fused(m, ld, fused, layer, err));
     else
         for (ptrdiff_t e = 0; e < m->size.experts; e++)
-            TRY(load_ffn(ld, ids, layer, e, m->size.inner, &m->experts[e], err));
+            TRY(load_ffn(ld, ids, layer, e, m->width, &m->experts[e], err));
     /* a token goes through a share of them */
     ld->matrix_parameters =
         before + (ld->matrix_parameters - before) / m->size.experts * m->size.active;
     return KVM_OK;
+}
+
+static kvm_status load_latent(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
+{
+    const kvm_plain_map maps[] = {{KVM_W_EXPERTS_IN, m->width, m->hidden, &m->in},
+                                  {KVM_W_EXPERTS_OUT, m->hidden, m->width, &m->out}};
+    return m->size.latent > 0 ? kvm_load_maps(ld, layer, maps, 2, err) : KVM_OK;
 }
 
 static kvm_status load_shared(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
@@ -108,7 +120,8 @@ static kvm_status load_shared(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *
                                     .out = 1,
                                     .in = m->hidden};
     if (m->size.shared == 0) return KVM_OK;
-    TRY(load_ffn(ld, ids, layer, 0, m->size.shared, &m->shared, err));
+    m->shared.inner = m->size.shared;
+    TRY(load_ffn(ld, ids, layer, 0, m->hidden, &m->shared, err));
     if (m->sigmoid) return KVM_OK; /* those families have no such gate */
     return kvm_load_linear(ld, &opening, &m->opening, err);
 }
@@ -118,7 +131,10 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     const kvm_config *c = ld->config;
     moe *m = kvm_new(ld->keep, moe, 1);
     if (!m) return kvm_nomem(err, ld->keep);
-    *m = (moe){.hidden = c->hidden, .size = c->moe, .sigmoid = c->family->sigmoid};
+    *m = (moe){.hidden = c->hidden,
+               .width = c->moe.latent > 0 ? c->moe.latent : c->hidden,
+               .size = c->moe,
+               .sigmoid = c->family->sigmoid};
     const kvm_linear_row router = {.weight = KVM_W_ROUTER,
                                    .bias = KVM_W_ROUTER,
                                    .layer = index,
@@ -128,6 +144,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     if (m->sigmoid)
         TRY(kvm_load_vector(ld, KVM_W_ROUTER_BIAS, index, m->size.experts,
                             &m->correction, err));
+    TRY(load_latent(m, ld, index, err));
     TRY(load_experts(m, ld, index, err));
     TRY(load_shared(m, ld, index, err));
     *out = &m->base;
@@ -266,22 +283,41 @@ static kvm_status find_route(const moe *m, const kvm_step *s, kvm_tensor x, rout
 
 /* ---- forward ---- */
 
-/* room for the rows of one expert */
+/* room for the rows of one expert, and with a latent for those of all */
 typedef struct bench {
-    kvm_tensor in, gate, up, out;
+    kvm_tensor in, gate, up, out, latent, sum;
 } bench;
 
-static kvm_tensor top_rows(kvm_tensor t, ptrdiff_t n)
+static ptrdiff_t widest_inner(const moe *m)
 {
-    t.dim[0] = n;
-    return t;
+    return m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
+}
+
+static ptrdiff_t widest_row(const moe *m)
+{
+    return m->hidden > m->width ? m->hidden : m->width;
 }
 
 static size_t bench_bytes(const moe *m, ptrdiff_t n)
 {
-    const ptrdiff_t inner =
-        m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
-    return 2 * kvm_step_rows_bytes(n, m->hidden) + 2 * kvm_step_rows_bytes(n, inner);
+    return 2 * kvm_step_rows_bytes(n, widest_row(m)) +
+           2 * kvm_step_rows_bytes(n, widest_inner(m)) +
+           (m->in ? 2 * kvm_step_rows_bytes(n, m->width) : 0);
+}
+
+static kvm_status set_bench(const moe *m, ptrdiff_t n, bench *b, kvm_arena *temp,
+                            kvm_err *err)
+{
+    *b = (bench){.in = kvm_step_rows(temp, n, widest_row(m)),
+                 .gate = kvm_step_rows(temp, n, widest_inner(m)),
+                 .up = kvm_step_rows(temp, n, widest_inner(m)),
+                 .out = kvm_step_rows(temp, n, widest_row(m))};
+    if (!b->in.data || !b->gate.data || !b->up.data || !b->out.data)
+        return kvm_nomem(err, temp);
+    if (!m->in) return KVM_OK;
+    b->latent = kvm_step_rows(temp, n, m->width);
+    b->sum = kvm_step_rows(temp, n, m->width);
+    return b->latent.data && b->sum.data ? KVM_OK : kvm_nomem(err, temp);
 }
 
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
@@ -290,18 +326,10 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
     return route_bytes(m, n) + bench_bytes(m, n) + kvm_step_rows_bytes(n, 1);
 }
 
-/* y (n, hidden) = W_down (silu(W_gate x) * W_up x), or += */
-static kvm_status run_ffn(const kvm_step *s, const expert *e, ptrdiff_t inner,
-                          kvm_tensor x, kvm_tensor y, bool add, const bench *b,
-                          kvm_err *err)
+static kvm_status run_ffn(const kvm_step *s, const kvm_ffn_maps *e, kvm_tensor x,
+                          kvm_tensor y, bool add, const bench *b, kvm_err *err)
 {
-    const ptrdiff_t n = x.dim[0];
-    kvm_tensor gate = kvm_view2(b->gate.data, KVM_F32, n, inner);
-    kvm_tensor up = kvm_view2(b->up.data, KVM_F32, n, inner);
-    TRY(kvm_op_linear(s->compute, gate, x, e->gate, false, err));
-    TRY(kvm_op_linear(s->compute, up, x, e->up, false, err));
-    TRY(kvm_op_silu_mul(s->compute, gate, gate, up, err));
-    return kvm_op_linear(s->compute, y, gate, e->down, add, err);
+    return kvm_ffn_run(s, e, x, y, add, b->gate.data, b->up.data, err);
 }
 
 /* to += by * from, n numbers */
@@ -311,22 +339,39 @@ static void add_row(float *restrict to, const float *restrict from, float by,
     for (ptrdiff_t i = 0; i < n; i++) to[i] += by * from[i];
 }
 
+/* x, y (n, width) */
 static kvm_status run_expert(const moe *m, const kvm_step *s, ptrdiff_t e,
                              const route *r, kvm_tensor x, kvm_tensor y, const bench *b,
                              kvm_err *err)
 {
-    const ptrdiff_t from = r->from[e], n = r->from[e + 1] - from, hidden = m->hidden;
+    const ptrdiff_t from = r->from[e], n = r->from[e + 1] - from, width = m->width;
     if (n == 0) return KVM_OK;
-    const kvm_tensor in = top_rows(b->in, n), out = top_rows(b->out, n);
+    const kvm_tensor in = kvm_view2(b->in.data, KVM_F32, n, width);
+    const kvm_tensor out = kvm_view2(b->out.data, KVM_F32, n, width);
     for (ptrdiff_t i = 0; i < n; i++)
-        memcpy((float *)in.data + i * hidden,
-               (float *)x.data + r->token[from + i] * hidden,
-               (size_t)hidden * sizeof(float));
-    TRY(run_ffn(s, &m->experts[e], m->size.inner, in, out, false, b, err));
+        memcpy((float *)in.data + i * width,
+               (float *)x.data + r->token[from + i] * width,
+               (size_t)width * sizeof(float));
+    TRY(run_ffn(s, &m->experts[e], in, out, false, b, err));
     for (ptrdiff_t i = 0; i < n; i++)
-        add_row((float *)y.data + r->token[from + i] * hidden,
-                (float *)out.data + i * hidden, r->share[from + i], hidden);
+        add_row((float *)y.data + r->token[from + i] * width,
+                (float *)out.data + i * width, r->share[from + i], width);
     return KVM_OK;
+}
+
+/* y (n, hidden) += the routed experts' sum */
+static kvm_status run_experts(const moe *m, const kvm_step *s, const route *r,
+                              kvm_tensor x, kvm_tensor y, const bench *b, kvm_err *err)
+{
+    kvm_tensor seen = x, sum = y;
+    if (m->in) {
+        seen = b->latent, sum = b->sum;
+        TRY(kvm_op_linear(s->compute, seen, x, m->in, false, err));
+        memset(sum.data, 0, (size_t)kvm_tensor_count(&sum) * sizeof(float));
+    }
+    for (ptrdiff_t e = 0; e < m->size.experts; e++)
+        TRY(run_expert(m, s, e, r, seen, sum, b, err));
+    return m->in ? kvm_op_linear(s->compute, y, sum, m->out, true, err) : KVM_OK;
 }
 
 static kvm_status run_shared(const moe *m, const kvm_step *s, kvm_tensor x,
@@ -334,12 +379,12 @@ static kvm_status run_shared(const moe *m, const kvm_step *s, kvm_tensor x,
 {
     const ptrdiff_t n = x.dim[0];
     if (m->size.shared == 0) return KVM_OK;
-    if (!m->opening) return run_ffn(s, &m->shared, m->size.shared, x, y, true, b, err);
+    if (!m->opening) return run_ffn(s, &m->shared, x, y, true, b, err);
     kvm_tensor open = kvm_step_rows(&temp, n, 1);
     if (!open.data) return kvm_nomem(err, &temp);
-    const kvm_tensor out = top_rows(b->out, n);
+    const kvm_tensor out = kvm_view2(b->out.data, KVM_F32, n, m->hidden);
     TRY(kvm_op_linear(s->compute, open, x, m->opening, false, err));
-    TRY(run_ffn(s, &m->shared, m->size.shared, x, out, false, b, err));
+    TRY(run_ffn(s, &m->shared, x, out, false, b, err));
     for (ptrdiff_t t = 0; t < n; t++)
         add_row((float *)y.data + t * m->hidden, (float *)out.data + t * m->hidden,
                 1 / (1 + expf(-((float *)open.data)[t])), m->hidden);
@@ -351,19 +396,11 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
 {
     const moe *m = of(l);
     kvm_arena temp = s->scratch;
-    const ptrdiff_t n = x.dim[0], hidden = m->hidden;
-    const ptrdiff_t inner =
-        m->size.inner > m->size.shared ? m->size.inner : m->size.shared;
-    bench b = {.in = kvm_step_rows(&temp, n, hidden),
-               .gate = kvm_step_rows(&temp, n, inner),
-               .up = kvm_step_rows(&temp, n, inner),
-               .out = kvm_step_rows(&temp, n, hidden)};
-    if (!b.in.data || !b.gate.data || !b.up.data || !b.out.data)
-        return kvm_nomem(err, &temp);
+    bench b;
     route r;
+    TRY(set_bench(m, x.dim[0], &b, &temp, err));
     TRY(find_route(m, s, x, &r, &temp, err));
-    for (ptrdiff_t e = 0; e < m->size.experts; e++)
-        TRY(run_expert(m, s, e, &r, x, y, &b, err));
+    TRY(run_experts(m, s, &r, x, y, &b, err));
     return run_shared(m, s, x, y, &b, temp, err);
 }
 

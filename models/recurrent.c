@@ -22,6 +22,40 @@ static const kvm_recurrent *of(const kvm_layer *l)
     return (const kvm_recurrent *)(const void *)l;
 }
 
+/* ---- the delta rule ---- */
+
+static kvm_status unit(const kvm_recurrent *r, kvm_compute *c, kvm_tensor u,
+                       ptrdiff_t from, float *weight, kvm_err *err)
+{
+    const ptrdiff_t n = r->size.key_dim;
+    const kvm_tensor x = kvm_columns(u, from, keys_of(&r->size));
+    return kvm_op_rmsnorm(c, x, x, kvm_view1(weight, KVM_F32, n), n,
+                          unit_eps / (double)n, false, err);
+}
+
+static kvm_status delta_rule(const kvm_recurrent *r, const kvm_step *s,
+                             const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
+                             kvm_err *err)
+{
+    const kvm_recurrent_config *z = &r->size;
+    const ptrdiff_t keys = keys_of(z);
+    const kvm_tensor u = in->u;
+    kvm_tensor decay = in->decay;
+    if (r->per_channel)
+        decay = kvm_heads(decay, 0, z->value_heads, z->key_dim, z->key_dim);
+    TRY(unit(r, s->compute, u, 0, r->unit_query, err));
+    TRY(unit(r, s->compute, u, keys, r->unit_key, err));
+    return kvm_op_delta(
+        s->compute, kvm_heads(o, 0, z->value_heads, z->value_dim, z->value_dim),
+        kvm_heads(u, 0, z->key_heads, z->key_dim, z->key_dim),
+        kvm_heads(u, keys, z->key_heads, z->key_dim, z->key_dim),
+        kvm_heads(u, 2 * keys, z->value_heads, z->value_dim, z->value_dim), decay,
+        in->beta, kvm_view3(state, KVM_F32, z->value_heads, z->key_dim, z->value_dim),
+        err);
+}
+
+/* ---- sizes ---- */
+
 /* Unit length is an RMS norm: x / sqrt(sum + eps) = rms_{eps/n}(x) / sqrt(n). */
 kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep, const kvm_config *c,
                             kvm_err *err)
@@ -34,6 +68,9 @@ kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep, const kvm_confi
                            .channels = channels_of(r),
                            .values = values_of(r),
                            .eps = c->eps,
+                           .norm_width = r->value_dim,
+                           .norm_group = r->value_dim,
+                           .rule = delta_rule,
                            .unit_query = kvm_new_raw(keep, float, n),
                            .unit_key = kvm_new_raw(keep, float, n)};
     if (!out->unit_query || !out->unit_key) return kvm_nomem(err, keep);
@@ -65,9 +102,14 @@ ptrdiff_t kvm_recurrent_objects(const kvm_config *c, ptrdiff_t layer,
     return KVM_RECURRENT_OBJECTS;
 }
 
+float kvm_softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
 float kvm_log_decay(float rate, float x)
 {
-    return -rate * (x > 20 ? x : log1pf(expf(x)));
+    return -rate * kvm_softplus(x);
 }
 
 void kvm_sigmoid(float *x, ptrdiff_t n)
@@ -90,41 +132,7 @@ size_t kvm_recurrent_scratch(const kvm_layer *l, ptrdiff_t n)
            kvm_step_rows_bytes(n, r->size.value_heads);
 }
 
-static kvm_status unit(const kvm_recurrent *r, kvm_compute *c, kvm_tensor u,
-                       ptrdiff_t from, float *weight, kvm_err *err)
-{
-    const ptrdiff_t n = r->size.key_dim;
-    const kvm_tensor x = kvm_columns(u, from, keys_of(&r->size));
-    return kvm_op_rmsnorm(c, x, x, kvm_view1(weight, KVM_F32, n), n,
-                          unit_eps / (double)n, false, err);
-}
-
-/* in -> o (T, values); the state and the window move on by T tokens, in->u is spent */
-static kvm_status apply_rule(const kvm_recurrent *r, const kvm_step *s,
-                             const kvm_recurrent_inputs *in, kvm_tensor o, kvm_err *err)
-{
-    const kvm_recurrent_config *z = &r->size;
-    const kvm_slot *slot = &s->slots[r->base.first_object];
-    const ptrdiff_t keys = keys_of(z);
-    const kvm_tensor conv = kvm_view2(r->conv, KVM_F32, r->channels, z->window);
-    const kvm_tensor window =
-        kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, r->channels, z->window);
-    const kvm_tensor state = kvm_view3(slot[KVM_RECURRENT_STATE].rows, KVM_F32,
-                                       z->value_heads, z->key_dim, z->value_dim);
-    kvm_tensor u = in->u, decay = in->decay;
-    if (r->per_channel)
-        decay = kvm_heads(decay, 0, z->value_heads, z->key_dim, z->key_dim);
-    TRY(kvm_op_conv(s->compute, u, u, conv, NULL, window, err));
-    TRY(unit(r, s->compute, u, 0, r->unit_query, err));
-    TRY(unit(r, s->compute, u, keys, r->unit_key, err));
-    return kvm_op_delta(
-        s->compute, kvm_heads(o, 0, z->value_heads, z->value_dim, z->value_dim),
-        kvm_heads(u, 0, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, keys, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, 2 * keys, z->value_heads, z->value_dim, z->value_dim), decay,
-        in->beta, state, err);
-}
-
+/* x -> o (T, values); the state and the window move on by T tokens */
 static kvm_status recur(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
                         kvm_tensor o, kvm_arena temp, kvm_err *err)
 {
@@ -134,8 +142,14 @@ static kvm_status recur(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
                                      .beta =
                                          kvm_step_rows(&temp, n, r->size.value_heads)};
     if (!in.u.data || !in.decay.data || !in.beta.data) return kvm_nomem(err, &temp);
+    const kvm_slot *slot = &s->slots[r->base.first_object];
+    const ptrdiff_t taps = r->size.window;
     TRY(r->project(r, s, x, &in, temp, err));
-    return apply_rule(r, s, &in, o, err);
+    TRY(kvm_op_conv(
+        s->compute, in.u, in.u, kvm_view2(r->conv, KVM_F32, r->channels, taps),
+        r->conv_bias,
+        kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, r->channels, taps), err));
+    return r->rule(r, s, &in, slot[KVM_RECURRENT_STATE].rows, o, err);
 }
 
 kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
@@ -148,18 +162,24 @@ kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *s, kvm_tenso
     return recur(r, s, x, o, temp, err);
 }
 
-/* y += Wout (rms(o) w act(z)), the norm per head */
+static kvm_status norm(const kvm_recurrent *r, const kvm_step *s, kvm_tensor o,
+                       kvm_err *err)
+{
+    return kvm_op_rmsnorm(s->compute, o, o, kvm_view1(r->norm, KVM_F32, r->norm_width),
+                          r->norm_group, r->eps, false, err);
+}
+
+/* y += Wout (rms(o) w act(z)), the norm per group; or the norm of o act(z) */
 static kvm_status give(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
                        kvm_tensor o, kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
-    const ptrdiff_t n = r->size.value_dim;
     kvm_tensor z = kvm_step_rows(&temp, x.dim[0], r->values);
     if (!z.data) return kvm_nomem(err, &temp);
     TRY(r->gate(r, s, x, z, temp, err));
-    TRY(kvm_op_rmsnorm(s->compute, o, o, kvm_view1(r->head_norm, KVM_F32, n), n, r->eps,
-                       false, err));
+    if (!r->gate_first) TRY(norm(r, s, o, err));
     TRY(r->sigmoid ? kvm_op_sigmoid_mul(s->compute, o, z, o, err)
                    : kvm_op_silu_mul(s->compute, o, z, o, err));
+    if (r->gate_first) TRY(norm(r, s, o, err));
     return kvm_op_linear(s->compute, y, o, r->out, true, err);
 }
 

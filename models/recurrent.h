@@ -1,6 +1,7 @@
-/* recurrent.h - a layer with a gated delta rule, however it is projected: the short
- * convolution, keys and queries of unit length, the rule, the gate, and the two objects
- * that it keeps, a state and a window.
+/* recurrent.h - a layer that keeps a state, however it is projected: the short convolution,
+ * the rule by which the state moves on, the gate, and the two objects that it keeps, a state
+ * and a window. The rule of here is the gated delta rule over keys and queries of unit
+ * length.
  *
  * A kind's struct begins with kvm_recurrent and adds its projections; forward, replay and
  * objects of its table are those of here. */
@@ -13,9 +14,9 @@ enum { KVM_RECURRENT_STATE, KVM_RECURRENT_WINDOW, KVM_RECURRENT_OBJECTS };
 
 /* what a token's projections give, of T tokens of the layer's input */
 typedef struct kvm_recurrent_inputs {
-    kvm_tensor u;     /* (T, channels) q|k|v before the convolution */
-    kvm_tensor decay; /* (T,H), or (T, H*K) per channel: log */
-    kvm_tensor beta;  /* (T,H) */
+    kvm_tensor u;     /* (T, channels) before the convolution: q|k|v */
+    kvm_tensor decay; /* (T,H), or (T, H*K) per channel: log; of Mamba-2 the step */
+    kvm_tensor beta;  /* (T,H); of Mamba-2 unused */
 } kvm_recurrent_inputs;
 
 typedef struct kvm_recurrent kvm_recurrent;
@@ -26,18 +27,26 @@ struct kvm_recurrent {
     double eps;
     bool per_channel;             /* decay */
     bool sigmoid;                 /* the gate; else silu */
-    float *conv;                  /* (channels, window) */
+    bool gate_first;              /* the norm sees what went through the gate */
+    float *conv, *conv_bias;      /* (channels, window); (channels), or NULL */
     float *unit_query, *unit_key; /* (key_dim) of norms that give unit length */
-    float *head_norm;             /* (value_dim) */
-    kvm_weight *out;              /* (hidden, values) */
+    float *norm;                  /* (norm_width), of groups of norm_group numbers */
+    ptrdiff_t norm_width, norm_group; /* value_dim, unless the kind says otherwise */
+    kvm_weight *out;                  /* (hidden, values) */
     /* x (T,hidden) -> in; and the gate z (T, values) */
     kvm_status (*project)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor x,
                           const kvm_recurrent_inputs *in, kvm_arena temp, kvm_err *err);
     kvm_status (*gate)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor x,
                        kvm_tensor z, kvm_arena temp, kvm_err *err);
+    /* in, whose u went through the convolution and is spent -> o (T, values); state, its
+     * numbers as the slot has them, moves on by T tokens */
+    kvm_status (*rule)(const kvm_recurrent *l, const kvm_step *s,
+                       const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
+                       kvm_err *err);
 };
 
-/* sizes of the config and the unit norms; weights and functions are the kind's to fill */
+/* sizes of the config, the unit norms and the delta rule; weights and the other functions
+ * are the kind's to fill */
 KVM_MUST kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep,
                                      const kvm_config *c, kvm_err *err);
 
@@ -50,6 +59,7 @@ KVM_MUST kvm_status kvm_recurrent_forward(const kvm_layer *l, const kvm_step *st
 KVM_MUST kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *step,
                                          kvm_tensor x, kvm_err *err);
 
+float kvm_softplus(float x); /* ln(1 + e^x) */
 /* a log-decay from the layer's rate exp(A) > 0 and the projected number: -rate softplus(x) */
 float kvm_log_decay(float rate, float x);
 /* n numbers become their sigmoid */

@@ -31,6 +31,7 @@ kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
                          const kvm_site_weights *weights, ptrdiff_t index, kvm_err *err)
 {
     const kvm_config *c = ld->config;
+    if (kind == KVM_LAYER_NONE && weights != &kvm_final_site) return KVM_OK;
     *out = (kvm_site){.eps = c->eps,
                       .hidden = c->hidden,
                       .streams = c->family->streams ? c->stream.count : 1,
@@ -132,7 +133,7 @@ static kvm_status forward_streams(const kvm_site *site, const kvm_step *step,
 kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step, kvm_tensor h,
                             ptrdiff_t rows, kvm_err *err)
 {
-    if (rows == 0) return KVM_OK;
+    if (rows == 0 || !site->layer) return KVM_OK;
     if (site->down) return forward_streams(site, step, h, rows, err);
     kvm_step inner = *step;
     kvm_tensor x = kvm_step_rows(&inner.scratch, rows, site->hidden);

@@ -18,14 +18,15 @@ typedef struct kvm_site_weights {
 extern const kvm_site_weights kvm_mixer_site, kvm_ffn_site, kvm_final_site;
 
 typedef struct kvm_site {
-    kvm_layer *layer; /* NULL: of the head */
+    kvm_layer *layer; /* NULL: of the head, or a half that the block lacks */
     double eps;
     ptrdiff_t hidden, streams, rank;
     float *norm;                    /* (streams * hidden) */
     kvm_weight *down, *up, *inject; /* NULL with one stream; inject: at the head */
 } kvm_site;
 
-/* the kind's layer of block `index`; KVM_LAYER_NONE: the site of the head */
+/* the kind's layer of block `index`. KVM_LAYER_NONE: the site of the head, or of a block
+ * that has no such half, where out stays as it is (all 0) */
 KVM_MUST kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
                                   const kvm_site_weights *weights, ptrdiff_t index,
                                   kvm_err *err);

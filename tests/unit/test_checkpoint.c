@@ -18,6 +18,7 @@ typedef struct change {
     const char *tensor; /* NULL: none */
     const char *name;   /* new name, or NULL */
     bool drop, nan;
+    bool fold;       /* (n) becomes (2, n/2) */
     kvm_dtype dtype; /* another dtype of the same size, or KVM_DTYPES */
     const char *config_from, *config_to;
 } change;
@@ -37,6 +38,7 @@ static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
         kvm_st_spec *s = &specs[n];
         *s = (kvm_st_spec){.name = t->name, .dtype = t->t.dtype, .rank = t->t.rank};
         memcpy(s->dim, t->t.dim, sizeof s->dim);
+        if (hit && c->fold) s->rank = 2, s->dim[1] = s->dim[0] / 2, s->dim[0] = 2;
         if (hit && c->name) s->name = kvm_str_of(c->name);
         if (hit && c->dtype != KVM_DTYPES) s->dtype = c->dtype;
         from[n++] = t;
@@ -179,6 +181,62 @@ static const struct {
       .config_to = "\"shared\",\n  \"shared\""},
      KVM_MISMATCH,
      "layer 2 has an indexer of its own"},
+    {{.model = "qwen3_5",
+      .tensor = "model.layers.2.linear_attn.dt_bias",
+      .fold = true,
+      .dtype = KVM_DTYPES},
+     KVM_SHAPE,
+     "linear_attn.dt_bias has shape [2, 3], but the config implies [6]"},
+    /* blocks of one layer each */
+    {{.model = "nemotron_h-published",
+      .tensor = "backbone.layers.4.mixer.A_log",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "backbone.layers.4.mixer.A_log is missing"},
+    {{.model = "nemotron_h",
+      .tensor = "model.layers.0.mixer.dt_bias",
+      .fold = true,
+      .dtype = KVM_DTYPES},
+     KVM_SHAPE,
+     "layers.0.mixer.dt_bias has shape [2, 2], but the config implies [4]"},
+    {{.model = "nemotron_h",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"n_groups\": 2",
+      .config_to = "\"n_groups\": 1"},
+     KVM_SHAPE,
+     "layers.0.mixer.in_proj.weight has shape [164, 48], but the config implies [132, "
+     "48]"},
+    {{.model = "nemotron_h",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"use_conv_bias\": true",
+      .config_to = "\"use_conv_bias\": false"},
+     KVM_MISMATCH,
+     "use_conv_bias"},
+    {{.model = "nemotron_h",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"moe_latent_size\": 24",
+      .config_to = "\"moe_latent_size\": null"},
+     KVM_SHAPE,
+     "mixer.experts.up_proj has shape [8, 20, 24]"},
+    {{.model = "nemotron_h-published",
+      .dtype = KVM_DTYPES,
+      .config_from = "ME*-M*E",
+      .config_to = "ME*-*ME"},
+     KVM_NOTFOUND,
+     "backbone.layers.4.mixer.q_proj.weight is missing"},
+    {{.model = "nemotron_h-published",
+      .dtype = KVM_DTYPES,
+      .config_from = "ME*-M*E",
+      .config_to = "ME*-M*-"},
+     KVM_NOTFOUND,
+     "backbone.layers.6.mixer.up_proj.weight is missing"},
+    {{.model = "nemotron_h-published",
+      .tensor = "backbone.embeddings.weight",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "embeddings.weight under backbone."},
     {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
      KVM_FORMAT,
      "config.json"},

@@ -175,11 +175,55 @@ static void tied_heads(void **state)
     "\"head_dim\":16,\"full_attn_layers\":" attends ",\"kda_layers\":" recurs          \
     "}," SIZES "}"
 
+/* a nemotron_h of four blocks, and more of its fields */
+#define NEMOTRON(blocks, more)                                                         \
+    "{\"model_type\":\"nemotron_h\"," blocks ",\"mamba_num_heads\":4,"                 \
+    "\"mamba_head_dim\":12,\"ssm_state_size\":16," more "," SIZES "}"
+#define LETTERS(letters) "\"hybrid_override_pattern\":\"" letters "\""
+#define WORDS(words) "\"layers_block_type\":[" words "]"
+#define GROUPS "\"n_groups\":2"
+#define FEW_EXPERTS                                                                    \
+    GROUPS ",\"n_routed_experts\":8,\"num_experts_per_tok\":3,"                        \
+           "\"moe_intermediate_size\":20"
+
 static const struct {
     const char *text;
     kvm_status status;
     const char *part;
 } refusals[] = {
+    {NEMOTRON(LETTERS("MX*-"), GROUPS), KVM_UNSUPPORTED, "block 1 is \"X\""},
+    {NEMOTRON(LETTERS("M*-"), GROUPS), KVM_FORMAT, "3 blocks for 4 layers"},
+    {NEMOTRON(LETTERS("M*-M-"), GROUPS), KVM_FORMAT, "5 blocks for 4 layers"},
+    {NEMOTRON(LETTERS("M*-E"), GROUPS), KVM_UNSUPPORTED, "n_routed_experts is 0"},
+    {NEMOTRON(LETTERS("M*-E"), FEW_EXPERTS ",\"mlp_bias\":true"), KVM_UNSUPPORTED,
+     "block 3 has experts, but mlp_bias"},
+    {NEMOTRON(LETTERS("----"), GROUPS), KVM_UNSUPPORTED, "no block keeps anything"},
+    {NEMOTRON("\"attention_bias\":false", GROUPS), KVM_FORMAT,
+     "hybrid_override_pattern"},
+    {NEMOTRON(WORDS("\"mamba\",\"attention\",\"mlp\",\"gated\""), GROUPS),
+     KVM_UNSUPPORTED, "layers_block_type[3] is \"gated\""},
+    {NEMOTRON(WORDS("\"mamba\",\"attention\",\"mlp\""), GROUPS), KVM_FORMAT,
+     "3 blocks for 4 layers"},
+    {NEMOTRON(LETTERS("M*-M"), "\"n_groups\":3"), KVM_RANGE,
+     "4 heads cannot share 3 groups evenly"},
+    {NEMOTRON(LETTERS("M*-M"), "\"n_groups\":0"), KVM_RANGE, "n_groups is 0"},
+    {NEMOTRON(LETTERS("M*-M"), "\"conv_kernel\":4"), KVM_FORMAT, "n_groups"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"conv_kernel\":9"), KVM_RANGE,
+     "conv_kernel is 9"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"use_bias\":true"), KVM_UNSUPPORTED,
+     "use_bias is true"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"mamba_proj_bias\":true"), KVM_UNSUPPORTED,
+     "mamba_proj_bias is true"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"mlp_hidden_act\":\"silu\""), KVM_UNSUPPORTED,
+     "relu2 is run"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"mamba_hidden_act\":\"gelu\""),
+     KVM_UNSUPPORTED, "gelu"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"time_step_limit\":[1,0.5]"), KVM_RANGE,
+     "steps from 1 to 0.5"},
+    {NEMOTRON(LETTERS("M*-M"), GROUPS ",\"time_step_limit\":[0]"), KVM_FORMAT,
+     "time_step_limit"},
+    {NEMOTRON(LETTERS("M*-E"), FEW_EXPERTS ",\"moe_latent_size\":200000"), KVM_RANGE,
+     "moe_latent_size is 200000"},
     {KIMI("[3]", "[0,1,2]"), KVM_RANGE, "counts its 4 layers from 1"},
     {KIMI("[4]", "[1,2,5]"), KVM_RANGE, "kda_layers[2] is 5"},
     {KIMI("[4]", "[1,2,4]"), KVM_FORMAT, "layer 4 is listed twice"},
@@ -260,6 +304,57 @@ static void refused(void **state)
         check_status(refusals[i].status, read(&c, &a, refusals[i].text, &err), &err);
         check_contains(err.msg, refusals[i].part);
         check_contains(err.msg, "config.json");
+        kvm_arena_free(&a);
+    }
+}
+
+/* letters, and words old and new; the number of layers is theirs where it is left out */
+static void single_blocks(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        NEMOTRON(LETTERS("ME*-"), FEW_EXPERTS ",\"time_step_limit\":[0,1e40]"),
+        NEMOTRON(WORDS("\"mamba\",\"moe\",\"attention\",\"mlp\""), FEW_EXPERTS),
+        "{\"model_type\":\"nemotron_h\"," WORDS(
+            "\"linear_attention\",\"moe\",\"full_attention\",\"mlp\"") ",\"mamba_num_"
+                                                                       "heads\":4,"
+                                                                       "\"mamba_head_"
+                                                                       "dim\":12,\"ssm_"
+                                                                       "state_size\":"
+                                                                       "16,\"hidden_"
+                                                                       "size\":64,"
+                                                                       "\"intermediate_"
+                                                                       "size\":96,"
+                                                                       "\"num_"
+                                                                       "attention_"
+                                                                       "heads\":4,"
+                                                                       "\"vocab_size\":"
+                                                                       "97,"
+                                                                       "\"time_step_"
+                                                                       "limit\":[0,{\"_"
+                                                                       "_float__\":"
+                                                                       "\"Infinity\"}]"
+                                                                       "," FEW_EXPERTS
+                                                                       "}",
+        /* and others */
+        NEMOTRON(LETTERS("ME*-"), FEW_EXPERTS ",\"time_step_limit\":[0,1]"),
+        NEMOTRON(LETTERS("ME-*"), FEW_EXPERTS),
+        NEMOTRON(LETTERS("ME*-"), FEW_EXPERTS ",\"use_conv_bias\":false"),
+        NEMOTRON(LETTERS("ME*-"), FEW_EXPERTS ",\"moe_latent_size\":24"),
+    };
+    char first[65], hex[65];
+    for (size_t i = 0; i < COUNT(same); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        kvm_err err = {0};
+        const kvm_config c = good(&a, same[i]);
+        assert_int_equal(c.layers, 4);
+        assert_int_equal(c.blocks[0].mixer, KVM_LAYER_MAMBA2);
+        assert_int_equal(c.blocks[0].ffn, KVM_LAYER_NONE);
+        assert_int_equal(c.blocks[1].mixer, KVM_LAYER_NONE);
+        assert_int_equal(c.blocks[1].ffn, KVM_LAYER_MOE);
+        check_ok(kvm_config_hash(&c, i ? hex : first, a, &err), &err);
+        if (i > 0 && i < 3) assert_string_equal(first, hex);
+        if (i >= 3) assert_string_not_equal(first, hex);
         kvm_arena_free(&a);
     }
 }
@@ -482,6 +577,7 @@ int main(void)
         cmocka_unit_test(windows),
         cmocka_unit_test(tied_heads),
         cmocka_unit_test(refused),
+        cmocka_unit_test(single_blocks),
         cmocka_unit_test(layer_kinds),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),

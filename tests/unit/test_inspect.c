@@ -101,6 +101,8 @@ static void published_sizes(void **state)
         {"qwen3_5_27b", 65536, 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
         /* 36 layers, 8 x 128: 147 KB */
         {"qwen3_8b", 147456, 0},
+        /* 6 of 52 layers, 2 x 128: 6 KiB; 23 states and windows: 47 MiB */
+        {"nemotron_3_nano", 6144, 23 * (64 * 64 * 128 * 4 + 6144 * 4 * 2)},
     };
     for (size_t i = 0; i < COUNT(models); i++) {
         kvm_arena a = check_arena(1 << 26);
@@ -115,12 +117,41 @@ static void published_sizes(void **state)
     }
 }
 
+/* blocks that are a mixer or a feed-forward alone */
+static void single_blocks(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 26);
+    const json_t *v = inspect(&a, "tests/golden/models/nemotron_h");
+    static const char *const kinds[][2] = {
+        {"mamba2", "none"}, {"none", "moe"}, {"gqa", "none"}, {"none", "ffn"},
+        {"mamba2", "none"}, {"gqa", "none"}, {"none", "moe"}};
+    assert_int_equal(json_array_size(at(v, "layers")), COUNT(kinds));
+    for (size_t l = 0; l < COUNT(kinds); l++) {
+        const json_t *layer = json_array_get(at(v, "layers"), l);
+        check_text(layer, "kind", kinds[l][0]);
+        check_text(layer, "ffn", kinds[l][1]);
+        assert_int_equal(json_array_size(at(layer, "objects")),
+                         kinds[l][0][0] == 'n' ? 0 : 2);
+    }
+    check_text(v, "layers.0.objects.0.object", "ssm state");
+    check_text(v, "layers.0.objects.0.axes", "(H,P,N)");
+    check_text(v, "layers.0.objects.0.dtype", "F32");
+    check_int(v, "layers.0.objects.0.shape.1", 12);
+    check_int(v, "layers.0.objects.0.shape.2", 16);
+    check_int(v, "layers.0.objects.1.shape.0", 112);
+    check_text(v, "layers.2.objects.0.points.2.what", "as 1");
+    check_text(v, "position.encoding", "none");
+    kvm_arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(normed_keys),
         cmocka_unit_test(scaled_positions),
         cmocka_unit_test(published_sizes),
+        cmocka_unit_test(single_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

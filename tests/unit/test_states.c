@@ -6,7 +6,7 @@
 #include "models/model.h"
 #include "tests/support/check.h"
 
-enum { V = 97, TOKENS = 20, MORE = 5 }; /* of the golden qwen3_5 model */
+enum { V = 97, TOKENS = 20, MORE = 5 }; /* of the golden models */
 
 /* call, which takes &no, is refused so, with `word` in the message */
 #define refused(status, word, call)                                                    \
@@ -16,7 +16,20 @@ enum { V = 97, TOKENS = 20, MORE = 5 }; /* of the golden qwen3_5 model */
         check_contains(no.msg, word);                                                  \
     } while (0)
 
+/* two recurrent models, whose states have other axes */
+typedef struct kept {
+    const char *model;
+    kvm_object_kind state;
+    const char *axes, *turned;
+    ptrdiff_t attends; /* a layer that keeps K and V; layer 0 keeps a state */
+} kept;
+static const kept delta = {"tests/golden/models/qwen3_5", KVM_OBJECT_STATE, "(H,K,V)",
+                           "(H,V,K)", 1};
+static const kept scan = {"tests/golden/models/nemotron_h", KVM_OBJECT_SSM_STATE,
+                          "(H,P,N)", "(H,N,P)", 2};
+
 typedef struct fixture {
+    const kept *k;
     kvm_arena keep;
     kvm_model *m;
     kvm_cache *from, *to;
@@ -39,19 +52,18 @@ static kvm_cache *empty(fixture *f)
     return c;
 }
 
-static int setup(void **state)
+static int setup(void **state, const kept *k)
 {
     kvm_err err = {0};
     kvm_compute *c;
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
+    f->k = k;
     f->keep = check_arena((size_t)1 << 30);
     check_ok(kvm_compute_new(&c, &f->keep, kvm_backend_find(KVM_STR("cpu")), 1, &err),
              &err);
     const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&f->m, &f->keep, c, KVM_STR("tests/golden/models/qwen3_5"),
-                            &o, &err),
-             &err);
+    check_ok(kvm_model_open(&f->m, &f->keep, c, kvm_str_of(k->model), &o, &err), &err);
     f->from = empty(f);
     f->to = empty(f);
     kvm_rng r = kvm_rng_seed(1, 1);
@@ -62,6 +74,16 @@ static int setup(void **state)
     check_ok(kvm_cache_truncate(f->from, TOKENS, &err), &err);
     *state = f;
     return 0;
+}
+
+static int setup_delta(void **state)
+{
+    return setup(state, &delta);
+}
+
+static int setup_scan(void **state)
+{
+    return setup(state, &scan);
 }
 
 static int teardown(void **state)
@@ -80,8 +102,8 @@ static kvm_state taken(fixture *f, ptrdiff_t object)
     const kvm_object *o = kvm_model_object(f->m, object);
     check_ok(kvm_cache_view(f->from, object, &view, &err), &err);
     return (kvm_state){.data = view.data,
-                       .axes = o->kind == KVM_OBJECT_STATE ? KVM_STR("(H,K,V)")
-                                                           : KVM_STR("(C,W)"),
+                       .axes = o->kind == f->k->state ? kvm_str_of(f->k->axes)
+                                                      : KVM_STR("(C,W)"),
                        .dim = {o->shape[0], o->shape[1], o->shape[2]},
                        .dtype = KVM_F32,
                        .tokens = TOKENS};
@@ -125,7 +147,7 @@ static void whole(void **state)
 static void missing(void **state)
 {
     fixture *f = *state;
-    static const kvm_object_kind kinds[] = {KVM_OBJECT_STATE, KVM_OBJECT_WINDOW};
+    const kvm_object_kind kinds[] = {f->k->state, KVM_OBJECT_WINDOW};
     for (size_t i = 0; i < COUNT(kinds); i++) {
         put_all_but(f, find(f, kinds[i]));
         refused(KVM_MISMATCH, kvm_object_name(kinds[i]), kvm_inject_end(f->to, &no));
@@ -137,13 +159,13 @@ static void missing(void **state)
 static void not_itself(void **state)
 {
     fixture *f = *state;
-    const ptrdiff_t s = find(f, KVM_OBJECT_STATE), w = find(f, KVM_OBJECT_WINDOW);
+    const ptrdiff_t s = find(f, f->k->state), w = find(f, KVM_OBJECT_WINDOW);
     kvm_state bad[6];
     for (int i = 0; i < 6; i++) bad[i] = taken(f, i < 4 ? s : w);
     static const char *const words[] = {"after 19 tokens", "transpose", "BF16",
                                         "axis 3",          "axis 2",    "(C,W)"};
     bad[0].tokens = TOKENS - 1;
-    bad[1].axes = KVM_STR("(H,V,K)");
+    bad[1].axes = kvm_str_of(f->k->turned);
     bad[2].dtype = KVM_BF16;
     bad[3].dim[2]--;
     bad[4].dim[1] = 3; /* a window as engines that keep one column less have it */
@@ -154,7 +176,7 @@ static void not_itself(void **state)
         refused(KVM_MISMATCH, words[i],
                 kvm_inject_state(f->to, i < 4 ? s : w, &bad[i], &no));
     const kvm_state good = taken(f, s);
-    const ptrdiff_t k = kvm_model_find_object(f->m, KVM_OBJECT_K, 1);
+    const ptrdiff_t k = kvm_model_find_object(f->m, KVM_OBJECT_K, f->k->attends);
     check_ok(kvm_inject_state(f->to, s, &good, &err), &err);
     refused(KVM_MISMATCH, "twice", kvm_inject_state(f->to, s, &good, &no));
     refused(KVM_USAGE, "in rows", kvm_inject_state(f->to, k, &good, &no));
@@ -163,7 +185,7 @@ static void not_itself(void **state)
 static void replayed_in_order(void **state)
 {
     fixture *f = *state;
-    const ptrdiff_t s = find(f, KVM_OBJECT_STATE), w = find(f, KVM_OBJECT_WINDOW);
+    const ptrdiff_t s = find(f, f->k->state), w = find(f, KVM_OBJECT_WINDOW);
     float rows[TOKENS * 48] = {0};
     kvm_err err = {0};
     check_ok(kvm_inject_begin(f->to, TOKENS, &err), &err);
@@ -219,7 +241,9 @@ static void interrupted(void **state)
     assert_memory_equal(again, f->native, sizeof again);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f)                                                                        \
+    cmocka_unit_test_setup_teardown(f, setup_delta, teardown),                         \
+        cmocka_unit_test_setup_teardown(f, setup_scan, teardown)
 int main(void)
 {
     const struct CMUnitTest tests[] = {

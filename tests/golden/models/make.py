@@ -18,7 +18,8 @@ the same ids as a prefill of 40, 8 single tokens and 5 more. Seeds are taken unt
     index1.L index2.L index3.L  indexers: wk, k_norm, rotated
     state1.L          recurrent layers: their input
     ngrams3.L ids3.L  n-gram embeddings: last inputs of the convolution, last tokens
-    state3.L window3.L  (H,K,V) and (C,4): state and last inputs of the convolution, at the end
+    state3.L window3.L  (H,K,V), of Mamba-2 (H,P,N), and (C,4): state and last inputs of the
+                      convolution, at the end
     q.L out.L         queries as attention sees them, its output before o_proj, last layer
 Made with torch 2.15.0, transformers 5.24.0, gguf 0.19.0; seeds below.
 """
@@ -64,7 +65,29 @@ ALL_ATTENTION_FUNCTIONS.register("golden", recording_attention)
 masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("golden", masking_utils.eager_mask)
 
 
+class Clipped:
+    """torch.nn.functional whose softplus, of which modeling_nemotron_h makes time steps, keeps
+    to time_step_limit: transformers has no limit there but time_step_min, and that in its
+    prefill alone (the cases set it next to 0)."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __getattr__(self, name):
+        return getattr(torch.nn.functional, name)
+
+    def softplus(self, x):
+        return torch.nn.functional.softplus(x).clamp(*self.limit)
+
+
+def single(layer):
+    """a block of one mixer"""
+    return hasattr(layer, "block_type")
+
+
 def recurrent(layer):
+    if single(layer):
+        return layer.block_type == "linear_attention"
     return hasattr(layer, "linear_attn") or hasattr(layer.self_attn, "forget_gate")
 
 
@@ -89,7 +112,7 @@ def randomise(model, seed, dtype):
             x = normal(p, 0 if one_more(model, name) else 1, 0.3)
         elif name.endswith("A_log"):
             x = (torch.rand(p.shape, generator=g) * 7.5 + 0.5).log()
-        elif "embed_tokens" in name:
+        elif "embed_tokens" in name or "embeddings" in name:
             x = normal(p, 0, 0.25 if model.config.tie_word_embeddings else 1)
         else:  # a convolution (C, 1, 4) sums over its last axis too
             x = normal(p, 0, p.shape[-1] ** -0.5)
@@ -120,6 +143,8 @@ def watch_indexers(config, margins):
 
 
 def build(cls, config, seed, dtype):
+    if config.model_type == "nemotron_h":
+        sys.modules[cls.__module__].F = Clipped(config.time_step_limit)
     model = cls._from_config(config, attn_implementation="golden").float().eval()
     randomise(model, seed, dtype)
     return model
@@ -163,17 +188,20 @@ def reference(model, seed):
         margins.append((top[:, -2] - top[:, -1]).min().item())
 
     for i, layer in enumerate(layers):
-        if hasattr(layer.mlp, "gate"):
-            hooks.append(layer.mlp.gate.register_forward_hook(watch_choice))
+        ffn = layer.mixer if single(layer) else layer.mlp
+        if hasattr(ffn, "gate"):
+            hooks.append(ffn.gate.register_forward_hook(watch_choice))
         watch(layer, f"h.{i}")
         if recurrent(layer):
             if hasattr(layer, "attn_hyper_connection"):
                 hooks.append(layer.linear_attn.register_forward_pre_hook(
                     lambda _, args, i=i: keep(f"state1.{i}")(None, None, args[0])))
             else:
-                watch(layer.input_layernorm, f"state1.{i}")
+                watch(layer.norm if single(layer) else layer.input_layernorm, f"state1.{i}")
             continue
-        a = layer.self_attn
+        if single(layer) and layer.block_type != "full_attention":
+            continue
+        a = layer.mixer if single(layer) else layer.self_attn
         if hasattr(a, "kv_a_proj_with_mqa"):
             watch(a.kv_a_proj_with_mqa, f"kv_a.{i}")
             watch(a.kv_a_layernorm, f"latent2.{i}")
@@ -388,6 +416,18 @@ def cases():
         indexer_compress_ratio=4, hc_count=3, hc_lowrank=8, ple_layer_ids=[1], ple_embed_dim=32,
         heads_per_ngram=2, ngram_vocab_size_base=101, make_ngram_vocab_size_divisible_by=4,
         split_ngram_parts=4, eos_token_id=5), torch.bfloat16
+    mamba = dict({k: v for k, v in SMALL.items() if k != "num_hidden_layers"}, hidden_size=48,
+                 head_dim=16, mamba_num_heads=4, mamba_head_dim=12, ssm_state_size=16, n_groups=2,
+                 chunk_size=16, time_step_min=1e-9, n_routed_experts=8, num_experts_per_tok=3,
+                 moe_intermediate_size=20, moe_shared_expert_intermediate_size=28)
+    words = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    yield "nemotron_h", t.NemotronHForCausalLM, t.NemotronHConfig(
+        **mamba, layers_block_type=[words[x] for x in "ME*-M*E"], moe_latent_size=24, n_group=4,
+        topk_group=2, routed_scaling_factor=2.5), torch.bfloat16
+    yield "nemotron_h-dense", t.NemotronHForCausalLM, t.NemotronHConfig(
+        **dict(mamba, mamba_num_heads=6, n_groups=1), layers_block_type=[words[x] for x in "-M*M"],
+        mlp_bias=True, use_conv_bias=False, time_step_limit=[0.02, 0.9],
+        layer_norm_epsilon=1e-4), torch.float32
 
 
 def published_kimi(config, tensors):
@@ -420,6 +460,25 @@ def published_kimi(config, tensors):
     return c, out
 
 
+def published_nemotron(config, tensors):
+    """nemotron_h as NVIDIA publishes it: a pattern of letters, experts apart, other names"""
+    out = {}
+    for n, x in tensors.items():
+        n = n.replace("model.", "backbone.", 1)
+        if ".experts." in n:
+            base, kind = n.rsplit(".", 1)
+            out.update({f"{base}.{e}.{kind}.weight": w.contiguous().clone()
+                        for e, w in enumerate(x)})
+            continue
+        out[n] = x
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    c = {k: v for k, v in config.items() if k not in ("layers_block_type", "layer_types")}
+    c["hybrid_override_pattern"] = "".join(letters[x] for x in config["layers_block_type"])
+    c["num_hidden_layers"] = len(c["hybrid_override_pattern"])
+    c["time_step_limit"] = [0.0, float("inf")]
+    return c, out
+
+
 def folders():
     for seed, (name, cls, config, dtype) in enumerate(cases()):
         if sys.argv[1:] and name not in sys.argv[1:]:
@@ -430,7 +489,7 @@ def folders():
             expect = reference(model, seed + more)
             if expect:
                 break
-        tensors = stored(model, dtype, fused=name in ("deepseek_v3-groups", "qwen3_5_moe"))
+        tensors = stored(model, dtype, fused=name in ("deepseek_v3-groups", "qwen3_5_moe", "nemotron_h"))
         c = plain_config(config)
         shards = 1
         if name == "mistral3":  # the multimodal wrapper, two files, a tower to be ignored
@@ -439,7 +498,11 @@ def folders():
             c = {"model_type": "mistral3", "tie_word_embeddings": True, "text_config": c}
             c["text_config"].pop("tie_word_embeddings")
             shards = 2
+        if name == "nemotron_h":  # as transformers' own json writes it
+            c["time_step_limit"] = [0.0, {"__float__": "Infinity"}]
         write(name, c, tensors, expect, shards)
+        if name == "nemotron_h":
+            write("nemotron_h-published", *published_nemotron(c, tensors), expect)
         if name == "kimi_linear":
             write("kimi_linear-published", *published_kimi(c, tensors), expect)
 

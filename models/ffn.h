@@ -1,0 +1,21 @@
+/* ffn.h - the feed-forward that a block, an expert and a shared expert have alike.
+ *
+ *   gated     y = Wd (silu(Wg x) * Wu x)
+ *   squared   y = Wd relu(Wu x)^2, where there is no gate (Nemotron-H) */
+#ifndef KVM_MODELS_FFN_H
+#define KVM_MODELS_FFN_H
+
+#include "models/layer.h"
+
+typedef struct kvm_ffn_maps {
+    ptrdiff_t inner;
+    kvm_weight *gate, *up, *down; /* gate NULL: squared */
+} kvm_ffn_maps;
+
+/* y (n, .) = the feed-forward of x (n, .), or y += ; gate and up: room for n * inner
+ * numbers each, gate unused when squared */
+KVM_MUST kvm_status kvm_ffn_run(const kvm_step *step, const kvm_ffn_maps *m,
+                                kvm_tensor x, kvm_tensor y, bool add, float *gate,
+                                float *up, kvm_err *err);
+
+#endif
