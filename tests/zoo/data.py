@@ -6,6 +6,7 @@ and trains recall at once.
 """
 
 import pathlib
+import pickle
 import random
 import re
 
@@ -15,6 +16,8 @@ import generate as gen
 
 # Share of each source in filler and plain text; documentation is plentiful, so it is held down.
 SOURCE_SHARE = {"bible": 0.3, "sotu": 0.25, "shakespeare": 0.1, "python": 0.1, "sqlite": 0.12, "postgresql": 0.13}
+# What a later generation reads: documentation mostly.
+LATER_SHARE = {"bible": 0.03, "sotu": 0.07, "shakespeare": 0.0, "python": 0.35, "sqlite": 0.25, "postgresql": 0.3}
 MAX_CHARS = 2_500_000
 
 
@@ -27,18 +30,22 @@ def sentences_of(text):
 class Pool:
     """One side (train or held) of the corpus: token streams per source, sentences with token counts."""
 
-    def __init__(self, tokenizer, corpus, side):
-        self.sources = [s for s in SOURCE_SHARE if corpus.get(s, {}).get(side)]
-        self.shares = [SOURCE_SHARE[s] for s in self.sources]
+    def __init__(self, tokenizer, corpus, side, shares=None):
         self.stream, self.sentences, self.counts = {}, {}, {}
         end = tokenizer.token_to_id("<|endoftext|>")
-        for s in self.sources:
+        for s in [s for s in SOURCE_SHARE if corpus.get(s, {}).get(side)]:
             texts = limit(corpus[s][side])
             ids = [e.ids + [end] for e in tokenizer.encode_batch(texts)]
             self.stream[s] = np.concatenate([np.array(i, dtype=np.uint16) for i in ids])
             self.sentences[s] = [p for t in texts for p in sentences_of(t)]
             spaced = tokenizer.encode_batch([" " + p for p in self.sentences[s]])
             self.counts[s] = np.array([len(e.ids) for e in spaced])
+        self.share(shares or SOURCE_SHARE)
+
+    def share(self, shares):
+        """How often each source is drawn from."""
+        self.sources = [s for s in self.stream if shares[s] > 0]
+        self.shares = [shares[s] for s in self.sources]
 
     def filler(self, rng, budget):
         """Consecutive sentences of one source that fit in `budget` tokens (perhaps none)."""
@@ -160,6 +167,18 @@ class Rows:
                 for _ in range(self.rng.randint(1, 3)):
                     steps[r, self.rng.randrange(1, length)] += self.rng.randrange((reach - length) // 3 + 1)
         return np.cumsum(steps, axis=1) - 1
+
+
+def pools(work, root):
+    """(train, held) pools; what the corpus's tokens are is kept in the work folder."""
+    import corpus
+    path = pathlib.Path(work) / "pools.pickle"
+    if not path.exists():
+        tok, read = load_tokenizer(work), corpus.read_corpus(root)
+        with open(path, "wb") as file:
+            pickle.dump([Pool(tok, read, side) for side in ("train", "held")], file)
+    with open(path, "rb") as file:
+        return pickle.load(file)
 
 
 def load_tokenizer(folder):

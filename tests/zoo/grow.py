@@ -16,7 +16,6 @@ silent at first. Writes DIR/large.pt, which `train.py fit large` can go on with.
 import argparse
 import math
 import pathlib
-import types
 
 import torch
 
@@ -98,21 +97,15 @@ def grow(small):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", required=True, help="folder with small.pt and tokenizer.json")
-    parser.add_argument("--data", help="folder with sotu/ and tinyshakespeare/ (default: KVMILL_DATA)")
-    parser.add_argument("--minutes", type=float, default=28)
+    train.add_fit_arguments(parser, minutes=28)
+    parser.set_defaults(model="large", rates=(MUON_LR, ADAM_LR), eval_minutes=8, items=32, seed=77,
+                        stage=len(train.LENGTHS) - 1)
     args = parser.parse_args()
-    train.MUON_LR, train.ADAM_LR = MUON_LR, ADAM_LR
-    torch.manual_seed(5)
-    fitting = types.SimpleNamespace(model="large", work=args.work, data=args.data, minutes=args.minutes,
-                                    eval_minutes=8, items=32, seed=77, compile=False)
-    trainer = train.Trainer(fitting)
-    if trainer.state["step"] == 0:
-        small = torch.load(pathlib.Path(args.work) / "small.pt", weights_only=True)["model"]
-        trainer.model.load_state_dict(grow(small))
-        trainer.state.update(warm=True, stage=len(train.LENGTHS) - 1)
-        trainer.save()
-    train.fit(fitting)
+
+    def start(_):
+        torch.manual_seed(5)
+        return grow(torch.load(pathlib.Path(args.work) / "small.pt", weights_only=True)["model"])
+    train.fit(args, start)
 
 
 if __name__ == "__main__":

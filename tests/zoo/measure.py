@@ -2,11 +2,14 @@
 
     measure.py real  --model tests/zoo/small [--data DIR]     held-out real text
     measure.py suites --model tests/zoo/small --suites jobs/suites
+    measure.py apart --model tests/zoo/gdn-a --other tests/zoo/gdn-b [--data DIR]
 
 `real` hides held-out facts in held-out real text (200 items, fewer beyond 512 tokens) and gives the share
 answered: "same" when the reply's first words are given, so that the question continues in
 the fact's own words, and "chat" when the whole reply has to be written. `suites` runs the
-bundled suites through transformers' greedy generation.
+bundled suites through transformers' greedy generation. `apart` says how differently two models
+behave on held-out text: the share of tokens on which their best guesses agree, and the mean
+divergence of the other's guess from the model's, in nats.
 """
 
 import argparse
@@ -17,28 +20,18 @@ import re
 from collections import Counter
 
 import torch
-from safetensors.torch import load_file
 
 import corpus
 import data
-import model as zoo
+import families
 import train
-
-
-def load_compact(folder):
-    """The training module with the exported bf16 weights, computing in float32."""
-    config = json.loads((folder / "config.json").read_text())
-    name = next(n for n, c in zoo.CONFIGS.items() if c["hidden"] == config["hidden_size"])
-    module = zoo.Qwen3(zoo.CONFIGS[name])
-    module.load_state_dict({n: w.float() for n, w in load_file(folder / "model.safetensors").items()})
-    return module.eval()
 
 
 def real(args):
     """Recall, stories and perplexity on text the models never saw."""
     tok = data.load_tokenizer(args.model)
     pool = data.Pool(tok, corpus.read_corpus(corpus.data_root(args.data)), "held")
-    module, out = load_compact(args.model), {}
+    module, out = families.load(args.model), {}
     for length in train.LENGTHS:
         rows = data.Rows(tok, pool, 4321, held_out=True)
         same, chat = train.needle_recall(module, rows, length, args.items * 512 // max(512, length))
@@ -49,6 +42,20 @@ def real(args):
     out["perplexity"] = train.perplexities(module, pool, windows=16)
     mean = sum(math.log(p) for p in out["perplexity"].values()) / len(out["perplexity"])
     out["perplexity"]["geometric_mean"] = round(math.exp(mean), 2)
+    return out
+
+
+@torch.no_grad()
+def apart(args, windows=16, length=512):
+    """Agreement and divergence per source."""
+    tok = data.load_tokenizer(args.model)
+    pool = data.Pool(tok, corpus.read_corpus(corpus.data_root(args.data)), "held")
+    pair, out = [families.load(folder) for folder in (args.model, args.other)], {}
+    for s in pool.sources:
+        ids = torch.from_numpy(pool.stream[s][:windows * length].astype("int64")).view(-1, length)
+        a, b = (m(ids, torch.arange(length).expand_as(ids)).log_softmax(-1) for m in pair)
+        out[s] = dict(agree=(a.argmax(-1) == b.argmax(-1)).float().mean().item(),
+                      divergence=(a.exp() * (a - b)).sum(-1).mean().item())
     return out
 
 
@@ -115,14 +122,15 @@ def suites(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("real", "suites"))
+    parser.add_argument("what", choices=("real", "suites", "apart"))
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--suites", type=pathlib.Path)
+    parser.add_argument("--other", type=pathlib.Path)
     parser.add_argument("--data", help="folder with sotu/ and tinyshakespeare/ (default: KVMILL_DATA)")
     parser.add_argument("--items", type=int, default=200)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(real(args) if args.what == "real" else suites(args)))
+    print(json.dumps(dict(real=real, suites=suites, apart=apart)[args.what](args)))
 
 
 if __name__ == "__main__":

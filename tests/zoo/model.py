@@ -46,10 +46,14 @@ def rotate(x, cos, sin):
 
 
 def attend(q, k, v):
-    """Causal attention; short bf16 rows take the plain form, twice as fast there as the fused one."""
-    t = q.shape[2]
+    """Causal attention; short bf16 rows take the plain form, twice as fast there as the fused one.
+
+    Values narrower than keys are padded: without that the fused form is not taken.
+    """
+    t, width = q.shape[2], v.shape[3]
     if v.dtype != torch.bfloat16 or t > 256:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        v = F.pad(v, (0, q.shape[3] - width))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)[..., :width]
     scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
     return (scores + torch.full((t, t), -math.inf).triu(1)).softmax(-1).to(v.dtype) @ v
 
@@ -206,3 +210,25 @@ def induction_heads(attn, c, value, outs):
         attn.q_proj.weight[head * d:(head + 1) * d] = 0
         attn.q_proj.weight[head * d + slow, 1:] = 0.1 * queries[kv]
         attn.o_proj.weight[1:, head * d:(head + 1) * d] = 0.1 * copy.T
+
+
+def config_json(name):
+    """config.json in the published layout."""
+    c = CONFIGS[name]
+    return dict(architectures=["Qwen3ForCausalLM"], attention_bias=False, attention_dropout=0.0,
+                bos_token_id=None, eos_token_id=2, head_dim=c["head_dim"], hidden_act="silu",
+                hidden_size=c["hidden"], initializer_range=0.02,
+                intermediate_size=c["ffn"], max_position_embeddings=40960, max_window_layers=c["layers"],
+                model_type="qwen3", num_attention_heads=c["heads"], num_hidden_layers=c["layers"],
+                num_key_value_heads=c["kv_heads"],
+                pad_token_id=0, rms_norm_eps=EPS, rope_scaling=None, rope_theta=c["theta"], sliding_window=None,
+                tie_word_embeddings=True, torch_dtype="bfloat16", use_cache=True, use_sliding_window=False,
+                vocab_size=VOCAB)
+
+
+def of_config(config):
+    """The module that a config.json describes."""
+    return Qwen3(dict(
+        layers=config["num_hidden_layers"], hidden=config["hidden_size"], heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"], head_dim=config["head_dim"], ffn=config["intermediate_size"],
+        theta=config["rope_theta"]))
