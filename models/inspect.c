@@ -76,9 +76,9 @@ static json_t *describe_object(const kvm_object *o)
 {
     const kvm_object_row *k = &kvm_object_rows[o->kind];
     const json_int_t bytes = kvm_object_bytes(o);
-    json_t *shape = json_array();
-    if (!k->per_prompt)
-        shape = json_pack("[I,s,I]", (json_int_t)o->heads, "T", (json_int_t)o->dim);
+    json_t *shape = k->per_prompt ? json_array()
+                                  : json_pack("[I,s,I]", (json_int_t)o->heads, "T",
+                                              (json_int_t)o->dim);
     for (int i = 0; k->per_prompt && i < 3 && o->shape[i] > 0; i++)
         json_array_append_new(shape, json_integer(o->shape[i]));
     return json_pack("{s:s,s:s,s:o,s:s,s:s,s:I,s:I,s:s,s:o}", "object",
