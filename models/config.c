@@ -113,7 +113,7 @@ static kvm_status check_mla(const kvm_config *c, const char *file, kvm_err *err)
     } fields[] = {{"q_lora_rank", m->query_rank, 0},
                   {"kv_lora_rank", m->rank, 1},
                   {"qk_nope_head_dim", m->nope, 1},
-                  {"qk_rope_head_dim", m->rope, 2},
+                  {"qk_rope_head_dim", m->rope, c->family->unrotated ? 0 : 2},
                   {"v_head_dim", m->value, 1}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < fields[i].least || fields[i].value > 1 << 14)
@@ -181,10 +181,13 @@ static kvm_status check_index(const kvm_config *c, const char *file, kvm_err *er
 {
     const kvm_index_config *i = &c->index;
     if (i->heads < 1 || i->heads > 1 << 10 || i->dim < 1 || i->dim > 1 << 12 ||
-        i->block < 1 || i->block > 1 << 10 || i->most < i->block)
-        return kvm_fail(err, KVM_RANGE,
-                        "%s: an indexer of %td heads of %td that chooses %td tokens",
-                        file, i->heads, i->dim, i->most);
+        i->block < 1 || i->block > 1 << 10 || i->most < i->block ||
+        (i->pooled && i->most % i->block != 0))
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: an indexer of %td heads of %td that chooses %td tokens, %td "
+            "at a time",
+            file, i->heads, i->dim, i->most, i->block);
     if (c->mla.rank > 0 && c->mla.query_rank == 0)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: the indexer reads the query latent, but q_lora_rank is "
@@ -336,6 +339,15 @@ static int add_experts(json_t *v, const kvm_config *c)
     return bad | json_object_set_new(v, "dense", dense);
 }
 
+static int add_mix(json_t *v, const kvm_config *c)
+{
+    const kvm_stream_config *t = &c->stream;
+    return json_object_set_new(v, "mix",
+                               json_pack("[I,I,f,f,f]", (json_int_t)t->count,
+                                         (json_int_t)t->rounds, t->eps, c->swiglu_limit,
+                                         c->recurrent.lower_bound));
+}
+
 static bool add_kinds(json_t *v, const kvm_config *c)
 {
     const kvm_mla_config *a = &c->mla;
@@ -348,6 +360,7 @@ static bool add_kinds(json_t *v, const kvm_config *c)
             json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
                       (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
     if (c->family->streams) bad |= add_streams(v, c);
+    if (c->family->mixed) bad |= add_mix(v, c);
     if (c->index.heads > 0) bad |= add_index(v, c);
     if (c->family->recurrent) bad |= add_recurrent(v, c);
     if (c->family->single) bad |= add_single(v, c);

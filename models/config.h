@@ -25,10 +25,11 @@ typedef struct kvm_family { /* a row of families.def */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
     bool indexed, index_interleaved;
     bool gated, plus_one, streams, unrotated, one_based;
-    bool single, squared;
+    bool single, squared, mixed, pooled;
     double eps, theta;
     double partial;  /* share of a head that is rotated; 0: all of it */
     double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
+    double lower_bound, swiglu_limit; /* 0: neither is read */
 } kvm_family;
 extern const kvm_family kvm_families[];
 extern const ptrdiff_t kvm_families_count;
@@ -74,6 +75,7 @@ typedef struct kvm_index_config {
     ptrdiff_t heads, dim;
     ptrdiff_t most;  /* tokens that a query attends to */
     ptrdiff_t block; /* tokens that are chosen together; 1: each for itself */
+    bool pooled;     /* keys of a block are weighed by gates of their own */
     ptrdiff_t context;
     bool interleaved; /* rotation of its keys */
     bool *full; /* (layers) has an indexer of its own; else it shares the one before */
@@ -81,11 +83,13 @@ typedef struct kvm_index_config {
 
 /* a residual of several streams, and n-gram embeddings that some blocks add to it */
 typedef struct kvm_stream_config {
-    ptrdiff_t count, rank;                      /* 1: the plain residual */
+    ptrdiff_t count, rank;                      /* 0: the plain residual */
     bool *ngrams;                               /* (layers) */
     ptrdiff_t ngram_dim, orders, heads, window; /* orders 2 .. orders; heads of each */
     ptrdiff_t parts;                            /* tensors that the table is cut into */
     int64_t end_id;                             /* where n-grams begin anew */
+    double eps;                                 /* of mixed streams, and the next */
+    ptrdiff_t rounds; /* in which a mix is made to sum to one */
 } kvm_stream_config;
 
 typedef struct kvm_block_kinds {
@@ -111,7 +115,8 @@ typedef struct kvm_config {
     double eps;
     bool tied; /* logits through the embedding */
     bool qkv_bias, o_bias, mlp_bias;
-    double temperature; /* beta of the query temperature; 0: none */
+    double temperature;  /* beta of the query temperature; 0: none */
+    double swiglu_limit; /* gate and up of a feed-forward end there; 0: nowhere */
     kvm_rope_config rope;
     kvm_mla_config mla; /* zero where no layer is of that kind, and the next */
     kvm_moe_config moe;

@@ -34,14 +34,29 @@ static kvm_status read_mla(const kvm_config_source *s, kvm_config *c)
 
 /* ---- indexers ---- */
 
+static kvm_status check_tail(const kvm_config_source *s)
+{
+    bool tail;
+    TRY(kvm_config__flag(s, "index_kpool_always_select_tail", true, &tail));
+    if (tail) return KVM_OK;
+    return kvm_fail(s->err, KVM_UNSUPPORTED,
+                    "%s: index_kpool_always_select_tail is false; tokens behind the "
+                    "last whole pool are always looked at here",
+                    s->root.file);
+}
+
 static kvm_status read_index(const kvm_config_source *s, kvm_config *c)
 {
     kvm_index_config *i = &c->index;
     TRY(kvm_config__size(s, "index_n_heads|indexer_n_heads", -1, &i->heads));
     TRY(kvm_config__size(s, "index_head_dim|indexer_head_dim", -1, &i->dim));
     TRY(kvm_config__size(s, "index_topk|indexer_budget", -1, &i->most));
-    TRY(kvm_config__size(s, "indexer_compress_ratio", 1, &i->block));
+    TRY(c->family->pooled
+            ? kvm_config__size(s, "index_kpool", 16, &i->block)
+            : kvm_config__size(s, "indexer_compress_ratio", 1, &i->block));
     i->context = c->context;
+    i->pooled = c->family->pooled;
+    if (i->pooled) TRY(check_tail(s));
     return kvm_config__flag(s, "indexer_rope_interleave", c->family->index_interleaved,
                             &i->interleaved);
 }
@@ -95,12 +110,17 @@ static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
             c->index.full[l] = every < 2 || past % every == 0;
         }
     }
-    for (ptrdiff_t l = 0; c->family->recurrent && l < c->layers; l++)
-        c->index.full[l] = c->blocks[l].mixer == c->family->mixer;
-    if (c->index.full[0] || c->family->recurrent) return KVM_OK;
+    ptrdiff_t first = c->layers; /* that attends */
+    for (ptrdiff_t l = c->layers - 1; l >= 0; l--) {
+        if (c->blocks[l].mixer == c->family->mixer)
+            first = l;
+        else
+            c->index.full[l] = false;
+    }
+    if (first == c->layers || c->index.full[first]) return KVM_OK;
     return kvm_fail(s->err, KVM_FORMAT,
-                    "%s: layer 0 shares the indexer of a layer before it",
-                    s->root.file);
+                    "%s: layer %td shares the indexer of a layer before it",
+                    s->root.file, first);
 }
 
 /* ---- experts ---- */
@@ -152,7 +172,13 @@ static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
                          &r->window));
     r->key_heads = r->value_heads;
     r->key_dim = r->value_dim;
-    return KVM_OK;
+    if (c->family->lower_bound == 0) return KVM_OK;
+    TRY(kvm_config__number(&inner, inner.text, "linear_lower_bound|gate_lower_bound",
+                           c->family->lower_bound, &r->lower_bound));
+    if (r->lower_bound < 0 && r->lower_bound > -1e3) return KVM_OK;
+    return kvm_fail(s->err, KVM_RANGE,
+                    "%s: the lower bound of log-decays is %g; it lies below 0",
+                    s->root.file, r->lower_bound);
 }
 
 static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_config *r)
@@ -239,6 +265,23 @@ static kvm_status read_streams(const kvm_config_source *s, kvm_config *c)
     kvm_jat end = kvm_json_get(s->text, s->keep, "eos_token_id");
     if (json_is_array(end.v)) end = kvm_json_item(end, s->keep, 0);
     return kvm_json_i64_or(end, -1, &t->end_id, s->err);
+}
+
+static kvm_status read_mix(const kvm_config_source *s, kvm_config *c)
+{
+    kvm_stream_config *t = &c->stream;
+    TRY(kvm_config__size(s, "hc_mult", 4, &t->count));
+    TRY(kvm_config__size(s, "hc_sinkhorn_iters", 20, &t->rounds));
+    TRY(kvm_config__number(s, s->text, "hc_eps", 1e-6, &t->eps));
+    TRY(kvm_config__number(s, s->text, "swiglu_limit", c->family->swiglu_limit,
+                           &c->swiglu_limit));
+    if (t->count < 1 || t->count > 16 || t->rounds < 1 || t->rounds > 1000 ||
+        !(t->eps >= 0 && t->eps < 1) || !(c->swiglu_limit > 0))
+        return kvm_fail(s->err, KVM_RANGE,
+                        "%s: hc_mult %td (1 to 16), hc_sinkhorn_iters %td (1 to 1000), "
+                        "hc_eps %g (0 to 1), swiglu_limit %g (above 0)",
+                        s->root.file, t->count, t->rounds, t->eps, c->swiglu_limit);
+    return KVM_OK;
 }
 
 /* ple_layer_ids counts from one */
@@ -365,6 +408,7 @@ kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
     if (c->family->recurrent) TRY(read_recurrent(s, c));
     if (c->family->indexed) TRY(read_index(s, c));
     if (c->family->streams) TRY(read_streams(s, c));
+    if (c->family->mixed) TRY(read_mix(s, c));
     return c->family->moe ? read_moe(s, c) : KVM_OK;
 }
 
@@ -514,6 +558,14 @@ static kvm_status read_lists(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* families that count from one have no other way to say it */
+static bool has_lists(const kvm_config_source *s, const kvm_config *c)
+{
+    const kvm_config_source inner = kimi_source(s);
+    return c->family->one_based ||
+           kvm_json_has(kvm_json_get(inner.text, s->keep, "full_attn_layers"));
+}
+
 static kvm_status read_windows(const kvm_config_source *s, kvm_config *c)
 {
     ptrdiff_t window, from;
@@ -521,7 +573,8 @@ static kvm_status read_windows(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "sliding_window", 0, &window));
     const kvm_jat types = kvm_json_get(s->text, s->keep, "layer_types");
     if (kvm_json_has(types)) return read_layer_types(s, types, c, window);
-    if (c->family->recurrent == KVM_LAYER_KDA) return read_lists(s, c);
+    if (c->family->recurrent == KVM_LAYER_KDA && has_lists(s, c))
+        return read_lists(s, c);
     if (c->family->recurrent) return read_interval(s, c);
     TRY(kvm_config__flag(s, "use_sliding_window", false, &used));
     TRY(kvm_config__size(s, "max_window_layers", 28, &from));

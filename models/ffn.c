@@ -2,6 +2,8 @@
  * (models/ffn.h). */
 #include "models/ffn.h"
 
+#include <math.h>
+
 typedef struct ffn {
     kvm_layer base;
     kvm_ffn_maps maps;
@@ -13,6 +15,7 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     ffn *f = kvm_new(ld->keep, ffn, 1);
     if (!f) return kvm_nomem(err, ld->keep);
     f->maps.inner = c->ffn;
+    f->maps.limit = c->swiglu_limit;
     const kvm_linear_row rows[] = {
         {KVM_W_FFN_UP, KVM_W_FFN_UP_BIAS, index, c->ffn, c->hidden, c->mlp_bias, 0, 0},
         {KVM_W_FFN_DOWN, KVM_W_FFN_DOWN_BIAS, index, c->hidden, c->ffn, c->mlp_bias, 0,
@@ -38,6 +41,14 @@ static size_t scratch(const kvm_layer *l, ptrdiff_t n)
     return (m->gate ? 2 : 1) * kvm_step_rows_bytes(n, m->inner);
 }
 
+static void clip(float *x, ptrdiff_t n, float least, float most)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (x[i] > most) x[i] = most;
+        if (x[i] < least) x[i] = least;
+    }
+}
+
 kvm_status kvm_ffn_run(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
                        kvm_tensor y, bool add, float *gate, float *up, kvm_err *err)
 {
@@ -45,6 +56,11 @@ kvm_status kvm_ffn_run(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
     kvm_tensor u = kvm_view2(up, KVM_F32, x.dim[0], m->inner);
     if (m->gate) TRY(kvm_op_linear(s->compute, g, x, m->gate, false, err));
     TRY(kvm_op_linear(s->compute, u, x, m->up, false, err));
+    if (m->limit > 0) {
+        const float limit = (float)m->limit;
+        clip(gate, kvm_tensor_count(&g), -INFINITY, limit);
+        clip(up, kvm_tensor_count(&u), -limit, limit);
+    }
     if (m->gate) {
         TRY(kvm_op_silu_mul(s->compute, g, g, u, err));
         u = g;

@@ -1,6 +1,7 @@
 /* ffn.h - the feed-forward that a block, an expert and a shared expert have alike.
  *
- *   gated     y = Wd (silu(Wg x) * Wu x)
+ *   gated     y = Wd (silu(Wg x) * Wu x), with a limit L (GLM-5.3-Flash) of min(Wg x, L) and
+ *             of Wu x between -L and L
  *   squared   y = Wd relu(Wu x)^2, where there is no gate (Nemotron-H) */
 #ifndef KVM_MODELS_FFN_H
 #define KVM_MODELS_FFN_H
@@ -10,6 +11,7 @@
 typedef struct kvm_ffn_maps {
     ptrdiff_t inner;
     kvm_weight *gate, *up, *down; /* gate NULL: squared */
+    double limit;                 /* 0: none */
 } kvm_ffn_maps;
 
 /* y (n, .) = the feed-forward of x (n, .), or y += ; gate and up: room for n * inner

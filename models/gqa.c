@@ -211,7 +211,7 @@ static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
     const gqa *g = of(l);
     if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_INDEX)
-        return kvm_indexer_advance(g->index, c, point, pos, n, rows, err);
+        return kvm_indexer_advance(g->index, 0, c, point, pos, n, rows, err);
     const kvm_tensor k = kvm_view2(rows, KVM_F32, n, g->kv_heads * g->dim);
     if (point == KVM_POINT_RAW && g->k_norm) TRY(norm_heads(g, c, k, g->k_norm, err));
     return rotate(g, c, k, pos, false, err);
@@ -224,7 +224,7 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
     const gqa *g = of(l);
     if (which == OBJECT_V || point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_INDEX)
-        return kvm_indexer_retreat(g->index, c, point, pos, n, rows, err);
+        return kvm_indexer_retreat(g->index, 0, c, point, pos, n, rows, err);
     if (point == KVM_POINT_RAW && g->k_norm)
         return kvm_fail(
             err, KVM_UNSUPPORTED,

@@ -1,4 +1,4 @@
-/* indexer.c - two ways to choose what attention looks at.
+/* indexer.c - three ways to choose what attention looks at.
  *
  * Tokens: DeepSeek sparse attention's lightning indexer (DeepSeek-V3.2, 2025; GLM-5).
  *   k = Wk x                                             point 1
@@ -10,6 +10,14 @@
  *
  * The reference engine turns q and k by a Hadamard matrix and rounds both to 8 bits; the
  * first changes no product and the second is left out here.
+ *
+ * Pools of r tokens: GLM-5.3-Flash's (transformers' Glm5NextTextIndexer).
+ *   k = layernorm(Wk x), without a rotation, appended; 1 and 2 as above
+ *   z = G x, as it is, appended                          1, 2, 3
+ *   of each whole pool, counted from token 0, per channel: b = sum of softmax(z + a) k over
+ *   its tokens, a a row for each place in the pool
+ *   score(p, b) as above; the most / r best of the pools that end at p or before, and what
+ *   follows the last of them
  *
  * Blocks of r tokens: Qwen's sparse attention (transformers' Qwen4ExpTextQSAIndexer).
  *   [q | k] = Wqk x; k as it is, appended                1, 2, 3
@@ -28,10 +36,18 @@ struct kvm_indexer {
     kvm_index_config size;
     kvm_rope rope;
     kvm_weight *q, *k, *w;       /* of blocks: q holds [q | k] */
+    kvm_weight *gate;            /* of pools */
+    float *places;               /* (block, dim) a of pools */
     float *norm, *norm_bias;     /* (dim) of keys */
     float *query_norm, *weights; /* (dim), (heads) ones: of blocks */
     double eps;
 };
+
+/* Qwen's blocks, whose keys are normed when they are scored */
+static bool late(const kvm_index_config *c)
+{
+    return c->block > 1 && !c->pooled;
+}
 
 static const double norm_eps = 1e-6;
 enum {
@@ -63,6 +79,16 @@ static kvm_status load_blocks(kvm_indexer *i, kvm_loader *ld, ptrdiff_t layer,
     return KVM_OK;
 }
 
+static kvm_status load_pools(kvm_indexer *i, kvm_loader *ld, ptrdiff_t layer,
+                             kvm_err *err)
+{
+    const kvm_plain_map gate = {KVM_W_INDEX_POOL_GATE, i->size.dim, i->hidden,
+                                &i->gate};
+    TRY(kvm_load_maps(ld, layer, &gate, 1, err));
+    return kvm_load_grid(ld, KVM_W_INDEX_POOL_PLACES, layer, i->size.block, i->size.dim,
+                         &i->places, err);
+}
+
 kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
                             kvm_err *err)
 {
@@ -86,7 +112,7 @@ kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
                        .rope = rope_of(c, &ld->rope),
                        .eps = c->eps};
     const ptrdiff_t dim = c->index.dim;
-    if (c->index.block > 1) {
+    if (late(&c->index)) {
         TRY(load_blocks(i, ld, layer, err));
         *out = i;
         return KVM_OK;
@@ -97,6 +123,7 @@ kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
     TRY(kvm_load_maps(ld, layer, maps, (ptrdiff_t)(sizeof maps / sizeof *maps), err));
     TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM, layer, dim, &i->norm, err));
     TRY(kvm_load_vector(ld, KVM_W_INDEX_NORM_BIAS, layer, dim, &i->norm_bias, err));
+    if (c->index.pooled) TRY(load_pools(i, ld, layer, err));
     *out = i;
     return KVM_OK;
 }
@@ -105,14 +132,17 @@ ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
                               const kvm_rope *rope, kvm_object *out)
 {
     if (c->index.heads == 0 || !c->index.full[layer]) return 0;
-    *out = (kvm_object){.kind = KVM_OBJECT_INDEX_KEY,
-                        .layer = layer,
-                        .heads = 1,
-                        .dim = c->index.dim,
-                        .normed = c->index.block == 1,
-                        .rotary = c->index.block == 1 && rope->width > 0,
-                        .rope = rope_of(c, rope)};
-    return 1;
+    out[0] = (kvm_object){.kind = KVM_OBJECT_INDEX_KEY,
+                          .layer = layer,
+                          .heads = 1,
+                          .dim = c->index.dim,
+                          .normed = !late(&c->index),
+                          .rotary = !late(&c->index) && rope->width > 0,
+                          .rope = rope_of(c, rope)};
+    if (!c->index.pooled) return 1;
+    out[1] = (kvm_object){
+        .kind = KVM_OBJECT_INDEX_GATE, .layer = layer, .heads = 1, .dim = c->index.dim};
+    return 2;
 }
 
 /* ---- keys ---- */
@@ -135,21 +165,21 @@ static void layer_norm(const kvm_indexer *i, float *rows, ptrdiff_t n)
     }
 }
 
-kvm_status kvm_indexer_advance(const kvm_indexer *i, kvm_compute *c, int point,
-                               const int32_t *pos, ptrdiff_t n, float *rows,
+kvm_status kvm_indexer_advance(const kvm_indexer *i, ptrdiff_t which, kvm_compute *c,
+                               int point, const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (point == KVM_POINT_ENGINE || i->size.block > 1) return KVM_OK;
+    if (which > 0 || point == KVM_POINT_ENGINE || late(&i->size)) return KVM_OK;
     if (point == KVM_POINT_RAW) layer_norm(i, rows, n);
     return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos, &i->rope,
                        false, err);
 }
 
-kvm_status kvm_indexer_retreat(const kvm_indexer *i, kvm_compute *c, int point,
-                               const int32_t *pos, ptrdiff_t n, float *rows,
+kvm_status kvm_indexer_retreat(const kvm_indexer *i, ptrdiff_t which, kvm_compute *c,
+                               int point, const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (point == KVM_POINT_ENGINE || i->size.block > 1) return KVM_OK;
+    if (which > 0 || point == KVM_POINT_ENGINE || late(&i->size)) return KVM_OK;
     if (point == KVM_POINT_NORMED)
         return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos,
                            &i->rope, true, err);
@@ -168,10 +198,15 @@ static kvm_status append(const kvm_indexer *i, const kvm_step *s, ptrdiff_t obje
     TRY(kvm_step_emit(s, object, KVM_POINT_RAW, k.data, err));
     layer_norm(i, k.data, s->n);
     TRY(kvm_step_emit(s, object, KVM_POINT_NORMED, k.data, err));
-    TRY(kvm_indexer_advance(i, s->compute, KVM_POINT_NORMED, s->pos, s->n, k.data,
+    TRY(kvm_indexer_advance(i, 0, s->compute, KVM_POINT_NORMED, s->pos, s->n, k.data,
                             err));
     TRY(kvm_step_emit(s, object, KVM_POINT_ENGINE, k.data, err));
     kvm_slot_put(&s->slots[object], s->first, s->n, k.data);
+    if (!i->gate) return KVM_OK;
+    TRY(kvm_op_linear(s->compute, k, x, i->gate, false, err));
+    for (int point = KVM_POINT_RAW; point <= KVM_POINT_ENGINE; point++)
+        TRY(kvm_step_emit(s, object + 1, point, k.data, err));
+    kvm_slot_put(&s->slots[object + 1], s->first, s->n, k.data);
     return KVM_OK;
 }
 
@@ -242,6 +277,33 @@ static void choose_row(void *ctx, ptrdiff_t row, int thread)
     set_bits(bits, seen * c->block, tokens - seen * c->block);
 }
 
+typedef struct pooling {
+    const kvm_indexer *i;
+    const float *keys, *gates; /* (tokens, dim) */
+    float *to;                 /* (pools, dim) */
+} pooling;
+
+static void make_pool(void *ctx, ptrdiff_t b, int thread)
+{
+    (void)thread;
+    const pooling *p = ctx;
+    const ptrdiff_t dim = p->i->size.dim, block = p->i->size.block;
+    const float *keys = p->keys + b * block * dim, *gates = p->gates + b * block * dim;
+    for (ptrdiff_t j = 0; j < dim; j++) {
+        float top = -INFINITY, sum = 0, all = 0;
+        for (ptrdiff_t t = j; t < block * dim; t += dim) {
+            const float z = gates[t] + p->i->places[t];
+            if (z > top) top = z;
+        }
+        for (ptrdiff_t t = j; t < block * dim; t += dim) {
+            const float e = expf(gates[t] + p->i->places[t] - top);
+            sum += e;
+            all += e * keys[t];
+        }
+        p->to[b * dim + j] = all / sum;
+    }
+}
+
 /* What queries are scored against: the cached keys, or blocks made of them. */
 static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
                            kvm_tensor *units, kvm_arena *temp, kvm_err *err)
@@ -255,6 +317,11 @@ static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t ob
     int32_t *pos = kvm_new_raw(temp, int32_t, n);
     if (!units->data || !pos) return kvm_nomem(err, temp);
     float *to = units->data;
+    if (i->gate) {
+        pooling p = {i, keys, s->slots[object + 1].rows, to};
+        kvm_pool_run(kvm_compute_pool(s->compute), n, make_pool, &p);
+        return KVM_OK;
+    }
     for (ptrdiff_t b = 0; b < n; b++) {
         pos[b] = (int32_t)(b * block);
         for (ptrdiff_t j = 0; j < dim; j++) {
@@ -285,7 +352,7 @@ static kvm_status choose(const kvm_indexer *i, const kvm_step *s, kvm_tensor uni
                   .bits = s->choice->bits + from * s->choice->words,
                   .words = s->choice->words};
     if (!c.scores.data || !c.copy) return kvm_nomem(err, &temp);
-    const double scale = 1 / sqrt((double)(dim * (block > 1 ? 1 : i->size.heads)));
+    const double scale = 1 / sqrt((double)(dim * (late(&i->size) ? 1 : i->size.heads)));
     TRY(kvm_op_index_score(s->compute, c.scores,
                            kvm_heads(q, 0, i->size.heads, dim, dim), units, w, scale,
                            err));
@@ -347,13 +414,13 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
     kvm_arena temp = s->scratch;
     const ptrdiff_t n = s->out, skipped = s->n - n, block = i->size.block;
     kvm_tensor q, w, units;
-    if (block > 1)
+    if (late(&i->size))
         TRY(ask_blocks(i, s, object, x, &q, &w, &temp, err));
     else
         TRY(append(i, s, object, x, temp, err));
     s->choice->all = s->first + s->n < i->size.most + block;
     if (n == 0 || s->choice->all) return KVM_OK;
-    if (block == 1) TRY(ask(i, s, x, low, &q, &w, &temp, err));
+    if (!late(&i->size)) TRY(ask(i, s, x, low, &q, &w, &temp, err));
     TRY(kvm_op_rope(s->compute,
                     kvm_heads(q, 0, i->size.heads, i->size.dim, i->size.dim),
                     s->pos + skipped, &i->rope, false, err));

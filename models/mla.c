@@ -31,7 +31,12 @@ typedef struct mla {
     kvm_indexer *index;  /* NULL: none, or the choice of a layer before is shared */
 } mla;
 
-enum { OBJECT_LATENT, OBJECT_ROTARY, OBJECT_INDEX };
+/* then the indexer's; a key without a rotary part has no such object */
+enum { OBJECT_LATENT, OBJECT_ROTARY };
+static ptrdiff_t index_object(const kvm_mla_config *m)
+{
+    return m->rope > 0 ? 2 : 1;
+}
 
 /* keys and values that are written out at once, over all tokens and some heads */
 enum { EXPANDED_BYTES = 32 << 20 };
@@ -166,14 +171,16 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
                                       .heads = 1,
                                       .dim = c->mla.rank,
                                       .normed = true};
-    out[OBJECT_ROTARY] = (kvm_object){.kind = KVM_OBJECT_ROTARY_KEY,
-                                      .layer = layer,
-                                      .heads = 1,
-                                      .dim = c->mla.rope,
-                                      .rotary = rope->width > 0,
-                                      .rope = *rope,
-                                      .beside = true};
-    return 2 + kvm_indexer_objects(c, layer, rope, &out[OBJECT_INDEX]);
+    if (c->mla.rope > 0)
+        out[OBJECT_ROTARY] = (kvm_object){.kind = KVM_OBJECT_ROTARY_KEY,
+                                          .layer = layer,
+                                          .heads = 1,
+                                          .dim = c->mla.rope,
+                                          .rotary = rope->width > 0,
+                                          .rope = *rope,
+                                          .beside = true};
+    const ptrdiff_t own = index_object(&c->mla);
+    return own + kvm_indexer_objects(c, layer, rope, &out[own]);
 }
 
 /* heads whose keys and values over `tokens` are written out at once */
@@ -222,7 +229,7 @@ static kvm_status emit(const mla *a, const kvm_step *s, int point, kvm_tensor ro
 {
     const ptrdiff_t from[] = {0, a->size.rank}, size[] = {a->size.rank, a->size.rope};
     if (!s->capture || !(s->capture->points & 1u << point)) return KVM_OK;
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < index_object(&a->size); o++) {
         kvm_arena part = temp;
         float *out = kvm_new_raw(&part, float, s->n *size[o]);
         if (!out) return kvm_nomem(err, &part);
@@ -396,8 +403,9 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
     kvm_tensor low = a->index ? x : kvm_last_rows(x, s->out);
     if (low.dim[0] > 0) TRY(lower(a, s, &low, &rest.scratch, err));
     if (a->index)
-        TRY(kvm_indexer_choose(a->index, &rest, a->base.first_object + OBJECT_INDEX, x,
-                               low, err));
+        TRY(kvm_indexer_choose(a->index, &rest,
+                               a->base.first_object + index_object(&a->size), x, low,
+                               err));
     if (s->out == 0) return KVM_OK;
     return attend(a, s, kvm_last_rows(low, s->out), y, rest.scratch, err);
 }
@@ -409,8 +417,9 @@ static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           kvm_err *err)
 {
     const mla *a = of(l);
-    if (which == OBJECT_INDEX)
-        return kvm_indexer_advance(a->index, c, point, pos, n, rows, err);
+    if (which >= index_object(&a->size))
+        return kvm_indexer_advance(a->index, which - index_object(&a->size), c, point,
+                                   pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_LATENT) {
         const kvm_tensor latent = kvm_view2(rows, KVM_F32, n, a->size.rank);
@@ -424,8 +433,9 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           kvm_err *err)
 {
     const mla *a = of(l);
-    if (which == OBJECT_INDEX)
-        return kvm_indexer_retreat(a->index, c, point, pos, n, rows, err);
+    if (which >= index_object(&a->size))
+        return kvm_indexer_retreat(a->index, which - index_object(&a->size), c, point,
+                                   pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_ROTARY)
         return rotate(a, c, kvm_view3(rows, KVM_F32, n, 1, a->size.rope), pos, true,

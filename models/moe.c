@@ -91,7 +91,9 @@ static kvm_status load_experts(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err 
         ld->config->family->squared ? KVM_W_EXPERTS_UP : KVM_W_EXPERTS_GATE_UP;
     m->experts = kvm_new(ld->keep, kvm_ffn_maps, m->size.experts);
     if (!m->experts) return kvm_nomem(err, ld->keep);
-    for (ptrdiff_t e = 0; e < m->size.experts; e++) m->experts[e].inner = m->size.inner;
+    for (ptrdiff_t e = 0; e < m->size.experts; e++)
+        m->experts[e] =
+            (kvm_ffn_maps){.inner = m->size.inner, .limit = ld->config->swiglu_limit};
     if (kvm_checkpoint_has(ld->ck, (kvm_weight_at){fused, layer, 0}))
         TRY(load_fused(m, ld, fused, layer, err));
     else
@@ -121,6 +123,7 @@ static kvm_status load_shared(moe *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *
                                     .in = m->hidden};
     if (m->size.shared == 0) return KVM_OK;
     m->shared.inner = m->size.shared;
+    m->shared.limit = ld->config->swiglu_limit;
     TRY(load_ffn(ld, ids, layer, 0, m->hidden, &m->shared, err));
     if (m->sigmoid) return KVM_OK; /* those families have no such gate */
     return kvm_load_linear(ld, &opening, &m->opening, err);

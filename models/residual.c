@@ -3,15 +3,35 @@
 #include <math.h>
 #include <string.h>
 
-const kvm_site_weights kvm_mixer_site = {KVM_W_ATTN_NORM, KVM_W_MIXER_STREAM_NORM,
-                                         KVM_W_MIXER_STREAM_DOWN, KVM_W_MIXER_STREAM_UP,
-                                         KVM_W_MIXER_STREAM_INJECT};
-const kvm_site_weights kvm_ffn_site = {KVM_W_FFN_NORM, KVM_W_FFN_STREAM_NORM,
-                                       KVM_W_FFN_STREAM_DOWN, KVM_W_FFN_STREAM_UP,
-                                       KVM_W_FFN_STREAM_INJECT};
-const kvm_site_weights kvm_final_site = {KVM_W_FINAL_NORM, KVM_W_FINAL_STREAM_NORM,
-                                         KVM_W_FINAL_STREAM_DOWN, KVM_W_FINAL_STREAM_UP,
-                                         KVM_W_FINAL_STREAM_UP /* none */};
+const kvm_site_weights kvm_mixer_site = {
+    .norm = KVM_W_ATTN_NORM,
+    .stream_norm = KVM_W_MIXER_STREAM_NORM,
+    .down = KVM_W_MIXER_STREAM_DOWN,
+    .up = KVM_W_MIXER_STREAM_UP,
+    .inject = KVM_W_MIXER_STREAM_INJECT,
+    .mix = KVM_W_MIXER_MIX,
+    .mix_base = KVM_W_MIXER_MIX_BASE,
+    .mix_scale = KVM_W_MIXER_MIX_SCALE,
+};
+const kvm_site_weights kvm_ffn_site = {
+    .norm = KVM_W_FFN_NORM,
+    .stream_norm = KVM_W_FFN_STREAM_NORM,
+    .down = KVM_W_FFN_STREAM_DOWN,
+    .up = KVM_W_FFN_STREAM_UP,
+    .inject = KVM_W_FFN_STREAM_INJECT,
+    .mix = KVM_W_FFN_MIX,
+    .mix_base = KVM_W_FFN_MIX_BASE,
+    .mix_scale = KVM_W_FFN_MIX_SCALE,
+};
+const kvm_site_weights kvm_final_site = {
+    .norm = KVM_W_FINAL_NORM,
+    .stream_norm = KVM_W_FINAL_STREAM_NORM,
+    .down = KVM_W_FINAL_STREAM_DOWN,
+    .up = KVM_W_FINAL_STREAM_UP,
+    .inject = KVM_W_FINAL_STREAM_UP, /* none, and so the next */
+    .mix = KVM_W_FINAL_NORM,
+    .mix_base = KVM_W_FINAL_NORM,
+};
 
 /* ---- load ---- */
 
@@ -34,10 +54,14 @@ kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
     if (kind == KVM_LAYER_NONE && weights != &kvm_final_site) return KVM_OK;
     *out = (kvm_site){.eps = c->eps,
                       .hidden = c->hidden,
-                      .streams = c->family->streams ? c->stream.count : 1,
-                      .rank = c->stream.rank};
-    TRY(c->family->streams
-            ? load_streams(out, ld, weights, index, err)
+                      .streams = c->stream.count > 0 ? c->stream.count : 1,
+                      .rank = c->stream.rank,
+                      .mixed = c->family->mixed,
+                      .mix_eps = c->stream.eps,
+                      .mix_rounds = c->stream.rounds};
+    TRY(c->family->streams ? load_streams(out, ld, weights, index, err)
+        : c->family->mixed
+            ? kvm_mix__load(out, ld, weights, index, err)
             : kvm_load_norm(ld, weights->norm, index, c->hidden, &out->norm, err));
     const kvm_layer_kind *k = kvm_layer_kinds[kind];
     if (kind == KVM_LAYER_NONE) return KVM_OK;
@@ -57,7 +81,8 @@ size_t kvm_site_scratch(const kvm_site *site, ptrdiff_t n)
                                            kvm_step_rows_bytes(n, site->rank) +
                                            kvm_step_rows_bytes(n, site->hidden)
                                      : 0;
-    return mixing + kvm_step_rows_bytes(n, site->hidden) +
+    return mixing + (site->mixed ? kvm_mix__scratch(site, n) : 0) +
+           kvm_step_rows_bytes(n, site->hidden) +
            (site->layer ? site->layer->kind->scratch(site->layer, n) : 0);
 }
 
@@ -101,6 +126,7 @@ static kvm_status mix(const kvm_site *site, const kvm_step *s, kvm_tensor h,
 kvm_status kvm_site_read(const kvm_site *site, const kvm_step *step, kvm_tensor h,
                          kvm_tensor x, kvm_err *err)
 {
+    if (site->mixed) return kvm_mix__read(site, step, h, x, err);
     if (site->down) return mix(site, step, h, x, x, step->scratch, err);
     return kvm_op_rmsnorm(step->compute, x, h,
                           kvm_view1(site->norm, KVM_F32, site->hidden), site->hidden,
@@ -134,6 +160,7 @@ kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step, kvm_tens
                             ptrdiff_t rows, kvm_err *err)
 {
     if (rows == 0 || !site->layer) return KVM_OK;
+    if (site->mixed) return kvm_mix__forward(site, step, h, rows, err);
     if (site->down) return forward_streams(site, step, h, rows, err);
     kvm_step inner = *step;
     kvm_tensor x = kvm_step_rows(&inner.scratch, rows, site->hidden);

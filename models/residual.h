@@ -5,7 +5,13 @@
  * Streams (Qwen's gated residual): the residual R is n streams of hidden numbers each.
  *   R' = rms of each stream, times w;  m = sigmoid(Up silu(Down R' / n))
  *   x = mean over streams of m * R';   i = 2 sigmoid(B R' / n)
- *   R_s += i_s layer(x);               after the last block x goes to the head */
+ *   R_s += i_s layer(x);               after the last block x goes to the head
+ * Mixed streams (manifold-constrained hyper-connections, Xie et al. 2026; GLM-5.3-Flash):
+ *   [p | q | M] = W rms(R), the mean over all streams; each times its scale, plus its base
+ *   p = sigmoid(p) + e;  q = 2 sigmoid(q);  M = softmax of its rows + e, whose columns and
+ *   rows are then made to sum to one by turns
+ *   x = rms(sum over s of p_s R_s) w;  R_s = q_s layer(x) + sum over t of M_ts R_t
+ *   after the last block rms(mean of R_s) w goes to the head (models/residual_mix.c) */
 #ifndef KVM_MODELS_RESIDUAL_H
 #define KVM_MODELS_RESIDUAL_H
 
@@ -14,6 +20,7 @@
 /* the tensors of a site */
 typedef struct kvm_site_weights {
     kvm_weight_id norm, stream_norm, down, up, inject;
+    kvm_weight_id mix, mix_base, mix_scale;
 } kvm_site_weights;
 extern const kvm_site_weights kvm_mixer_site, kvm_ffn_site, kvm_final_site;
 
@@ -23,6 +30,12 @@ typedef struct kvm_site {
     ptrdiff_t hidden, streams, rank;
     float *norm;                    /* (streams * hidden) */
     kvm_weight *down, *up, *inject; /* NULL with one stream; inject: at the head */
+    bool mixed;                     /* its streams are, by the next */
+    double mix_eps;
+    ptrdiff_t mix_rounds;
+    kvm_weight *mix;             /* (2 streams + streams^2, streams * hidden) */
+    float *mix_base, *mix_scale; /* (2 streams + streams^2), (3) */
+    float *ones;                 /* (streams * hidden) */
 } kvm_site;
 
 /* the kind's layer of block `index`. KVM_LAYER_NONE: the site of the head, or of a block
@@ -38,5 +51,15 @@ KVM_MUST kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step,
 /* what the head is given: h (n, streams * hidden) -> x (n, hidden) */
 KVM_MUST kvm_status kvm_site_read(const kvm_site *site, const kvm_step *step,
                                   kvm_tensor h, kvm_tensor x, kvm_err *err);
+
+/* the three of a mixed site (models/residual_mix.c) */
+KVM_MUST kvm_status kvm_mix__load(kvm_site *s, kvm_loader *ld,
+                                  const kvm_site_weights *w, ptrdiff_t index,
+                                  kvm_err *err);
+size_t kvm_mix__scratch(const kvm_site *s, ptrdiff_t n);
+KVM_MUST kvm_status kvm_mix__forward(const kvm_site *s, const kvm_step *step,
+                                     kvm_tensor h, ptrdiff_t rows, kvm_err *err);
+KVM_MUST kvm_status kvm_mix__read(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                                  kvm_tensor x, kvm_err *err);
 
 #endif

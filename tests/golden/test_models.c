@@ -51,6 +51,9 @@ static const golden cases[] = {
      "nemotron_h", false, 7},
     {ROOT "nemotron_h-dense", ROOT "nemotron_h-dense/expect.safetensors", "nemotron_h",
      false, 4},
+    {ROOT "glm5_next", ROOT "glm5_next/expect.safetensors", "glm5_next", false, 4},
+    {ROOT "glm5_next-published", ROOT "glm5_next-published/expect.safetensors",
+     "glm5_next", false, 4},
     {ROOT "llama-mixed.gguf", ROOT "llama-mixed.expect.safetensors", "llama", false, 2},
     {ROOT "llama-k.gguf", ROOT "llama-k.expect.safetensors", "llama", true, 1},
     {ROOT "mistral3.gguf", ROOT "mistral3.expect.safetensors", "ministral3", false, 2},
@@ -145,8 +148,9 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     (void)err;
     watch *w = ctx;
     const kvm_object *o = kvm_model_object(w->r->model, object);
-    static const char *const names[] = {"k",      "v",     "latent", "rotary", "state",
-                                        "window", "index", "ngrams", "ids",    "state"};
+    static const char *const names[] = {"k",     "v",      "latent", "rotary",
+                                        "state", "window", "index",  "ngrams",
+                                        "ids",   "state",  "pool"};
     const bool once = kvm_object_per_prompt(o);
     char full[16] = "v";
     if (!once && point == KVM_POINT_ENGINE && !o->rotary) point = KVM_POINT_NORMED;

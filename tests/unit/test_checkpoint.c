@@ -27,10 +27,11 @@ static const change none = {.dtype = KVM_DTYPES};
 static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
                                 kvm_err *err)
 {
-    kvm_st_spec specs[128];
-    const kvm_st_tensor *from[128];
+    kvm_st_spec specs[256];
+    const kvm_st_tensor *from[256];
     kvm_st_writer *w;
     ptrdiff_t n = 0;
+    assert_true(kvm_st_count(st) <= (ptrdiff_t)COUNT(specs));
     for (ptrdiff_t i = 0; i < kvm_st_count(st); i++) {
         const kvm_st_tensor *t = kvm_st_at(st, i);
         const bool hit = c->tensor && kvm_str_eq(t->name, kvm_str_of(c->tensor));
@@ -237,6 +238,31 @@ static const struct {
       .dtype = KVM_DTYPES},
      KVM_NOTFOUND,
      "embeddings.weight under backbone."},
+    {{.model = "glm5_next-published",
+      .tensor = "model.language_model.layers.1.self_attn.indexer.index_kpool_compress_"
+                "gate",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "indexer.index_kpool_compress_gate is missing"},
+    {{.model = "glm5_next",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"index_kpool\": 4",
+      .config_to = "\"index_kpool\": 2"},
+     KVM_SHAPE,
+     "index_kpool_compress_ape has shape [4, 16], but the config implies [2, 16]"},
+    {{.model = "glm5_next",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"hc_mult\": 3",
+      .config_to = "\"hc_mult\": 4"},
+     KVM_SHAPE,
+     "attn_hc.fn has shape [15, 144], but the config implies [24, 192]"},
+    {{.model = "glm5_next",
+      .tensor = "model.layers.2.ffn_hc.scale",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_NOTFOUND,
+     "model.layers.2.ffn_hc.scale is missing"},
     {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
      KVM_FORMAT,
      "config.json"},

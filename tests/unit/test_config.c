@@ -186,11 +186,38 @@ static void tied_heads(void **state)
     GROUPS ",\"n_routed_experts\":8,\"num_experts_per_tok\":3,"                        \
            "\"moe_intermediate_size\":20"
 
+/* a glm5_next of four layers, and more of its fields */
+#define GLM(more)                                                                      \
+    "{\"model_type\":\"glm5_next_text\",\"q_lora_rank\":24,\"kv_lora_rank\":32,"       \
+    "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":0,\"v_head_dim\":12,"                \
+    "\"linear_num_heads\":4,\"linear_head_dim\":16,\"index_n_heads\":4,"               \
+    "\"index_head_dim\":16,\"index_topk\":32" more "," SIZES "}"
+
 static const struct {
     const char *text;
     kvm_status status;
     const char *part;
 } refusals[] = {
+    {GLM(",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":16,\"kda_layers\":[1,2,"
+         "3],\"full_attn_layers\":[4]}"),
+     KVM_RANGE, "counts its 4 layers from 0"},
+    {GLM(",\"linear_lower_bound\":5"), KVM_RANGE, "log-decays is 5"},
+    {GLM(",\"index_kpool\":3"), KVM_RANGE, "chooses 32 tokens, 3 at a time"},
+    {GLM(",\"index_kpool_always_select_tail\":false"), KVM_UNSUPPORTED,
+     "last whole pool"},
+    {GLM(",\"hc_mult\":0"), KVM_RANGE, "hc_mult 0"},
+    {GLM(",\"hc_mult\":17"), KVM_RANGE, "hc_mult 17"},
+    {GLM(",\"hc_sinkhorn_iters\":0"), KVM_RANGE, "hc_sinkhorn_iters 0"},
+    {GLM(",\"hc_eps\":-1"), KVM_RANGE, "hc_eps -1"},
+    {GLM(",\"swiglu_limit\":0"), KVM_RANGE, "swiglu_limit 0"},
+    {GLM(",\"indexer_types\":[\"full\",\"full\",\"full\",\"shared\"]"), KVM_FORMAT,
+     "layer 3 shares the indexer"},
+    {GLM(",\"layer_types\":[\"linear_attention\",\"indexed_attention\",\"mamba\","
+         "\"indexed_attention\"]"),
+     KVM_UNSUPPORTED, "mamba"},
+    {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"
+     "\"qk_rope_head_dim\":0,\"v_head_dim\":12," SIZES "}",
+     KVM_RANGE, "qk_rope_head_dim is 0"},
     {NEMOTRON(LETTERS("MX*-"), GROUPS), KVM_UNSUPPORTED, "block 1 is \"X\""},
     {NEMOTRON(LETTERS("M*-"), GROUPS), KVM_FORMAT, "3 blocks for 4 layers"},
     {NEMOTRON(LETTERS("M*-M-"), GROUPS), KVM_FORMAT, "5 blocks for 4 layers"},
@@ -357,6 +384,23 @@ static void single_blocks(void **state)
         if (i >= 3) assert_string_not_equal(first, hex);
         kvm_arena_free(&a);
     }
+}
+
+/* every fourth layer attends where neither words nor lists say it; the bound has a default */
+static void glm_defaults(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 20);
+    const kvm_config c = good(&a, GLM(""));
+    for (ptrdiff_t l = 0; l < 4; l++) {
+        assert_int_equal(c.blocks[l].mixer, l == 3 ? KVM_LAYER_MLA : KVM_LAYER_KDA);
+        assert_int_equal(c.index.full[l], l == 3);
+    }
+    assert_true(c.recurrent.lower_bound == -5 && c.swiglu_limit == 10);
+    assert_int_equal(c.stream.count, 4);
+    assert_int_equal(c.stream.rounds, 20);
+    assert_int_equal(c.index.block, 16);
+    kvm_arena_free(&a);
 }
 
 /* the golden file with one text replaced by another of the same length */
@@ -578,6 +622,7 @@ int main(void)
         cmocka_unit_test(tied_heads),
         cmocka_unit_test(refused),
         cmocka_unit_test(single_blocks),
+        cmocka_unit_test(glm_defaults),
         cmocka_unit_test(layer_kinds),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),

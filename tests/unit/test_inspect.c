@@ -101,6 +101,9 @@ static void published_sizes(void **state)
         {"qwen3_5_27b", 65536, 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
         /* 36 layers, 8 x 128: 147 KB */
         {"qwen3_8b", 147456, 0},
+        /* 11 layers of latents, index keys and gates; 34 states and windows: 142 MiB */
+        {"glm5_3_flash", 11 * (512 + 2 * 128) * 2,
+         34 * (64 * 128 * 128 * 4 + 3 * 8192 * 4 * 2)},
         /* 6 of 52 layers, 2 x 128: 6 KiB; 23 states and windows: 47 MiB */
         {"nemotron_3_nano", 6144, 23 * (64 * 64 * 128 * 4 + 6144 * 4 * 2)},
     };

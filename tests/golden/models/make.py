@@ -16,6 +16,7 @@ the same ids as a prefill of 40, 8 single tokens and 5 more. Seeds are taken unt
                       rotated with pairs where the weights have them (transformers keeps
                       the firsts of all pairs, then the seconds)
     index1.L index2.L index3.L  indexers: wk, k_norm, rotated
+    pool1.L           gates of indexers over pools
     state1.L          recurrent layers: their input
     ngrams3.L ids3.L  n-gram embeddings: last inputs of the convolution, last tokens
     state3.L window3.L  (H,K,V), of Mamba-2 (H,P,N), and (C,4): state and last inputs of the
@@ -27,6 +28,7 @@ import copy
 import json
 import os
 import sys
+import types
 
 import gguf
 import numpy as np
@@ -82,13 +84,28 @@ class Clipped:
 
 def single(layer):
     """a block of one mixer"""
-    return hasattr(layer, "block_type")
+    return hasattr(layer, "mixer")
 
 
 def recurrent(layer):
     if single(layer):
         return layer.block_type == "linear_attention"
     return hasattr(layer, "linear_attn") or hasattr(layer.self_attn, "forget_gate")
+
+
+class Glm5NextText(transformers.models.glm5_next.modeling_glm5_next.Glm5NextPreTrainedModel):
+    """the language model of GLM-5.3-Flash alone, which transformers has no class for"""
+    config: transformers.Glm5NextTextConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = transformers.models.glm5_next.modeling_glm5_next.Glm5NextTextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, ids, **kw):
+        r = self.model(ids, **kw)
+        return types.SimpleNamespace(logits=self.lm_head(r.last_hidden_state), cache=r.cache)
 
 
 INDEXED = ("deepseek_v32", "glm_moe_dsa")  # rotate pairs, whatever the config says
@@ -126,6 +143,7 @@ def randomise(model, seed, dtype):
 def watch_indexers(config, margins):
     """How near another choice of tokens was; gives the way back."""
     plain, most = torch.Tensor.topk, getattr(config, "index_topk", 0)
+    most //= getattr(config, "index_kpool", 1)
     blocks = getattr(config, "indexer_budget", 0) // getattr(config, "indexer_compress_ratio", 1)
 
     def topk(self, k, *a, **kw):
@@ -231,6 +249,11 @@ def reference(model, seed):
         if f"kv_a.{i}" in out:
             both, rank = out.pop(f"kv_a.{i}"), layer.self_attn.kv_lora_rank
             out[f"latent1.{i}"], out[f"rotary1.{i}"] = both[:, :rank], both[:, rank:]
+            if config.qk_rope_head_dim == 0:
+                del out[f"rotary1.{i}"]
+                packed, n = r.cache.layers[i].indexer_keys.reshape(TOTAL, -1), config.index_head_dim
+                out[f"index3.{i}"], out[f"pool1.{i}"] = packed[:, :n], packed[:, n:2 * n]
+                continue
             for x in ("q", "k3"):
                 heads = seen[i][x].view(TOTAL, config.num_attention_heads, -1)
                 pe = heads[..., config.qk_nope_head_dim:]
@@ -428,6 +451,13 @@ def cases():
         **dict(mamba, mamba_num_heads=6, n_groups=1), layers_block_type=[words[x] for x in "-M*M"],
         mlp_bias=True, use_conv_bias=False, time_step_limit=[0.02, 0.9],
         layer_norm_epsilon=1e-4), torch.float32
+    glm = dict(LATENT, num_hidden_layers=4, qk_rope_head_dim=0, q_lora_rank=24, linear_num_heads=4,
+               linear_head_dim=16, linear_lower_bound=-3.0, index_topk=8, index_n_heads=8, index_head_dim=16, index_kpool=4)
+    glm = {k: v for k, v in glm.items() if k != "first_k_dense_replace"}
+    yield "glm5_next", Glm5NextText, t.Glm5NextTextConfig(
+        **glm, mlp_layer_types=["dense"] + ["sparse"] * 3, swiglu_limit=0.8, hc_mult=3,
+        hc_sinkhorn_iters=4, layer_types=["linear_attention", "indexed_attention"] * 2,
+        indexer_types=["full"] * 4), torch.bfloat16
 
 
 def published_kimi(config, tensors):
@@ -458,6 +488,32 @@ def published_kimi(config, tensors):
     c.pop("layer_types")
     c.update(mla_use_nope=True, moe_router_activation_func="sigmoid", num_experts=c.pop("num_local_experts", 8))
     return c, out
+
+
+def published_glm(config, tensors):
+    """glm5_next as published: inside a wrapper, names of before transformers, three convolutions,
+    layers counted from zero"""
+    out = {}
+    for n, x in tensors.items():
+        n = n.replace("model.", "model.language_model.", 1).replace("forget_gate.", "")
+        for site in "attn", "ffn":
+            n = n.replace(f"{site}_hc.", f"hc_{site}_")
+        parts = {n: x}
+        if n.endswith("self_attn.conv1d.weight"):
+            parts = {n.replace("conv1d", part + "_conv1d"): w for part, w in zip("qkv", x.chunk(3))}
+        out.update({k: w.contiguous().clone() for k, w in parts.items()})
+    out["model.visual.patch_embed.weight"] = torch.zeros(2, 3)
+    c = dict(config)
+    types_ = c.pop("layer_types")
+    which = lambda word: [i for i, x in enumerate(types_) if x == word]
+    c["linear_attn_config"] = dict(
+        num_heads=c.pop("linear_num_heads"), head_dim=c.pop("linear_head_dim"),
+        short_conv_kernel_size=c.pop("linear_conv_kernel_dim"),
+        gate_lower_bound=c.pop("linear_lower_bound"), kda_layers=which("linear_attention"),
+        full_attn_layers=which("indexed_attention"))
+    c["first_k_dense_replace"] = c.pop("mlp_layer_types").count("dense")
+    del c["indexer_types"]
+    return {"model_type": "glm5_next", "text_config": c}, out
 
 
 def published_nemotron(config, tensors):
@@ -503,6 +559,8 @@ def folders():
         write(name, c, tensors, expect, shards)
         if name == "nemotron_h":
             write("nemotron_h-published", *published_nemotron(c, tensors), expect)
+        if name == "glm5_next":
+            write("glm5_next-published", *published_glm(c, tensors), expect)
         if name == "kimi_linear":
             write("kimi_linear-published", *published_kimi(c, tensors), expect)
 
