@@ -8,18 +8,12 @@
  * and ratios of the same rounds, for the machine changes speed by the second. One thread is
  * timed by its CPU clock, so that neighbours on the machine do not count. The peak is that
  * of AVX2 FMA chains, which cores that split 512-bit operations do not exceed. */
-#include "kernels/ops.h"
-
 #include <cblas.h>
-#include <immintrin.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/rng.h"
+#include "tests/bench/bench.h"
 
 enum { MOST_ROUNDS = 101 };
 
@@ -30,22 +24,10 @@ typedef struct bench {
     int threads, rounds;
 } bench;
 
-static void die(const char *what, const kvm_err *err)
-{
-    fprintf(stderr, "bench_kernels: %s: %s\n", what, err ? err->msg : "");
-    exit(1);
-}
-
-#define OK(call)                                                                       \
-    do {                                                                               \
-        kvm_err err = {0};                                                             \
-        if (call) die(#call, &err);                                                    \
-    } while (0)
-
 static float *numbers(bench *b, ptrdiff_t n)
 {
     float *p = kvm_new_raw(&b->keep, float, n);
-    if (!p) die("out of memory", NULL);
+    if (!p) die("numbers", "out of memory");
     for (ptrdiff_t i = 0; i < n; i++) p[i] = (float)kvm_rng_unit(&b->rng) - 0.5f;
     return p;
 }
@@ -55,7 +37,7 @@ static kvm_tensor stored(bench *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1)
     const float *from = numbers(b, n0 * n1);
     if (d == KVM_F32) return kvm_view2_const(from, d, n0, n1);
     uint8_t *p = kvm_new_raw(&b->keep, uint8_t, 2 * n0 * n1);
-    if (!p) die("out of memory", NULL);
+    if (!p) die("numbers", "out of memory");
     if (d == KVM_Q8_0) { /* scale 2^-8 */
         for (ptrdiff_t i = 0; i < n0 * n1 / 32; i++) {
             p[34 * i] = 0, p[34 * i + 1] = 0x1c;
@@ -70,65 +52,19 @@ static kvm_tensor stored(bench *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1)
 
 /* ---- time ------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_size);
-    return x[n / 2];
-}
-
 typedef void work(void *ctx);
-
-static double clock_of(int threads)
-{
-    struct timespec t;
-    if (threads > 1) return kvm_now();
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return kvm_seconds(t);
-}
 
 /* seconds per call */
 static double once(const bench *b, work *f, void *ctx, int calls)
 {
-    const double from = clock_of(b->threads);
+    const double from = seconds_of(b->c);
     for (int i = 0; i < calls; i++) f(ctx);
-    return (clock_of(b->threads) - from) / calls;
+    return (seconds_of(b->c) - from) / calls;
 }
 
 typedef struct arms {
     double ours, theirs, ratio, peak_share; /* medians: seconds, seconds, theirs/ours */
 } arms;
-
-__attribute__((target("avx2,fma"))) static double fma_chain(double n)
-{
-    __m256 acc[12];
-    for (int i = 0; i < 12; i++) acc[i] = _mm256_set1_ps((float)i);
-    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
-    for (double i = 0; i < n; i += 12 * 16)
-        for (int k = 0; k < 12; k++) acc[k] = _mm256_fmadd_ps(acc[k], x, y);
-    for (int i = 1; i < 12; i++) acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    return (double)_mm256_cvtss_f32(acc[0]);
-}
-
-static void fma_part(void *ctx, ptrdiff_t part, int thread)
-{
-    (void)thread;
-    ((volatile double *)ctx)[8 * part] = fma_chain(4e8);
-}
-
-/* flop/s of all threads together, now */
-static double fma_peak(bench *b)
-{
-    double sink[8 * 64];
-    const double from = clock_of(b->threads);
-    kvm_pool_run(kvm_compute_pool(b->c), b->threads, fma_part, sink);
-    return 4e8 * b->threads / (clock_of(b->threads) - from);
-}
 
 static arms compare(bench *b, work *ours, work *theirs, void *ctx, double flops)
 {
@@ -138,7 +74,7 @@ static arms compare(bench *b, work *ours, work *theirs, void *ctx, double flops)
     const double first = once(b, ours, ctx, 1);
     const int calls = first < 2e-3 ? (int)(2e-3 / first) + 1 : 1;
     for (int i = 0; i < b->rounds; i++) {
-        const double peak = fma_peak(b);
+        const double peak = fma_peak(b->c);
         t0[i] = once(b, ours, ctx, calls);
         t1[i] = theirs ? once(b, theirs, ctx, calls) : 0;
         r[i] = t1[i] / t0[i];
@@ -188,7 +124,7 @@ static void bench_linear(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdif
     linear_blas(&k);
     const float *y = k.y.data;
     for (ptrdiff_t n = 0; n < t * o; n++)
-        if (!(fabsf(y[n] - k.z[n]) < 1e-3f)) die("linear differs from sgemm", NULL);
+        if (!(fabsf(y[n] - k.z[n]) < 1e-3f)) die("check", "linear differs from sgemm");
     const double flops = 2.0 * (double)t * (double)i * (double)o;
     const arms a = compare(b, linear_ours, linear_blas, &k, flops);
     const double bytes =
@@ -261,7 +197,7 @@ static void bench_gram(bench *b, ptrdiff_t n, ptrdiff_t f)
     k.x = kvm_view2(numbers(b, n * f), KVM_F32, n, f);
     k.s = numbers(b, f * f);
     k.g = kvm_view2(kvm_new(&b->keep, double, f *f), KVM_F64, f, f);
-    if (!k.g.data) die("out of memory", NULL);
+    if (!k.g.data) die("numbers", "out of memory");
     const double flops = (double)n * (double)f * (double)f;
     const arms a = compare(b, gram_ours, gram_blas, &k, flops);
     printf("gram N=%-5td F=%-5td %7.1f GF/s | ssyrk %7.1f | ratio %5.2f | %4.1f %% of "
@@ -423,7 +359,7 @@ static void delta_agrees(delta_case *k)
     delta_tokens(k);
     for (ptrdiff_t i = 0; i < n; i++)
         if (!(fabsf(s[i] - kept[i]) < 1e-4f))
-            die("delta differs from delta token by token", NULL);
+            die("check", "delta differs from delta token by token");
 }
 
 static void bench_delta(bench *b, ptrdiff_t t, bool per_channel)
@@ -584,7 +520,7 @@ static void linear_all(bench *b, bool decode)
 int main(int argc, char **argv)
 {
     bench b = {.rounds = argc > 3 ? atoi(argv[3]) : 9};
-    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", NULL);
+    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 101");
     OK(kvm_arena_init(&b.keep, (size_t)8 << 30, &err));
     const kvm_backend *back = kvm_backend_find(kvm_str_of(argc > 1 ? argv[1] : "cpu"));
     OK(kvm_compute_new(&b.c, &b.keep, back, argc > 2 ? atoi(argv[2]) : 0, &err));
@@ -592,7 +528,7 @@ int main(int argc, char **argv)
     b.rng = kvm_rng_seed(7, 0);
     openblas_set_num_threads(b.threads);
     printf("%s\nFMA peak now %.0f GF/s\n", kvm_compute_describe(b.c, &b.keep).at,
-           fma_peak(&b) * 1e-9);
+           fma_peak(b.c) * 1e-9);
     if (wanted(argc, argv, "linear")) linear_all(&b, false);
     if (wanted(argc, argv, "decode")) linear_all(&b, true);
     if (wanted(argc, argv, "attention")) {

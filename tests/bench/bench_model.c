@@ -11,17 +11,13 @@
  * causal attention, one row of logits. With one thread seconds are the process's own,
  * so that a busy machine measures too.
  */
-#include <immintrin.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "models/model.h"
 #include "models/safetensors.h"
+#include "tests/bench/bench.h"
 
 #define DIR "build/tmp/bench_model"
 enum {
@@ -33,18 +29,6 @@ enum {
     MOST_ROUNDS = 64
 };
 enum { DECODED = 64, CHECKED = 300 };
-
-static void die(const char *what, const kvm_err *err)
-{
-    fprintf(stderr, "bench_model: %s: %s\n", what, err ? err->msg : "");
-    exit(1);
-}
-
-#define OK(call)                                                                       \
-    do {                                                                               \
-        kvm_err err = {0};                                                             \
-        if (call) die(#call, &err);                                                    \
-    } while (0)
 
 /* ---- the model ---- */
 
@@ -135,37 +119,6 @@ typedef struct bench {
     ptrdiff_t depth; /* tokens in the cache before decoding */
 } bench;
 
-static double seconds(const bench *b)
-{
-    struct timespec t;
-    if (kvm_compute_threads(b->c) > 1) return kvm_now();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return kvm_seconds(t);
-}
-
-__attribute__((target("avx2,fma"))) static void fma_part(void *ctx, ptrdiff_t part,
-                                                         int thread)
-{
-    (void)thread;
-    __m256 acc[12];
-    for (int i = 0; i < 12; i++) acc[i] = _mm256_set1_ps((float)i);
-    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
-    for (int i = 0; i < 1000000; i++)
-        for (int k = 0; k < 12; k++) acc[k] = _mm256_fmadd_ps(acc[k], x, y);
-    for (int i = 1; i < 12; i++) acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    ((volatile float *)ctx)[16 * part] = _mm256_cvtss_f32(acc[0]);
-}
-
-/* flop/s of all threads together with 8-wide FMAs, now */
-static double fma_peak(const bench *b)
-{
-    float out[16 * 64];
-    const int threads = kvm_compute_threads(b->c);
-    const double from = seconds(b);
-    kvm_pool_run(kvm_compute_pool(b->c), threads, fma_part, out);
-    return 1e6 * 12 * 16 * threads / (seconds(b) - from);
-}
-
 static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                             ptrdiff_t n, const float *rows, kvm_err *err)
 {
@@ -182,31 +135,19 @@ static double prefill(bench *b, ptrdiff_t n, bool capture)
     const kvm_forward_options o = {
         .logits_last = 1, .logits = b->logits, .capture = capture ? &c : NULL};
     kvm_cache_clear(b->cache);
-    const double from = seconds(b);
+    const double from = seconds_of(b->c);
     OK(kvm_model_forward(b->m, b->cache, b->ids, n, &o, &err));
-    return seconds(b) - from;
+    return seconds_of(b->c) - from;
 }
 
 static double decode(bench *b)
 {
     const kvm_forward_options o = {.logits_last = 1, .logits = b->logits};
     prefill(b, b->depth, false);
-    const double from = seconds(b);
+    const double from = seconds_of(b->c);
     for (int i = 0; i < DECODED; i++)
         OK(kvm_model_forward(b->m, b->cache, b->ids + i, 1, &o, &err));
-    return seconds(b) - from;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_size);
-    return x[n / 2];
+    return seconds_of(b->c) - from;
 }
 
 static double flops_of(const bench *b, ptrdiff_t n)
@@ -221,7 +162,7 @@ static void bench_prefill(bench *b, ptrdiff_t n)
 {
     double t[MOST_ROUNDS], share[MOST_ROUNDS], ratio[MOST_ROUNDS];
     for (int i = 0; i < b->rounds; i++) {
-        const double peak = fma_peak(b);
+        const double peak = fma_peak(b->c);
         t[i] = prefill(b, n, false);
         ratio[i] = t[i] / prefill(b, n, true);
         share[i] = flops_of(b, n) / t[i] / peak;
@@ -258,14 +199,14 @@ static void verify(bench *b)
         most = fmax(most, fabs((double)b->logits[i]));
     }
     printf("check: chunks differ by %.1e of the largest logit\n", diff / most);
-    if (!(diff <= 1e-4 * most)) die("one pass and chunks differ", NULL);
+    if (!(diff <= 1e-4 * most)) die("check", "one pass and chunks differ");
 }
 
 static int number(const char *text)
 {
     int64_t n;
     if (!kvm_str_to_i64(kvm_str_of(text), &n) || n < 0 || n > 1 << 20)
-        die("not a number of 0 to 1048576", NULL);
+        die(text, "not a number of 0 to 1048576");
     return (int)n;
 }
 
@@ -277,7 +218,7 @@ int main(int argc, char **argv)
     ptrdiff_t longest = argc > 4 ? number(argv[4]) : 8192;
     const char *backend = argc > 5 ? argv[5] : "cpu";
     b.depth = argc > 6 ? number(argv[6]) : 512;
-    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds: 1 to 64", NULL);
+    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 64");
     OK(kvm_arena_init(&b.keep, (size_t)1 << 34, &err));
     OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(kvm_str_of(backend)), threads,
                        &err));
@@ -293,12 +234,12 @@ int main(int argc, char **argv)
     b.ids = kvm_new(&b.keep, int32_t, room);
     b.logits = kvm_new(&b.keep, float, 2 * b.info->vocab);
     b.sink = kvm_new(&b.keep, float, 4096 * b.info->kv_heads * b.info->head_dim);
-    if (!b.ids || !b.logits || !b.sink) die("out of memory", NULL);
+    if (!b.ids || !b.logits || !b.sink) die("buffers", "out of memory");
     kvm_rng rng = kvm_rng_seed(1, 2);
     for (ptrdiff_t i = 0; i < room; i++)
         b.ids[i] = (int32_t)kvm_rng_below(&rng, (uint64_t)b.info->vocab);
     printf("%s: %s, FMA peak %.0f GF/s\n", name, kvm_compute_describe(b.c, &b.keep).at,
-           fma_peak(&b) * 1e-9);
+           fma_peak(b.c) * 1e-9);
     verify(&b);
     for (ptrdiff_t n = 512; n <= longest; n *= 4) bench_prefill(&b, n);
     bench_decode(&b);

@@ -7,29 +7,14 @@
  * the least that the protocol needs, two transactions of an UPDATE and an INSERT on a
  * bare table, in the same rounds. */
 #include <sqlite3.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "schema/job_state.h"
+#include "tests/bench/bench.h"
 
 enum { ROUNDS = 7 };
-
-static void die(const char *what, const char *why)
-{
-    fprintf(stderr, "bench_queue: %s: %s\n", what, why);
-    exit(1);
-}
-#define OK(call)                                                                       \
-    do {                                                                               \
-        kvm_err e_ = {0};                                                              \
-        kvm_err *const e = &e_;                                                        \
-        if (call) die(#call, e_.msg);                                                  \
-    } while (0)
 
 typedef struct base {
     kvm_arena keep;
@@ -41,8 +26,8 @@ typedef struct base {
 static void open_base(base *b, const char *name, bool full)
 {
     const kvm_catalogue_options o = {.full_sync = full};
-    OK(kvm_arena_init(&b->keep, 1 << 20, e));
-    OK(kvm_dir_make(KVM_STR("build/tmp/bench_queue"), e));
+    OK(kvm_arena_init(&b->keep, 1 << 20, &err));
+    OK(kvm_dir_make(KVM_STR("build/tmp/bench_queue"), &err));
     snprintf(b->path, sizeof b->path, "build/tmp/bench_queue/%s.db", name);
     const char *const ends[] = {"", "-wal", "-shm"};
     for (int i = 0; i < 3; i++) {
@@ -50,12 +35,12 @@ static void open_base(base *b, const char *name, bool full)
         snprintf(path, sizeof path, "%s%s", b->path, ends[i]);
         unlink(path);
     }
-    OK(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->path), &o, e));
+    OK(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->path), &o, &err));
     OK(kvm_worker_register(b->c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &b->worker,
-                           e));
+                           &err));
     const kvm_run_new r = {
         .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
-    OK(kvm_run_insert(b->c, &r, &b->run, e));
+    OK(kvm_run_insert(b->c, &r, &b->run, &err));
 }
 
 static int64_t add(base *b, long n, const kvm_job_dep *deps, ptrdiff_t dep_count)
@@ -72,37 +57,37 @@ static int64_t add(base *b, long n, const kvm_job_dep *deps, ptrdiff_t dep_count
                            .identity = KVM_STR("{}"),
                            .deps = deps,
                            .dep_count = dep_count};
-    OK(kvm_job_insert(b->c, &j, &id, e));
+    OK(kvm_job_insert(b->c, &j, &id, &err));
     return id;
 }
 
 static long serial;
 static void add_many(base *b, long n)
 {
-    OK(kvm_catalogue_begin(b->c, e));
+    OK(kvm_catalogue_begin(b->c, &err));
     for (long i = 0; i < n; i++) add(b, serial++, NULL, 0);
-    OK(kvm_catalogue_commit(b->c, e));
+    OK(kvm_catalogue_commit(b->c, &err));
 }
 
 /* Claims and completes up to n jobs, `batch` to a transaction; how many there were. */
 static long drain(base *b, long n, int batch)
 {
-    static const kvm_result_artefact a = {
+    const kvm_result_artefact a = {
         KVM_STR("out"),
         KVM_STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), 3};
     const kvm_result r = {.artefacts = &a, .artefact_count = 1};
     long done = 0;
     for (bool found = true; found && done < n;) {
-        if (batch > 1) OK(kvm_catalogue_begin(b->c, e));
+        if (batch > 1) OK(kvm_catalogue_begin(b->c, &err));
         for (int i = 0; i < batch && found && done < n; i++) {
             kvm_arena scratch = b->keep;
             kvm_claim k;
-            OK(kvm_job_claim(b->c, &k, &found, &scratch, b->worker, 0, 60, e));
+            OK(kvm_job_claim(b->c, &k, &found, &scratch, b->worker, 0, 60, &err));
             if (!found) break;
-            OK(kvm_job_succeed(b->c, k.fence, &r, e));
+            OK(kvm_job_succeed(b->c, k.fence, &r, &err));
             done++;
         }
-        if (batch > 1) OK(kvm_catalogue_commit(b->c, e));
+        if (batch > 1) OK(kvm_catalogue_commit(b->c, &err));
     }
     return done;
 }
@@ -164,17 +149,6 @@ static double bare_rate(sqlite3 *db, long n)
     return rate;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 /* Ours and the floor in turn. */
 static void rate(const char *name, bool full, int batch, long n)
 {
@@ -212,8 +186,8 @@ static void several(int workers, long n)
     for (int i = 0; i < workers; i++)
         if (fork() == 0) {
             base own = {.run = b.run, .worker = b.worker};
-            OK(kvm_arena_init(&own.keep, 1 << 20, e));
-            OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(path), NULL, e));
+            OK(kvm_arena_init(&own.keep, 1 << 20, &err));
+            OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(path), NULL, &err));
             drain(&own, n, 1);
             _exit(0);
         }
@@ -221,7 +195,7 @@ static void several(int workers, long n)
     while (wait(&status) > 0) bad |= status;
     const double seconds = kvm_now() - start;
     kvm_run_state s;
-    OK(kvm_run_state_of(b.c, b.run, &s, e));
+    OK(kvm_run_state_of(b.c, b.run, &s, &err));
     if (bad || s != KVM_RUN_SUCCEEDED) die("several", "a worker failed");
     printf("%d processes               %8.0f jobs/s\n", workers, (double)n / seconds);
     kvm_arena_free(&b.keep);
@@ -256,7 +230,7 @@ static void waves(int count, int width)
     int64_t *ids = calloc((size_t)width, 2 * sizeof *ids);
     char(*names)[16] = calloc((size_t)width, sizeof *names);
     if (!deps || !ids || !names) die("waves", "no memory");
-    OK(kvm_catalogue_begin(b.c, e));
+    OK(kvm_catalogue_begin(b.c, &err));
     for (int w = 0; w < count; w++)
         for (int i = 0; i < width; i++) {
             for (int k = 0; k < width && i == 0; k++) {
@@ -266,7 +240,7 @@ static void waves(int count, int width)
             }
             ids[w % 2 * width + i] = add(&b, serial++, deps, w ? width : 0);
         }
-    OK(kvm_catalogue_commit(b.c, e));
+    OK(kvm_catalogue_commit(b.c, &err));
     const double start = kvm_now();
     const long n = (long)count * width;
     if (drain(&b, n, 1) != n) die("waves", "the table does not drain");

@@ -7,14 +7,11 @@
  * tests/bench/bench_translators.py, which does the same algebra with numpy and scipy. */
 #include <cblas.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "models/safetensors.h"
+#include "tests/bench/bench.h"
 #include "tests/support/captures.h"
 #include "translators/apply.h"
 #include "translators/select.h"
@@ -27,44 +24,11 @@ static kvm_arena keep, scratch;
 static kvm_compute *compute;
 static int rounds = 7;
 
-static void die(const char *what, const kvm_err *err)
-{
-    fprintf(stderr, "bench_translators: %s: %s\n", what, err ? err->msg : "");
-    exit(1);
-}
-
-#define OK(call)                                                                       \
-    do {                                                                               \
-        kvm_err err = {0};                                                             \
-        if (call) die(#call, &err);                                                    \
-    } while (0)
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_size);
-    return x[n / 2];
-}
-
-/* with one thread the process's own, so that a busy machine measures too */
-static double now(void)
-{
-    struct timespec t;
-    if (kvm_compute_threads(compute) > 1) return kvm_now();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return kvm_seconds(t);
-}
-
 static float *noise(ptrdiff_t n)
 {
     float *x = kvm_new_raw(&keep, float, n);
     kvm_rng rng = kvm_rng_seed(1, (uint64_t)n);
-    if (!x) die("out of memory", NULL);
+    if (!x) die("noise", "out of memory");
     for (ptrdiff_t i = 0; i < n; i++) x[i] = (float)kvm_rng_unit(&rng) - 0.5F;
     return x;
 }
@@ -88,14 +52,14 @@ static void bench_moments(ptrdiff_t layers, ptrdiff_t rows)
     const kvm_moments_options o = {.hash_a = "x"};
     double ratio[MOST_ROUNDS], ours[MOST_ROUNDS];
     for (int i = 0; i < rounds; i++) {
-        double start = now();
+        double start = seconds_of(compute);
         OK(kvm_moments_gram(compute, r, &o, KVM_STR(TMP "moments.gram"), NULL, &err));
-        const double seconds = now() - start;
-        start = now();
+        const double seconds = seconds_of(compute) - start;
+        start = seconds_of(compute);
         for (ptrdiff_t n = 0; n < 3 * rows; n += 4096)
             cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)f, 4096, 1, x,
                         (int)f, 1, g, (int)f);
-        ratio[i] = (now() - start) / seconds;
+        ratio[i] = (seconds_of(compute) - start) / seconds;
         ours[i] = 3.0 * (double)rows * (double)f * (double)(f + 1) / seconds / 1e9;
     }
     printf("moments  %5td features, %6td rows x 3 spaces: %6.1f GF/s (ssyrk flops), "
@@ -137,12 +101,12 @@ static void bench_sweep(const char *label, ptrdiff_t from, ptrdiff_t to,
     for (int i = 0; i < rounds; i++) {
         kvm_r2_map r2;
         kvm_ranking order;
-        double start = now();
+        double start = seconds_of(compute);
         OK(kvm_select_maps(compute, m, &(kvm_map_options){0}, &r2, &keep, scratch,
                            &err));
         OK(kvm_select_rank(&order, &keep, &r2, KVM_FIT, &err));
-        maps[i] = now() - start;
-        start = now();
+        maps[i] = seconds_of(compute) - start;
+        start = seconds_of(compute);
         sum = 0;
         for (ptrdiff_t t = 0; t < to; t++)
             for (int s = 0; s < 2; s++) {
@@ -153,7 +117,7 @@ static void bench_sweep(const char *label, ptrdiff_t from, ptrdiff_t to,
                 for (ptrdiff_t k = 0; k < nk * KVM_LAMBDAS; k++)
                     sum += g[k].r2[KVM_FIT] + g[k].r2[KVM_CHOOSE];
             }
-        seconds[i] = now() - start;
+        seconds[i] = seconds_of(compute) - start;
     }
     printf(
         "sweep    %s: %td -> %td layers of %td x %td, %td k x %d lambda: maps %.4f s, "
@@ -286,16 +250,16 @@ static void bench_apply(const char *label, const kvm_model *from, const kvm_mode
     kvm_apply_times times = {0}, warm = {0};
     for (int i = -1; i < rounds; i++) {
         kvm_cache_clear(out);
-        double start = now();
+        double start = seconds_of(compute);
         OK(kvm_apply_run(a, cache, out, i < 0 ? &warm : &times, &err));
-        const double seconds = now() - start;
-        start = now();
+        const double seconds = seconds_of(compute) - start;
+        start = seconds_of(compute);
         for (ptrdiff_t s = 0; s < t.count; s++)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)tokens, (int)o,
                         (int)in, 1, x, (int)in, t.steps[s].weight[0].data, (int)in, 0,
                         y, (int)o);
         if (i < 0) continue;
-        ratio[i] = (now() - start) / seconds;
+        ratio[i] = (seconds_of(compute) - start) / seconds;
         speed[i] = (double)tokens / seconds;
     }
     const double per =
@@ -316,7 +280,7 @@ int main(int argc, char **argv)
     const int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 0;
     const ptrdiff_t block = argc > 4 ? strtol(argv[4], NULL, 10) : 0;
     if (argc > 3) rounds = (int)strtol(argv[3], NULL, 10);
-    if (rounds < 1 || rounds > MOST_ROUNDS) die("rounds: 1 to 51", NULL);
+    if (rounds < 1 || rounds > MOST_ROUNDS) die("rounds", "1 to 51");
     OK(kvm_arena_init(&keep, (size_t)32 << 30, &err));
     OK(kvm_arena_init(&scratch, (size_t)8 << 30, &err));
     OK(kvm_compute_new(&compute, &keep, kvm_backend_find(KVM_STR("cpu")), threads,
