@@ -7,7 +7,7 @@
  *
  * Few queries over a long cache: the keys are split into ranges of fixed length, each gives
  * (m, l, O), and the ranges are merged in order. Bits depend on neither threads nor the
- * cut of the queries into blocks, for key tiles start at multiples of KEYS. Source: Milakov
+ * cut of the queries into blocks, for key tiles start at multiples of their size. Source: Milakov
  * and Gimelshein 2018 (online softmax); Dao 2022 (tiling). */
 #ifndef KVM_KERNELS_ATTENTION_H
 #define KVM_KERNELS_ATTENTION_H
@@ -32,8 +32,9 @@ typedef struct attention_job {
     const kvm_mask *mask; /* NULL: none */
     float scale;          /* times log2 e */
     ptrdiff_t group, block, blocks, splits;
-    bool few;     /* rows: of the whole call, lest the bits depend on its cut */
-    ptrdiff_t dv; /* D of v, up to whole panels */
+    bool few;       /* rows: of the whole call, lest the bits depend on its cut */
+    ptrdiff_t tile; /* keys that rows take before the next rows come */
+    ptrdiff_t dv;   /* D of v, up to whole panels */
     float *buffer;
     ptrdiff_t buffer_size;
     float *ranges; /* (Hk, splits, rows, dv + 2): m, l, O; NULL when splits is 1 */
@@ -198,74 +199,95 @@ static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
 
 /* ---- few rows: keys and values are read once, in order, and not packed -------------- */
 
-enum { FEW = 4, FEW_KEYS = 4 }; /* rows; keys whose values are added at once */
+enum {
+    FEW = 4,         /* rows, */
+    FEW_KEYS = 2,    /* keys and */
+    FEW_VECTORS = 2, /* vectors of values that are in registers together */
+    /* keys and values of a tile: rows beyond the first find them in the second cache */
+    FEW_FLOATS = 32 << 10
+};
 
-/* scores of rows r..r+mr against n keys from j0 */
-V_INLINE void score_few(attention_part *a, const kvm_dtype type, const int mr,
-                        ptrdiff_t r, ptrdiff_t j0, ptrdiff_t n)
+/* keys of a tile; KEYS is a multiple */
+static ptrdiff_t few_tile(ptrdiff_t floats)
 {
-    const ptrdiff_t d = a->k.dim[1];
-    const float *q = a->q + r * d;
-    const ptrdiff_t pitch = a->k.stride[0] * simple_bytes(type);
-    const char *key = (const char *)a->k.data + j0 * pitch;
-    for (ptrdiff_t i = 0; i < n; i++, key += pitch) {
-        vf acc[FEW];
-        V_UNROLL for (int h = 0; h < mr; h++) acc[h] = v_all(0);
-        ptrdiff_t p = 0;
-        for (; p + VW <= d; p += VW) {
-            const vf kv = load_as(type, key, p);
-            V_UNROLL for (int h = 0; h < mr; h++) acc[h] =
-                v_fma(kv, v_load(q + h * d + p), acc[h]);
-        }
-        if (p < d) {
-            const vf kv = load_as_n(type, key, p, d - p);
-            V_UNROLL for (int h = 0; h < mr; h++) acc[h] =
-                v_fma(kv, v_load_n(q + h * d + p, d - p), acc[h]);
-        }
-        V_UNROLL for (int h = 0; h < mr; h++) a->s[h * S_PITCH + i] = v_sum(acc[h]);
-    }
+    ptrdiff_t n = KEYS;
+    while (n > 16 && n * floats > FEW_FLOATS) n /= 2;
+    return n;
 }
 
-/* O of rows r..r+mr += weights of keys i..i+keys of the tile times their values */
-V_INLINE void sum_few(const attention_job *j, attention_part *a, const kvm_dtype type,
-                      const int mr, const int keys, ptrdiff_t r, ptrdiff_t j0,
-                      ptrdiff_t i)
+/* scores of rows r..r+mr against `keys` keys from the i-th of the tile, which lies at key */
+V_INLINE void score_few(const float *q, const char *key, float *s, ptrdiff_t pitch,
+                        ptrdiff_t d, const kvm_dtype type, const int mr, const int keys)
 {
-    const ptrdiff_t pitch = a->v.stride[0] * simple_bytes(type);
-    const char *value[FEW_KEYS];
-    V_UNROLL for (int k = 0; k < keys; k++) value[k] =
-        (const char *)a->v.data + (j0 + i + k) * pitch;
-    for (ptrdiff_t c = 0; c < a->v.dim[1]; c += VW) {
-        const ptrdiff_t n = a->v.dim[1] - c;
-        vf x[FEW_KEYS];
-        V_UNROLL for (int k = 0; k < keys; k++)
-        {
-            if (n >= VW)
-                x[k] = load_as(type, value[k], c);
-            else
-                x[k] = load_as_n(type, value[k], c, n);
-        }
+    vf acc[FEW][FEW_KEYS];
+    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int k = 0; k < keys; k++)
+        acc[h][k] = v_all(0);
+    for (ptrdiff_t p = 0; p < d; p += VW) {
+        const ptrdiff_t n = d - p;
+        vf kv[FEW_KEYS];
+        V_UNROLL for (int k = 0; k < keys; k++) kv[k] =
+            n >= VW ? load_as(type, key + k * pitch, p)
+                    : load_as_n(type, key + k * pitch, p, n);
         V_UNROLL for (int h = 0; h < mr; h++)
         {
-            float *o = a->o + (r + h) * j->dv + c;
-            vf sum = v_load(o);
-            V_UNROLL for (int k = 0; k < keys; k++) sum =
-                v_fma(v_all(a->s[h * S_PITCH + i + k]), x[k], sum);
-            v_store(o, sum);
+            const vf x = n >= VW ? v_load(q + h * d + p) : v_load_n(q + h * d + p, n);
+            V_UNROLL for (int k = 0; k < keys; k++) acc[h][k] =
+                v_fma(kv[k], x, acc[h][k]);
         }
     }
+    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int k = 0; k < keys; k++)
+        s[h * S_PITCH + k] = v_sum(acc[h][k]);
+}
+
+/* `vectors` vectors of O of rows r..r+mr += weights of n keys times their values, which lie
+ * at value; the last one has `last` numbers */
+V_INLINE void sum_few(float *o, const char *value, const float *s, ptrdiff_t pitch,
+                      ptrdiff_t dv, ptrdiff_t n, const kvm_dtype type, const int mr,
+                      const int vectors, ptrdiff_t c, ptrdiff_t last)
+{
+    vf acc[FEW][FEW_VECTORS];
+    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int x = 0; x < vectors; x++)
+        acc[h][x] = v_load(o + h * dv + x * VW);
+    for (ptrdiff_t i = 0; i < n; i++, value += pitch) {
+        vf v[FEW_VECTORS];
+        V_UNROLL for (int x = 0; x < vectors; x++) v[x] =
+            x < vectors - 1 || last == VW ? load_as(type, value, c + x * VW)
+                                          : load_as_n(type, value, c + x * VW, last);
+        V_UNROLL for (int h = 0; h < mr; h++)
+        {
+            const vf w = v_all(s[h * S_PITCH + i]);
+            V_UNROLL for (int x = 0; x < vectors; x++) acc[h][x] =
+                v_fma(w, v[x], acc[h][x]);
+        }
+    }
+    V_UNROLL for (int h = 0; h < mr; h++) V_UNROLL for (int x = 0; x < vectors; x++)
+        v_store(o + h * dv + x * VW, acc[h][x]);
 }
 
 V_INLINE void attend_few_as(const attention_job *j, attention_part *a,
                             const kvm_dtype type, const int mr, ptrdiff_t r,
                             ptrdiff_t j0, ptrdiff_t n)
 {
-    score_few(a, type, mr, r, j0, n);
+    const ptrdiff_t d = a->k.dim[1], values = a->v.dim[1];
+    const ptrdiff_t kp = a->k.stride[0] * simple_bytes(type);
+    const ptrdiff_t vp = a->v.stride[0] * simple_bytes(type);
+    const char *key = (const char *)a->k.data + j0 * kp;
+    const char *value = (const char *)a->v.data + j0 * vp;
+    ptrdiff_t i = 0, c = 0;
+    for (; i + FEW_KEYS <= n; i += FEW_KEYS) {
+        for (ptrdiff_t b = 0; b < FEW_KEYS * vp; b += 64) /* read in columns below */
+            __builtin_prefetch(value + i * vp + b);
+        score_few(a->q + r * d, key + i * kp, a->s + i, kp, d, type, mr, FEW_KEYS);
+    }
+    for (; i < n; i++)
+        score_few(a->q + r * d, key + i * kp, a->s + i, kp, d, type, mr, 1);
     weigh_rows(j, a, r, mr, j0, n);
-    ptrdiff_t i = 0;
-    for (; i + FEW_KEYS <= n; i += FEW_KEYS)
-        sum_few(j, a, type, mr, FEW_KEYS, r, j0, i);
-    for (; i < n; i++) sum_few(j, a, type, mr, 1, r, j0, i);
+    for (; c + FEW_VECTORS * VW <= values; c += FEW_VECTORS * VW)
+        sum_few(a->o + r * j->dv + c, value, a->s, vp, j->dv, n, type, mr, FEW_VECTORS,
+                c, VW);
+    for (; c < values; c += VW)
+        sum_few(a->o + r * j->dv + c, value, a->s, vp, j->dv, n, type, mr, 1, c,
+                least(VW, values - c));
 }
 
 #define FEW_TYPES(mr)                                                                  \
@@ -323,8 +345,8 @@ static void attention_part_run(void *ctx, ptrdiff_t part, int thread)
         lo = most(lo, split * SPLIT_KEYS);
         hi = least(hi, (split + 1) * SPLIT_KEYS);
     }
-    for (ptrdiff_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS)
-        attend_tile(j, &a, j0, least(j0 + KEYS, hi));
+    for (ptrdiff_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += j->tile)
+        attend_tile(j, &a, j0, least(j0 + j->tile, hi));
     for (ptrdiff_t r = 0; r < a.rows; r++) {
         if (j->splits > 1) {
             float *to =
@@ -379,6 +401,7 @@ static kvm_status attention(kvm_compute *c, kvm_in y, kvm_in q, kvm_in k, kvm_in
         j.splits = (keys + SPLIT_KEYS - 1) / SPLIT_KEYS;
     }
     j.few = queries * j.group <= 2 * FEW && k->dtype == v->dtype;
+    j.tile = j.few ? few_tile(k->dim[2] + v->dim[2]) : KEYS;
     j.blocks = (queries + j.block - 1) / j.block;
     j.buffer_size = up_to(attention_floats(&j), 16);
     kvm_arena scratch = c->scratch;
