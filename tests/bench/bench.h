@@ -45,9 +45,8 @@ static inline double seconds_of(const kvm_compute *c)
     return kvm_seconds(t);
 }
 
-__attribute__((target("avx2,fma"))) static inline void fma_part(void *ctx,
-                                                                ptrdiff_t part,
-                                                                int thread)
+__attribute__((target("avx2,fma"))) static inline void
+fma_part(void *ctx, ptrdiff_t part, int thread)
 {
     (void)thread;
     __m256 acc[12];

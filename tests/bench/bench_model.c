@@ -14,10 +14,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "models/model.h"
-#include "models/safetensors.h"
-#include "tests/bench/bench.h"
+#include "tests/bench/random_model.h"
 
 #define DIR "build/tmp/bench_model"
 enum {
@@ -50,25 +48,6 @@ static const struct {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, TENSORS = LAYERS * SHAPES + 2 };
 
-static void append_random(kvm_st_writer *w, const kvm_st_spec *s, kvm_rng *rng)
-{
-    static float x[FFN];
-    static uint16_t half[FFN];
-    const ptrdiff_t cols = s->rank == 2 ? s->dim[1] : s->dim[0];
-    const ptrdiff_t rows = s->rank == 2 ? s->dim[0] : 1;
-    const double scale = sqrt(3.0 / (double)cols);
-    for (ptrdiff_t r = 0; r < rows; r++) {
-        for (ptrdiff_t i = 0; i < cols; i++)
-            x[i] = s->rank == 1 ? 1 : (float)((2 * kvm_rng_unit(rng) - 1) * scale);
-        if (s->dtype == KVM_F32) {
-            OK(kvm_st_append(w, x, (size_t)cols * sizeof *x, &err));
-        } else {
-            OK(kvm_narrow_row(half, s->dtype, x, cols, &err));
-            OK(kvm_st_append(w, half, (size_t)cols * sizeof *half, &err));
-        }
-    }
-}
-
 static void write_model(kvm_arena *keep, kvm_str dir, kvm_dtype d)
 {
     static kvm_st_spec specs[TENSORS];
@@ -83,15 +62,7 @@ static void write_model(kvm_arena *keep, kvm_str dir, kvm_dtype d)
                 d,
                 shapes[i].cols ? 2 : 1,
                 {shapes[i].rows, shapes[i].cols}};
-    kvm_st_writer *w;
-    kvm_rng rng = kvm_rng_seed(135, 1);
-    OK(kvm_dir_make(dir, &err));
-    OK(kvm_file_publish(kvm_path_join(keep, dir, KVM_STR("config.json")),
-                        kvm_str_of(config), *keep, &err));
-    OK(kvm_st_begin(&w, keep, kvm_path_join(keep, dir, KVM_STR("model.safetensors")),
-                    specs, n, NULL, &err));
-    for (ptrdiff_t i = 0; i < n; i++) append_random(w, &specs[i], &rng);
-    OK(kvm_st_publish(w, NULL, &err));
+    random_model(keep, dir, config, specs, n);
 }
 
 /* the folder of the random model, made when it is not there */
@@ -100,8 +71,7 @@ static kvm_str model_path(kvm_arena *keep, const char *name)
     const bool f32 = strcmp(name, "F32") == 0;
     if (!f32 && strcmp(name, "BF16") != 0) return kvm_str_of(name);
     const kvm_str dir = kvm_str_fmt(keep, "%s/%s", DIR, name);
-    if (!kvm_path_exists(kvm_path_join(keep, dir, KVM_STR("model.safetensors"))))
-        write_model(keep, dir, f32 ? KVM_F32 : KVM_BF16);
+    write_model(keep, dir, f32 ? KVM_F32 : KVM_BF16);
     return dir;
 }
 

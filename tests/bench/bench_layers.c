@@ -1,0 +1,340 @@
+/* bench_layers - the layers of hybrid models against what they cannot do without.
+ *
+ *   bench_layers [threads] [rounds] [tokens] [part]     part: experts mla kda token gdn (all)
+ *
+ * One layer of each kind, half the width of Moonlight's and Kimi Linear's, BF16 weights, random,
+ * written below build/tmp/bench_layers once. Each is given `tokens` tokens (2,048) in the
+ * chunks that a prefill takes. Beside it, in the same rounds:
+ *   experts    a plain feed-forward as wide as the experts that a token goes through
+ *   mla, gdn, kda   their matrix products (each once: projections, keys and values written
+ *              out, half of scores and sums; or the products of a delta rule in chunks of
+ *              64) at the pace that sgemm has on (512,1024) x (1024,2048) of f32
+ *   mla, one token   reading the cached latents once; its products at the pace of the FMA peak
+ * Figures are medians; with one thread seconds are the process's own. */
+#include <cblas.h>
+#include <string.h>
+
+#include "models/model_internal.h"
+#include "tests/bench/random_model.h"
+
+#define DIR "build/tmp/bench_layers/"
+
+enum {
+    HIDDEN = 1024,
+    HEADS = 8,
+    NOPE = 128,
+    ROTARY = 64,
+    VALUE = 128,
+    RANK = 512,
+    EXPERTS = 32,
+    ACTIVE = 6,
+    INNER = 704,
+    SHARED = 2 * INNER,
+    DENSE = ACTIVE * INNER + SHARED,
+    HEAD = 128, /* of a recurrent layer, which has HEADS of them */
+    KEYS = 4,   /* key heads of gdn */
+    VOCAB = 64,
+    CONTEXT = 16384,
+    DEPTH = 8192, /* tokens in the cache before decoding */
+    WIDE = HEADS * HEAD,
+    MOST_ROUNDS = 51
+};
+
+static const char kimi[] =
+    "{\"model_type\":\"kimi_linear\",\"hidden_size\":1024,\"intermediate_size\":5632,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":8,"
+    "\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+    "\"v_head_dim\":128,\"layer_types\":[\"linear_attention\",\"full_attention\"],"
+    "\"mlp_layer_types\":[\"dense\",\"sparse\"],\"linear_conv_kernel_dim\":4,"
+    "\"linear_head_dim\":128,\"linear_num_heads\":8,\"num_experts\":32,"
+    "\"num_experts_per_token\":6,\"moe_intermediate_size\":704,\"num_shared_experts\":"
+    "2,"
+    "\"moe_renormalize\":true,\"routed_scaling_factor\":2.446,\"vocab_size\":64,"
+    "\"model_max_length\":16384,\"tie_word_embeddings\":true}\n";
+
+static const char qwen[] =
+    "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":1024,\"intermediate_size\":64,"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+    "\"head_dim\":128,\"layer_types\":[\"linear_attention\"],"
+    "\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+    "\"linear_num_key_heads\":4,\"linear_num_value_heads\":8,"
+    "\"linear_value_head_dim\":128,\"vocab_size\":64,"
+    "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7},"
+    "\"max_position_embeddings\":16384,\"tie_word_embeddings\":true}\n";
+
+typedef struct shape {
+    const char *name;
+    ptrdiff_t dim[3]; /* up to the first 0 */
+} shape;
+
+static const shape whole[] = {
+    {"embed_tokens.weight", {VOCAB, HIDDEN}}, {"norm.weight", {HIDDEN}}, {0}};
+static const shape norms[] = {{"input_layernorm.weight", {HIDDEN}},
+                              {"post_attention_layernorm.weight", {HIDDEN}},
+                              {0}};
+static const shape kda[] = {{"self_attn.q_proj.weight", {WIDE, HIDDEN}},
+                            {"self_attn.k_proj.weight", {WIDE, HIDDEN}},
+                            {"self_attn.v_proj.weight", {WIDE, HIDDEN}},
+                            {"self_attn.f_a_proj.weight", {HEAD, HIDDEN}},
+                            {"self_attn.f_b_proj.weight", {WIDE, HEAD}},
+                            {"self_attn.b_proj.weight", {HEADS, HIDDEN}},
+                            {"self_attn.g_a_proj.weight", {HEAD, HIDDEN}},
+                            {"self_attn.g_b_proj.weight", {WIDE, HEAD}},
+                            {"self_attn.o_proj.weight", {HIDDEN, WIDE}},
+                            {"self_attn.conv1d.weight", {3 * WIDE, 1, 4}},
+                            {"self_attn.A_log", {HEADS}},
+                            {"self_attn.dt_bias", {WIDE}},
+                            {"self_attn.o_norm.weight", {HEAD}},
+                            {0}};
+static const shape dense[] = {{"mlp.gate_proj.weight", {DENSE, HIDDEN}},
+                              {"mlp.up_proj.weight", {DENSE, HIDDEN}},
+                              {"mlp.down_proj.weight", {HIDDEN, DENSE}},
+                              {0}};
+static const shape mla[] = {
+    {"self_attn.q_proj.weight", {HEADS * (NOPE + ROTARY), HIDDEN}},
+    {"self_attn.kv_a_proj_with_mqa.weight", {RANK + ROTARY, HIDDEN}},
+    {"self_attn.kv_a_layernorm.weight", {RANK}},
+    {"self_attn.kv_b_proj.weight", {HEADS * (NOPE + VALUE), RANK}},
+    {"self_attn.o_proj.weight", {HIDDEN, HEADS *VALUE}},
+    {0}};
+static const shape moe[] = {{"mlp.gate.weight", {EXPERTS, HIDDEN}},
+                            {"mlp.gate.e_score_correction_bias", {EXPERTS}},
+                            {"mlp.experts.gate_up_proj", {EXPERTS, 2 * INNER, HIDDEN}},
+                            {"mlp.experts.down_proj", {EXPERTS, HIDDEN, INNER}},
+                            {"mlp.shared_experts.gate_proj.weight", {SHARED, HIDDEN}},
+                            {"mlp.shared_experts.up_proj.weight", {SHARED, HIDDEN}},
+                            {"mlp.shared_experts.down_proj.weight", {HIDDEN, SHARED}},
+                            {0}};
+static const shape gdn[] = {
+    {"linear_attn.in_proj_qkv.weight", {2 * KEYS * HEAD + WIDE, HIDDEN}},
+    {"linear_attn.in_proj_z.weight", {WIDE, HIDDEN}},
+    {"linear_attn.in_proj_b.weight", {HEADS, HIDDEN}},
+    {"linear_attn.in_proj_a.weight", {HEADS, HIDDEN}},
+    {"linear_attn.conv1d.weight", {2 * KEYS * HEAD + WIDE, 1, 4}},
+    {"linear_attn.A_log", {HEADS}},
+    {"linear_attn.dt_bias", {HEADS}},
+    {"linear_attn.norm.weight", {HEAD}},
+    {"linear_attn.out_proj.weight", {HIDDEN, WIDE}},
+    {0}};
+static const shape narrow[] = {{"mlp.gate_proj.weight", {64, HIDDEN}},
+                               {"mlp.up_proj.weight", {64, HIDDEN}},
+                               {"mlp.down_proj.weight", {HIDDEN, 64}},
+                               {0}};
+
+/* ---- models ---- */
+
+typedef struct bench {
+    kvm_arena keep;
+    kvm_compute *c;
+    kvm_rng rng;
+    int rounds;
+    ptrdiff_t tokens;
+    float *x, *y;           /* (CONTEXT, HIDDEN) */
+    int32_t *pos;           /* (CONTEXT) */
+    float *a, *b, *out;     /* of the sgemm */
+    const kvm_model *model; /* of what is measured, and the next two */
+    const kvm_layer *layer;
+    const kvm_cache *cache;
+    ptrdiff_t from;
+} bench;
+
+static ptrdiff_t add(kvm_st_spec *to, ptrdiff_t n, const shape *s, ptrdiff_t layer,
+                     kvm_arena *keep)
+{
+    for (; s->name; s++) {
+        kvm_st_spec *spec = &to[n++];
+        *spec = (kvm_st_spec){.dtype = KVM_BF16};
+        spec->name = layer < 0
+                         ? kvm_str_fmt(keep, "model.%s", s->name)
+                         : kvm_str_fmt(keep, "model.layers.%td.%s", layer, s->name);
+        while (spec->rank < 3 && s->dim[spec->rank]) {
+            spec->dim[spec->rank] = s->dim[spec->rank];
+            spec->rank++;
+        }
+    }
+    return n;
+}
+
+static const kvm_model *open_model(bench *b, const char *name, const char *config,
+                                   const shape *const *layers, ptrdiff_t n)
+{
+    kvm_st_spec specs[64];
+    ptrdiff_t count = add(specs, 0, whole, -1, &b->keep);
+    for (ptrdiff_t l = 0; l < n; l++) {
+        count = add(specs, count, norms, l, &b->keep);
+        count = add(specs, count, layers[2 * l], l, &b->keep);
+        count = add(specs, count, layers[2 * l + 1], l, &b->keep);
+    }
+    const kvm_str dir = kvm_str_fmt(&b->keep, DIR "%s", name);
+    random_model(&b->keep, dir, config, specs, count);
+    const kvm_model_options o = {.no_tokenizer = true};
+    kvm_model *m;
+    kvm_cache *cache;
+    OK(kvm_model_open(&m, &b->keep, b->c, dir, &o, &err));
+    OK(kvm_cache_new(&cache, &b->keep, m, CONTEXT, &err));
+    b->cache = cache;
+    /* the activations' arena, as large as a chunk of a prefill takes */
+    int32_t *ids = kvm_new(&b->keep, int32_t, b->tokens);
+    if (!ids) die("ids", "out of memory");
+    OK(kvm_model_forward(m, cache, ids, b->tokens, NULL, &err));
+    return m;
+}
+
+/* ---- arms ---- */
+
+/* the layer over tokens from .. from+n-1, in the chunks of a prefill */
+static double run(const bench *b, const kvm_layer *l, ptrdiff_t from, ptrdiff_t n)
+{
+    const ptrdiff_t chunk = n < b->model->work_chunk ? n : b->model->work_chunk;
+    const double start = seconds_of(b->c);
+    for (ptrdiff_t t = from; t < from + n; t += chunk) {
+        const ptrdiff_t size = from + n - t < chunk ? from + n - t : chunk;
+        const kvm_step s = {.compute = b->c,
+                            .first = t,
+                            .n = size,
+                            .out = size,
+                            .pos = b->pos + t,
+                            .slots = b->cache->slots,
+                            .scratch = b->model->work};
+        const kvm_tensor x = kvm_view2(b->x + t * HIDDEN, KVM_F32, size, HIDDEN);
+        const kvm_tensor y = kvm_view2(b->y + t * HIDDEN, KVM_F32, size, HIDDEN);
+        OK(l->kind->forward(l, &s, x, y, &err));
+    }
+    return seconds_of(b->c) - start;
+}
+
+static double sgemm_pace(const bench *b)
+{
+    enum { M = 512, N = 2048, K = 1024 };
+    const double start = seconds_of(b->c);
+    for (int i = 0; i < 4; i++)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, M, N, K, 1, b->a, K, b->b,
+                    K, 0, b->out, N);
+    return 4 * 2.0 * M * N * K / (seconds_of(b->c) - start);
+}
+
+/* ---- figures ---- */
+
+static void bench_experts(bench *b, const kvm_layer *experts, const kvm_layer *plain)
+{
+    double t[MOST_ROUNDS], ratio[MOST_ROUNDS];
+    for (int i = 0; i < b->rounds; i++) {
+        t[i] = run(b, experts, 0, b->tokens);
+        ratio[i] = t[i] / run(b, plain, 0, b->tokens);
+    }
+    printf(
+        "experts   %d of %d x %d and one of %d   %8.1f tokens/s   %.2f of the time of "
+        "a plain one\n",
+        ACTIVE, EXPERTS, INNER, SHARED, (double)b->tokens / median(t, b->rounds),
+        median(ratio, b->rounds));
+}
+
+static void bench_products(bench *b, const kvm_layer *l, double flops)
+{
+    double t[MOST_ROUNDS], share[MOST_ROUNDS];
+    for (int i = 0; i < b->rounds; i++) {
+        t[i] = run(b, l, 0, b->tokens);
+        share[i] = flops / sgemm_pace(b) / t[i];
+    }
+    printf("%-9s %td tokens, %5.2f GF   %8.1f tokens/s   its products at the pace of "
+           "sgemm: %.2f of its time\n",
+           l->kind->name, b->tokens, flops * 1e-9,
+           (double)b->tokens / median(t, b->rounds), median(share, b->rounds));
+}
+
+static double mla_flops(double n)
+{
+    const double maps = HIDDEN * (HEADS * (NOPE + ROTARY) + RANK + ROTARY) +
+                        RANK * HEADS * (NOPE + VALUE) + HEADS * VALUE * HIDDEN;
+    return 2 * (n * maps + n * n / 2 * HEADS * (NOPE + ROTARY + VALUE));
+}
+
+/* products of a delta rule with state (HEAD,HEAD) in chunks of 64, per token and head: K S,
+ * Q S and Kt U; K Kt, Q Kt, and both of those by (64,HEAD) */
+static double delta_flops(void)
+{
+    return 2.0 * HEADS * (3 * HEAD * HEAD + 4 * 64 * HEAD);
+}
+
+static double read_latents(const bench *b, const kvm_layer *l)
+{
+    const float *x = b->cache->slots[l->first_object].rows;
+    const double start = seconds_of(b->c);
+    ((volatile float *)b->out)[0] = cblas_sasum(DEPTH * (RANK + ROTARY), x, 1);
+    return seconds_of(b->c) - start;
+}
+
+static void bench_token(bench *b, const kvm_layer *l)
+{
+    double t[MOST_ROUNDS], read[MOST_ROUNDS], products[MOST_ROUNDS];
+    const double flops = 2.0 * HEADS * DEPTH * (2 * RANK + ROTARY);
+    run(b, l, 0, DEPTH);
+    for (int i = 0; i < b->rounds; i++) {
+        t[i] = run(b, l, DEPTH, 1);
+        read[i] = t[i] / read_latents(b, l);
+        products[i] = flops / fma_peak(b->c) / t[i];
+    }
+    printf("mla       1 token after %d   %.2f ms   %.1f of the time of reading the "
+           "latents "
+           "once; its products at the FMA peak: %.2f of its time\n",
+           DEPTH, 1e3 * median(t, b->rounds), median(read, b->rounds),
+           median(products, b->rounds));
+}
+
+static float *numbers(bench *b, ptrdiff_t n)
+{
+    float *x = kvm_new_raw(&b->keep, float, n);
+    if (!x) die("numbers", "out of memory");
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = (float)kvm_rng_unit(&b->rng) - 0.5f;
+    return x;
+}
+
+static bool wanted(int argc, char **argv, const char *part)
+{
+    return argc < 5 || strcmp(argv[4], part) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {.rounds = argc > 2 ? atoi(argv[2]) : 5,
+               .tokens = argc > 3 ? atoi(argv[3]) : 2048};
+    if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 51");
+    if (b.tokens < 1 || b.tokens > CONTEXT) die("tokens", "1 to 16384");
+    OK(kvm_arena_init(&b.keep, (size_t)8 << 30, &err));
+    OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(KVM_STR("cpu")),
+                       argc > 1 ? atoi(argv[1]) : 0, &err));
+    openblas_set_num_threads(kvm_compute_threads(b.c));
+    b.rng = kvm_rng_seed(1, 2);
+    b.x = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
+    b.y = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
+    b.a = numbers(&b, 512 * 1024), b.b = numbers(&b, 2048 * 1024);
+    b.out = numbers(&b, 512 * 2048);
+    b.pos = kvm_new(&b.keep, int32_t, CONTEXT);
+    if (!b.pos) die("positions", "out of memory");
+    for (int32_t i = 0; i < CONTEXT; i++) b.pos[i] = i;
+    printf("%s\n", kvm_compute_describe(b.c, &b.keep).at);
+
+    const double n = (double)b.tokens;
+    const shape *const hybrid[] = {kda, dense, mla, moe}, *const gated[] = {gdn,
+                                                                            narrow};
+    b.model = open_model(&b, "kimi", kimi, hybrid, 2);
+    const kvm_block *blocks = b.model->blocks;
+    if (wanted(argc, argv, "experts"))
+        bench_experts(&b, blocks[1].ffn.layer, blocks[0].ffn.layer);
+    if (wanted(argc, argv, "mla"))
+        bench_products(&b, blocks[1].mixer.layer, mla_flops(n));
+    if (wanted(argc, argv, "kda"))
+        bench_products(
+            &b, blocks[0].mixer.layer,
+            n * (2.0 * (HIDDEN * (4 * WIDE + 2 * HEAD + HEADS) + 2 * HEAD * WIDE) +
+                 delta_flops()));
+    if (wanted(argc, argv, "token")) bench_token(&b, blocks[1].mixer.layer);
+    if (wanted(argc, argv, "gdn")) {
+        b.model = open_model(&b, "qwen", qwen, gated, 1);
+        bench_products(&b, b.model->blocks[0].mixer.layer,
+                       n * (2.0 * HIDDEN * (2 * KEYS * HEAD + 3 * WIDE + 2 * HEADS) +
+                            delta_flops()));
+    }
+    kvm_arena_free(&b.keep);
+    return 0;
+}
