@@ -1,5 +1,6 @@
-/* config_internal.h - a config.json being read: config_json.c asks config_layers.c for what
- * only some families have, and both ask config_source.c for fields. */
+/* config_internal.h - a config.json being read: config_json.c asks config_layers.c and
+ * config_blocks.c for what only some families have, and all ask config_source.c for
+ * fields. */
 #ifndef KVM_MODELS_CONFIG_INTERNAL_H
 #define KVM_MODELS_CONFIG_INTERNAL_H
 
@@ -24,9 +25,16 @@ KVM_MUST kvm_status kvm_config__number(const kvm_config_source *s, kvm_jat obj,
 KVM_MUST kvm_status kvm_config__word(const kvm_config_source *s, const char *keys,
                                      const char *only);
 
-/* models/config_layers.c: the sizes of the family's kinds of layer; then, for sizes that
- * were checked, which kind each block is built of, and the windows */
+/* the same source, its fields in the object `key` of text where there is one */
+kvm_config_source kvm_config__within(const kvm_config_source *s, const char *key);
+
+/* models/config_layers.c: the sizes of the family's kinds of layer */
 KVM_MUST kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c);
+/* models/config_blocks.c: for sizes that were checked, which kind each block is built of,
+ * and the windows */
 KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c);
+/* where blocks are of one layer each: as many as the pattern has letters, which is what
+ * num_hidden_layers says or leaves out */
+KVM_MUST kvm_status kvm_config__count(const kvm_config_source *s, kvm_config *c);
 
 #endif

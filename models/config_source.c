@@ -52,3 +52,11 @@ kvm_status kvm_config__word(const kvm_config_source *s, const char *keys,
     return kvm_fail(s->err, KVM_UNSUPPORTED, "%s: %s is \"%s\"; %s is run", at.file,
                     at.path, kvm_quote(word).at, only);
 }
+
+kvm_config_source kvm_config__within(const kvm_config_source *s, const char *key)
+{
+    kvm_config_source inner = *s;
+    const kvm_jat at = kvm_json_get(s->text, s->keep, key);
+    if (kvm_json_has(at)) inner.text = at;
+    return inner;
+}
