@@ -58,6 +58,7 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     const double translate = median_of(swap, "translate", scratch).value;
     json_t *out = json_object();
     json_object_set(out, "tokens", get(p, "tokens"));
+    json_object_set(out, "rounds", get(p, "rounds"));
     json_object_set_new(out, "cold", kvm_est_json(median_of(cold, "total", scratch)));
     json_object_set_new(out, "switch", kvm_est_json(median_of(swap, "total", scratch)));
     json_object_set_new(out, "speedup", kvm_est_json(speedup(b, cold, swap, scratch)));

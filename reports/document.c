@@ -319,6 +319,7 @@ double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suit
                          : which == 1 ? a->floor_normalised.value
                                       : a->gap_recovered.value;
         if (!a->present || !isfinite(v)) continue;
+        if (which == 2 && !isfinite(a->retention.value)) continue;
         sum += v;
         ++*suites;
     }

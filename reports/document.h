@@ -124,7 +124,7 @@ typedef struct kvm_stages {
 } kvm_stages;
 
 typedef struct kvm_time_point {
-    double tokens;
+    double tokens, rounds;
     kvm_est cold, swap, speedup;
     kvm_stages cold_stages, switch_stages;
     double computed_bytes, peak_bytes, tokens_per_s;
@@ -201,7 +201,7 @@ typedef struct kvm_document {
         ptrdiff_t count;
         kvm_est break_even;
         kvm_str machine;
-        double threads, rounds, warmups;
+        double threads, rounds, warmups; /* rounds: at most, of a length */
     } timing;
     struct {
         kvm_build_step *steps;
@@ -234,7 +234,8 @@ KVM_MUST kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_ja
 int kvm_document_arm(const kvm_document *d);
 
 /* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
- * floor-normalised, 2 gap recovered) where it was measured; *suites how many */
+ * floor-normalised, 2 gap recovered, of suites that have a retention) where it was
+ * measured; *suites how many */
 double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suites);
 
 #endif

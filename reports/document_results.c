@@ -127,6 +127,7 @@ static void read_timing(kvm_doc_reader *r, kvm_jat doc)
         const kvm_jat point = kvm_doc__item(r, list, i);
         points[i] = (kvm_time_point){
             .tokens = kvm_doc__num(r, point, "tokens"),
+            .rounds = kvm_doc__num(r, point, "rounds"),
             .cold = kvm_doc__est(r, point, "cold"),
             .swap = kvm_doc__est(r, point, "switch"),
             .speedup = kvm_doc__est(r, point, "speedup"),

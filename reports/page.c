@@ -131,12 +131,13 @@ static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
 static void tiles(kvm_page *p)
 {
     const kvm_verdict *v = p->verdict;
-    const double speedup = v->longest ? v->longest->speedup.value : KVM_NONE;
+    const kvm_time_point *at = v->judged ? v->judged : v->longest;
+    const double speedup = at ? at->speedup.value : KVM_NONE;
     const double even =
         kvm_est_has(v->break_even) ? ceil(v->break_even.value) : KVM_NONE;
     kvm_str length = KVM_STR("");
-    if (v->longest) {
-        const kvm_str tokens = kvm_number(p->mem, v->longest->tokens, KVM_FORMAT_COUNT);
+    if (at) {
+        const kvm_str tokens = kvm_number(p->mem, at->tokens, KVM_FORMAT_COUNT);
         length =
             kvm_str_fmt(p->mem, "cold ÷ switch at %.*s tokens", KVM_STR_ARG(tokens));
     }

@@ -70,7 +70,7 @@
  *
  *   "timing": {"machine": "2 x ...", "threads": 2, "rounds": 10, "warmups": 2,
  *     "break_even": EST,                                  tokens; kvm_break_even
- *     "points": [{"tokens": 64,
+ *     "points": [{"tokens": 64, "rounds": 10,             of this length; absent: all
  *       "cold": EST, "switch": EST,                       median s, quartiles
  *       "speedup": EST,                                   cold/switch, rounds' ratio
  *       "cold_stages": {"prefill": s, "first_decode": s},
@@ -105,7 +105,8 @@
  * mean floor-normalised retention is at least 0.90 and every suite on which the target
  * on its own cache beats the strongest control is one on which the translated cache
  * does too; "does not serve" when a required gate failed, or that mean is below 0.50;
- * "serves in part" between; "not decided" when gates or quality were not measured. */
+ * "serves in part" between; "not decided" when gates or quality were not measured, or on no
+ * suite of that mean the target's own cache beats the strongest control. */
 #ifndef KVM_REPORTS_PAGE_H
 #define KVM_REPORTS_PAGE_H
 

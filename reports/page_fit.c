@@ -78,8 +78,10 @@ static kvm_status greedy_figure(kvm_page *p, const kvm_greedy *g)
         .y = unit_axis(KVM_STR("R², choosing split"), series, g->count),
         .series = series,
         .series_count = g->count};
-    kvm_page__figure(p, g->title,
-                     KVM_STR("greedy forward selection, one line per target layer"));
+    kvm_page__figure(
+        p, g->title,
+        KVM_STR("greedy forward selection, one line per target layer; a few "
+                "layers, spread over the stack"));
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
     return KVM_OK;
@@ -304,7 +306,8 @@ kvm_status kvm_page__layers(kvm_page *p)
           LINE("V in-sample", v_r2_fit, 2, true)},
          4},
         {KVM_STR("Attention-output cosine"),
-         KVM_STR("translated against native cache; the predictor of quality"),
+         KVM_STR("translated against native cache; of these figures the one that "
+                 "goes with quality"),
          KVM_STR("cosine"),
          KVM_FORMAT_NUMBER,
          true,

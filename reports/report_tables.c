@@ -201,6 +201,7 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         HEAD("cold", "Cold TTFT", EST),
         HEAD("switch", "Switch TTFT", EST),
         HEAD("speedup", "Sooner by", EST),
+        HEAD("rounds", "Rounds", NUMBER),
         HEAD("computed_bytes", "Cache bytes, computed", NUMBER),
         HEAD("peak_bytes", "Peak memory", NUMBER),
         HEAD("translate_tokens_per_s", "Translate (tokens/s)", NUMBER),
@@ -212,6 +213,8 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         kvm_table_est(&t, p->cold, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->swap, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->speedup, KVM_FORMAT_RATIO);
+        kvm_table_num(&t, isfinite(p->rounds) ? p->rounds : d->timing.rounds,
+                      KVM_FORMAT_COUNT);
         kvm_table_num(&t, p->computed_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->peak_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->tokens_per_s, KVM_FORMAT_RATE);

@@ -29,15 +29,28 @@ static bool beats_control(const kvm_suite *s, int arm)
     return (kvm_est_has_interval(lead) ? lead.low : lead.value) > 0;
 }
 
-/* The first suite on which the target's own cache beats the controls and the translated
- * one does not; NULL when there is none. */
-static const kvm_suite *no_better_than_control(const kvm_document *d, int arm)
+/* What the controls say of the suites. A suite on which the target's own cache does not
+ * surely beat the strongest control cannot tell a good cache from a bad one. */
+typedef struct controls {
+    ptrdiff_t telling;       /* suites of the mean that can tell */
+    const kvm_suite *silent; /* the first of the mean that cannot, or NULL */
+    const kvm_suite *beaten; /* the first that can, but on which the translated cache is
+                                not surely better than the control; or NULL */
+} controls;
+
+static controls ask_controls(const kvm_document *d, int arm)
 {
-    for (ptrdiff_t i = 0; i < d->suite_count; i++)
-        if (!d->suites[i].secondary && beats_control(&d->suites[i], KVM_ARM_NATIVE) &&
-            d->suites[i].arms[arm].present && !beats_control(&d->suites[i], arm))
-            return &d->suites[i];
-    return NULL;
+    controls c = {0};
+    for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++) {
+        const kvm_suite *s = &d->suites[i];
+        if (s->secondary || !s->arms[arm].present) continue;
+        const bool tells = beats_control(s, KVM_ARM_NATIVE);
+        const bool counts = kvm_est_has(s->arms[arm].floor_normalised);
+        c.telling += tells && counts;
+        if (!tells && counts && !c.silent) c.silent = s;
+        if (tells && !beats_control(s, arm) && !c.beaten) c.beaten = s;
+    }
+    return c;
 }
 
 static void count_gates(kvm_verdict *v, const kvm_document *d)
@@ -52,17 +65,22 @@ static void count_gates(kvm_verdict *v, const kvm_document *d)
     }
 }
 
-static void find_longest(kvm_verdict *v, const kvm_document *d)
+/* Lengths that quality was measured at end where the needles do. */
+static void find_lengths(kvm_verdict *v, const kvm_document *d)
 {
+    double most = -1;
+    for (ptrdiff_t i = 0; i < d->needle.count; i++)
+        if (d->needle.points[i].tokens > most) most = d->needle.points[i].tokens;
     for (ptrdiff_t i = 0; i < d->timing.count; i++) {
         const kvm_time_point *p = &d->timing.points[i];
-        if (kvm_est_has(p->speedup) && isfinite(p->tokens) &&
-            (!v->longest || p->tokens > v->longest->tokens))
-            v->longest = p;
+        if (!kvm_est_has(p->speedup) || !isfinite(p->tokens)) continue;
+        if (!v->longest || p->tokens > v->longest->tokens) v->longest = p;
+        if (p->tokens <= most && (!v->judged || p->tokens > v->judged->tokens))
+            v->judged = p;
     }
 }
 
-static void decide(kvm_verdict *v, const kvm_suite *beaten)
+static void decide(kvm_verdict *v, const controls *c)
 {
     if (v->required_failed ||
         (v->floor_suites && v->floor_normalised < KVM_SERVES_NOT_BELOW)) {
@@ -72,7 +90,11 @@ static void decide(kvm_verdict *v, const kvm_suite *beaten)
                v->required_unmeasured) {
         v->tone = KVM_TONE_MUTED;
         v->headline = KVM_STR("Not decided: not everything was measured.");
-    } else if (v->floor_normalised < KVM_SERVES_FROM || beaten) {
+    } else if (!c->telling) {
+        v->tone = KVM_TONE_MUTED;
+        v->headline =
+            KVM_STR("Not decided: no measure tells a good cache from a bad one.");
+    } else if (v->floor_normalised < KVM_SERVES_FROM || c->beaten) {
         v->tone = KVM_TONE_WARN;
         v->headline = KVM_STR("The translated cache serves in part.");
     } else {
@@ -104,6 +126,9 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
         say(p, KVM_STR(", and recovers "));
         say_number(p, v->gap_recovered, KVM_FORMAT_PERCENT);
         say(p, KVM_STR(" of the gap between the two models"));
+        if (v->gap_suites != v->retention_suites)
+            say(p,
+                kvm_str_fmt(p->mem, " on the %td where there is one", v->gap_suites));
     }
     static const kvm_arm donors[] = {KVM_ARM_RAW_SOURCE, KVM_ARM_WRONG_DONOR,
                                      KVM_ARM_ZERO};
@@ -123,20 +148,33 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
     say(p, KVM_STR("."));
 }
 
+static void say_speedup(phrase *p, const kvm_time_point *at, kvm_str until)
+{
+    const double by = at->speedup.value;
+    say_number(p, at->tokens, KVM_FORMAT_COUNT);
+    say(p, until);
+    say_number(p, by > 1 ? by : 1 / by, KVM_FORMAT_RATIO);
+    say(p, by > 1 ? KVM_STR(" sooner than after a cold prefill")
+                  : KVM_STR(" later than after a cold prefill"));
+}
+
 static void say_timing(phrase *p, const kvm_verdict *v)
 {
     if (!v->longest) {
         say(p, KVM_STR(" How much sooner it answers was not measured."));
         return;
     }
-    const bool sooner = v->longest->speedup.value > 1;
     say(p, KVM_STR(" At "));
-    say_number(p, v->longest->tokens, KVM_FORMAT_COUNT);
-    say(p, KVM_STR(" tokens the first token comes "));
-    say_number(p, sooner ? v->longest->speedup.value : 1 / v->longest->speedup.value,
-               KVM_FORMAT_RATIO);
-    say(p, sooner ? KVM_STR(" sooner than after a cold prefill")
-                  : KVM_STR(" later than after a cold prefill"));
+    if (v->judged && v->judged != v->longest) {
+        say_speedup(
+            p, v->judged,
+            KVM_STR(" tokens, up to where quality was measured, the first token "
+                    "comes "));
+        say(p, KVM_STR("; at "));
+        say_speedup(p, v->longest, KVM_STR(" tokens "));
+    } else {
+        say_speedup(p, v->longest, KVM_STR(" tokens the first token comes "));
+    }
     if (kvm_est_has(v->break_even)) {
         say(p, v->break_even.note.len ? KVM_STR("; it is sooner from ")
                                       : KVM_STR("; the switch pays from "));
@@ -176,15 +214,22 @@ kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep, const kvm_document 
     v.floor_normalised = kvm_mean_ratio(d, v.arm, 1, &v.floor_suites);
     v.gap_recovered = kvm_mean_ratio(d, v.arm, 2, &v.gap_suites);
     count_gates(&v, d);
-    find_longest(&v, d);
-    const kvm_suite *beaten = v.arm < 0 ? NULL : no_better_than_control(d, v.arm);
-    decide(&v, beaten);
+    find_lengths(&v, d);
+    const controls c = ask_controls(d, v.arm);
+    decide(&v, &c);
     phrase p = {keep, KVM_STR("")};
     say_quality(&p, &v, d);
-    if (beaten) {
+    if (c.beaten) {
         say(&p, KVM_STR(" On "));
-        say(&p, beaten->title);
+        say(&p, c.beaten->title);
         say(&p, KVM_STR(" it is not shown to be better than the strongest control."));
+    }
+    if (c.silent) {
+        say(&p, KVM_STR(" On "));
+        say(&p, c.silent->title);
+        say(&p,
+            KVM_STR(" not even the target's own cache is shown to be better than the "
+                    "strongest control: more items may tell."));
     }
     say_timing(&p, &v);
     say_gates(&p, &v, d);

@@ -18,6 +18,7 @@ typedef struct kvm_verdict {
     ptrdiff_t gates_passed, gates_failed, gates_unmeasured; /* all of them */
     ptrdiff_t required_failed, required_unmeasured;
     const kvm_time_point *longest; /* the greatest length with a speedup, or NULL */
+    const kvm_time_point *judged;  /* the greatest that quality was measured at, or NULL */
     kvm_est break_even;            /* tokens */
 } kvm_verdict;
 

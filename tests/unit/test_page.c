@@ -124,7 +124,9 @@ static void the_verdict_speaks_first(void **at)
     check_str(headline, "The translated cache serves.");
     check_contains(sentence.at, "On 4 measures, zoo-large keeps ");
     check_contains(sentence.at, " of the gap between the two models");
-    check_contains(sentence.at, "At 32,768 tokens the first token comes ");
+    check_contains(sentence.at,
+                   "At 2,048 tokens, up to where quality was measured, the "
+                   "first token comes ");
     check_contains(sentence.at, "7 of 8 gates passed: Error concentration c_K, worst "
                                 "layer failed (advice only).");
     const kvm_str html = page_of(s, sample(s));
@@ -313,6 +315,7 @@ static void the_rule_of_the_verdict(void **at)
     const char *in_part = "The translated cache serves in part.";
     const char *not = "The translated cache does not serve.";
     const char *open = "Not decided: not everything was measured.";
+    const char *mute = "Not decided: no measure tells a good cache from a bad one.";
     check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.9", SURE, SURE) "}",
                    serves);
     check_headline(*at, HEAD PAIR GATE("fail", "false") SUITE("0.9", SURE, SURE) "}",
@@ -327,11 +330,66 @@ static void the_rule_of_the_verdict(void **at)
                    in_part);
     check_headline(*at,
                    HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}",
-                   serves); /* the suite cannot tell caches apart: says nothing */
+                   mute); /* whatever the cache is, the suite would say so */
     check_headline(
         *at, HEAD PAIR GATE("unmeasured", "true") SUITE("0.95", SURE, SURE) "}", open);
     check_headline(*at, HEAD PAIR SUITE("0.95", SURE, SURE) "}", open);
     check_headline(*at, HEAD PAIR GATE("pass", "true") "}", open);
+}
+
+static const char *sentence_of(state *s, const char *doc)
+{
+    kvm_str headline, sentence;
+    kvm_err err = {0};
+    check_ok(kvm_report_verdict(&headline, &sentence, &s->keep, parse(s, doc), &err),
+             &err);
+    return sentence.at;
+}
+
+#define ARMS(arm)                                                                      \
+    "\"arms\":{\"native\":{\"score\":1,\"versus_control\":" SURE                       \
+    "},\"closed_form\":{\"score\":1,\"versus_control\":" SURE "," arm "}}"
+
+/* the gap is said of measures that have a retention, and of how many */
+static void one_sentence_speaks_of_the_same_measures(void **at)
+{
+    const char *doc = HEAD PAIR
+        ",\"suites\":["
+        "{\"name\":\"kl\",\"better\":\"low\"," ARMS(
+            "\"gap_recovered\":0.9") "},"
+                                     "{\"name\":\"a\"," ARMS(
+                                         "\"retention\":0.8,\"gap_recovered\":"
+                                         "0.5") "},"
+                                                "{\"name\":\"b\"," ARMS(
+                                                    "\"retention\":0.6") "}]}";
+    check_contains(sentence_of(*at, doc), "On 2 measures, B keeps 70.0");
+    check_contains(sentence_of(*at, doc),
+                   " of the gap between the two models on the 1 where there is one");
+}
+
+static void a_suite_that_cannot_tell_is_named(void **at)
+{
+    const char *doc = HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}";
+    check_contains(sentence_of(*at, doc),
+                   "On s not even the target's own cache is shown "
+                   "to be better than the strongest control");
+}
+
+static void speed_is_said_where_quality_was_measured(void **at)
+{
+    const char *doc =
+        HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":512},{\"tokens\":1024}]},"
+                  "\"timing\":{\"rounds\":10,\"warmups\":2,\"points\":["
+                  "{\"tokens\":512,\"speedup\":4},{\"tokens\":1000,\"speedup\":5},"
+                  "{\"tokens\":32768,\"speedup\":90,\"rounds\":3}]}}";
+    check_contains(
+        sentence_of(*at, doc),
+        "At 1,000 tokens, up to where quality was measured, the first token "
+        "comes 5.00\u00d7 sooner than after a cold prefill; at 32,768 tokens "
+        "90.0\u00d7 sooner");
+    const kvm_str html = page_of(*at, parse(*at, doc));
+    check_contains(html.at, "cold ÷ switch at 1,000 tokens");
+    check_contains(html.at, "3 to 10 rounds (the fewest where they take longest)");
 }
 
 /* ---- files ---- */
@@ -393,6 +451,11 @@ int main(void)
                                         begin, end),
         cmocka_unit_test_setup_teardown(spent_arena_is_an_error, begin, end),
         cmocka_unit_test_setup_teardown(the_rule_of_the_verdict, begin, end),
+        cmocka_unit_test_setup_teardown(one_sentence_speaks_of_the_same_measures, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(a_suite_that_cannot_tell_is_named, begin, end),
+        cmocka_unit_test_setup_teardown(speed_is_said_where_quality_was_measured, begin,
+                                        end),
         cmocka_unit_test_setup_teardown(publishes_page_json_and_csv, begin, end),
         cmocka_unit_test_setup_teardown(names_that_leave_the_folder_are_refused, begin,
                                         end),
