@@ -32,11 +32,13 @@ static void seconds_text(char out[24], double s)
         snprintf(out, 24, "%lldh%02lldm", t / 3600, t / 60 % 60);
 }
 
-/* 12.3k, 4.56M: at most four digits */
+/* 12.3k, 4.56M: at most four digits. What is counted is whole: a share of the next one
+ * shows in the percentage. */
 static void count_text(char out[24], double v)
 {
     static const char units[] = " kMGTPE";
     size_t u = 0;
+    v = floor(v + 1e-9);
     while (fabs(v) >= 9999.5 && u + 2 < sizeof units) {
         v /= 1000.0;
         u++;

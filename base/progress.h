@@ -16,9 +16,14 @@ typedef struct kvm_progress {
     double started, shown; /* private: kvm_now of the first and the latest line */
 } kvm_progress;
 
+/* bytes of the longest unit that is shown whole, its NUL included */
+enum { KVM_PROGRESS_UNIT = 32 };
+
 void kvm_progress_terminal(kvm_progress *p,
                            const char *title); /* draws on stderr as fits it */
 void kvm_progress_begin(kvm_progress *p, const char *title);
+/* done may hold a share of the next one; of a total it should grow as time does, for the
+ * time left is read off it */
 void kvm_progress_at(kvm_progress *p, double done, double total, const char *unit);
 void kvm_progress_end(kvm_progress *p); /* clears or ends the line */
 bool kvm_progress_cancelled(kvm_progress *p);

@@ -68,6 +68,16 @@ typedef struct voice {
     ptrdiff_t failed;
 } voice;
 
+static void say_stopping(voice *v, const kvm_worker_note *n)
+{
+    kvm_progress_end(v->progress);
+    fprintf(
+        stderr,
+        "stopping: %.*s has a moment to end, else it goes on another time; once more "
+        "ends it at once\n",
+        KVM_STR_ARG(n->label));
+}
+
 static void say(void *ctx, const kvm_worker_note *n)
 {
     static const struct {
@@ -87,6 +97,10 @@ static void say(void *ctx, const kvm_worker_note *n)
     if (n->what == KVM_WORKER_FAIL) v->failed++;
     if (v->quiet && n->what != KVM_WORKER_FAIL) return;
     if (n->what == KVM_WORKER_START) return; /* the progress line says so */
+    if (n->what == KVM_WORKER_DRAIN) {
+        say_stopping(v, n);
+        return;
+    }
     kvm_text t = {0};
     kvm_paint(&t, kvm_str_of(words[n->what].word), words[n->what].tone, v->term);
     if (n->what == KVM_WORKER_SUCCEED || n->what == KVM_WORKER_SKIP) v->done++;
@@ -100,13 +114,16 @@ static void say(void *ctx, const kvm_worker_note *n)
     kvm_text_free(&t);
 }
 
-static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t jobs, bool stay,
-                       kvm_worker_stats *stats, kvm_err *err)
+/* done of jobs: those of the run that had ended before; jobs 0: not known */
+static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs,
+                       bool stay, kvm_worker_stats *stats, kvm_err *err)
 {
     kvm_progress progress;
     kvm_progress_terminal(&progress, "");
     voice v = {.quiet = kvm_cli_has(cli, KVM_OPT_QUIET),
                .term = kvm_term_of(STDERR_FILENO),
+               .progress = &progress,
+               .done = done,
                .jobs = jobs};
     kvm_worker_options o = {.home = kvm_cli_store(cli),
                             .kind_of = kvm_job_kind_of,
@@ -183,15 +200,20 @@ static kvm_status status_of_failed(kvm_status why)
     return kvm_cli_exit_code(why) == KVM_EXIT_ENVIRONMENT ? why : KVM_INTERNAL;
 }
 
+static kvm_status look_at(kvm_cli *cli, int64_t run, kvm_run_info *info, kvm_err *err)
+{
+    kvm_catalogue *c;
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    const kvm_status s = kvm_run_look(c, run, info, cli->keep, err);
+    kvm_catalogue_close(c); /* not to be inherited by a worker's children */
+    return s;
+}
+
 /* Why a run at rest has no report, whichever worker had its jobs. */
 static kvm_status judge(kvm_cli *cli, const planned *p, kvm_err *err)
 {
-    kvm_catalogue *c;
     kvm_run_info info;
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
-    const kvm_status s = kvm_run_look(c, p->submitted.run, &info, cli->keep, err);
-    kvm_catalogue_close(c); /* not to be inherited by the next worker's children */
-    TRY(s);
+    TRY(look_at(cli, p->submitted.run, &info, err));
     const long long failed = info.jobs[KVM_STATE_FAILED] + info.jobs[KVM_STATE_PARKED];
     const long long cancelled = info.jobs[KVM_STATE_CANCELLED];
     if (failed && info.trouble_status == KVM_NOSPACE) {
@@ -220,7 +242,11 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
 {
     if (p->submitted.outcome == KVM_SUBMIT_DONE) return KVM_OK;
     kvm_worker_stats stats = {0};
-    TRY(work(cli, p->submitted.run, p->submitted.jobs, false, &stats, err));
+    kvm_run_info info;
+    TRY(look_at(cli, p->submitted.run, &info, err));
+    const int64_t done = info.jobs[KVM_STATE_SUCCEEDED] + info.jobs[KVM_STATE_SKIPPED];
+    TRY(work(cli, p->submitted.run, (ptrdiff_t)done, p->submitted.jobs, false, &stats,
+             err));
     if (stats.drained)
         return kvm_fail(err, KVM_CANCELLED,
                         "stopped; the same command goes on where it was");
@@ -281,7 +307,7 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
     kvm_worker_stats stats = {0};
     TRY(kvm_cli_catalogue(cli, true, &c, err));
     kvm_catalogue_close(c);
-    TRY(work(cli, 0, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
+    TRY(work(cli, 0, 0, 0, kvm_cli_has(cli, KVM_OPT_STAY), &stats, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         TRY(kvm_cli_print_json(cli,
                                json_pack("{s:I, s:I, s:I, s:I, s:I}", "succeeded",

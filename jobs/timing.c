@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
+#include "jobs/timing.h"
 #include "translators/apply.h"
 
 static const kvm_field params[] = {
@@ -22,10 +23,6 @@ static const kvm_field params[] = {
     {"seed", KVM_FIELD_INT, false, "of the token ids", NULL, 0},
     {0},
 };
-
-static const int64_t default_lengths[] = {64,   128,  256,  512,   1024,
-                                          2048, 4096, 8192, 16384, 32768};
-enum { MAX_LENGTHS = 64, LEAST_ROUNDS = 3 };
 
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
 #define STAGES(X) X(prefill) X(transfer) X(translate) X(inject) X(first_decode)
@@ -50,46 +47,23 @@ typedef struct timing {
     kvm_model *source, *target;
     kvm_translator translator;
     kvm_apply *apply;
-    int64_t lengths[MAX_LENGTHS];
+    int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t length_count, rounds, warmups;
     double budget;
     int32_t *ids;
     kvm_cache *source_cache, *received, *target_cache;
     float *logits;
     json_t *points;
+    double started, done; /* flops behind us */
 } timing;
-
-static kvm_status read_lengths(timing *t, kvm_err *err)
-{
-    kvm_job *j = t->job;
-    const kvm_jat list = kvm_json_get(j->params, j->keep, "lengths");
-    if (!kvm_json_has(list)) {
-        t->length_count = sizeof default_lengths / sizeof *default_lengths;
-        for (ptrdiff_t i = 0; i < t->length_count; i++)
-            t->lengths[i] = default_lengths[i];
-        return KVM_OK;
-    }
-    TRY(kvm_json_array(list, &t->length_count, err));
-    if (t->length_count < 1 || t->length_count > MAX_LENGTHS)
-        return kvm_json_fail(err, KVM_RANGE, list, "must name 1..%d prefix lengths",
-                             MAX_LENGTHS);
-    for (ptrdiff_t i = 0; i < t->length_count; i++) {
-        const kvm_jat at = kvm_json_item(list, j->keep, i);
-        TRY(kvm_json_i64(at, &t->lengths[i], err));
-        if (t->lengths[i] < 1 || (i && t->lengths[i] <= t->lengths[i - 1]))
-            return kvm_json_fail(err, KVM_RANGE, at,
-                                 "is %lld: lengths must be positive and ascend",
-                                 (long long)t->lengths[i]);
-    }
-    return KVM_OK;
-}
 
 static kvm_status read_params(timing *t, kvm_err *err)
 {
-    TRY(read_lengths(t, err));
-    TRY(kvm_job_i64(t->job, "rounds", 10, 1, 10000, &t->rounds, err));
-    TRY(kvm_job_i64(t->job, "warmups", 2, 0, 1000, &t->warmups, err));
-    return kvm_job_f64(t->job, "seconds", 0, 0, 1e6, &t->budget, err);
+    kvm_job *j = t->job;
+    TRY(kvm_timing_lengths(j->params, j->keep, t->lengths, &t->length_count, err));
+    TRY(kvm_job_i64(j, "rounds", KVM_ROUNDS, 1, 10000, &t->rounds, err));
+    TRY(kvm_job_i64(j, "warmups", KVM_WARMUPS, 0, 1000, &t->warmups, err));
+    return kvm_job_f64(j, "seconds", 0, 0, 1e6, &t->budget, err);
 }
 
 static kvm_status open_models(timing *t, kvm_err *err)
@@ -235,23 +209,66 @@ static double peak_bytes(void)
     return (double)u.ru_maxrss * 1024; /* Linux counts KiB */
 }
 
-static kvm_status time_length(timing *t, ptrdiff_t n, kvm_err *err)
+/* ---- how far: flops, for a round of a long prefix takes thousands of times as long as
+ * one of a short one ---- */
+
+static double round_flops(const timing *t, double n)
+{
+    return kvm_round_flops(kvm_model_info_of(t->target), kvm_apply_flops(t->apply), n);
+}
+
+/* of a length that has not begun, at the rate so far */
+static double length_flops(const timing *t, double n)
+{
+    const double round = round_flops(t, n), spent = kvm_now() - t->started;
+    const double each_s = t->done > 0 ? round * spent / t->done : 0;
+    return kvm_prefill_flops(kvm_model_info_of(t->source), n) +
+           round *
+               ((double)t->warmups + kvm_rounds_within(t->rounds, t->budget, each_s));
+}
+
+/* `left` rounds of length i are to come, and all that is longer */
+static void show(timing *t, ptrdiff_t i, double left)
+{
+    double rest = left * round_flops(t, (double)t->lengths[i]);
+    for (ptrdiff_t k = i + 1; k < t->length_count; k++)
+        rest += length_flops(t, (double)t->lengths[k]);
+    kvm_progress_at(t->job->progress, t->done, t->done + rest, "FLOPs");
+}
+
+static void did(timing *t, ptrdiff_t i, double flops, double left)
+{
+    t->done += flops;
+    show(t, i, left);
+}
+
+static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
 {
     cell cold, swap;
+    const ptrdiff_t n = (ptrdiff_t)t->lengths[i];
+    const double each = round_flops(t, (double)n);
     TRY(new_cell(t, &cold, err));
     TRY(new_cell(t, &swap, err));
     kvm_cache_clear(t->source_cache);
     TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n,
                           &(kvm_forward_options){0}, err));
-    for (ptrdiff_t r = -t->warmups; r < 0; r++)
+    did(t, i, kvm_prefill_flops(kvm_model_info_of(t->source), (double)n),
+        (double)(t->warmups + t->rounds));
+    for (ptrdiff_t r = -t->warmups; r < 0; r++) {
         TRY(one_round(t, n, r, &cold, &swap, err));
+        did(t, i, each, (double)(t->rounds - r - 1));
+    }
     const double started = kvm_now();
     ptrdiff_t rounds = 0;
     while (rounds < t->rounds) {
         if (kvm_progress_cancelled(t->job->progress))
             return kvm_fail(err, KVM_CANCELLED, "cancelled at %td tokens", n);
         TRY(one_round(t, n, rounds++, &cold, &swap, err));
-        if (t->budget > 0 && rounds >= LEAST_ROUNDS && kvm_now() - started > t->budget)
+        const double each_s = (kvm_now() - started) / (double)rounds;
+        did(t, i, each,
+            kvm_rounds_within(t->rounds, t->budget, each_s) - (double)rounds);
+        if (t->budget > 0 && rounds >= KVM_LEAST_ROUNDS &&
+            kvm_now() - started > t->budget)
             break;
     }
     json_t *point = json_pack(
@@ -265,18 +282,15 @@ static kvm_status time_length(timing *t, ptrdiff_t n, kvm_err *err)
 
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
-    timing t = {.job = j, .points = json_array()};
+    timing t = {.job = j, .points = json_array(), .started = kvm_now()};
     json_t *figures = json_pack("{s:o}", "points", t.points);
     if (!figures) return kvm_nomem(err, j->keep);
     kvm_json_own(j->keep, figures);
     TRY(read_params(&t, err));
     TRY(open_models(&t, err));
     TRY(open_caches(&t, err));
-    const ptrdiff_t longest = (ptrdiff_t)t.lengths[t.length_count - 1];
     for (ptrdiff_t i = 0; i < t.length_count; i++) {
-        kvm_progress_at(j->progress, (double)t.lengths[i], (double)longest,
-                        "tokens of prefix");
-        const kvm_status s = time_length(&t, (ptrdiff_t)t.lengths[i], err);
+        const kvm_status s = time_length(&t, i, err);
         if (s) return kvm_err_prefix(err, s, "%lld tokens", (long long)t.lengths[i]);
     }
     const kvm_str compute = kvm_compute_describe(kvm_model_compute(t.target), j->keep);

@@ -38,13 +38,13 @@ static void child_show(kvm_progress *p, double done, double total, const char *u
                        double eta_s)
 {
     kvm_shared *s = p->ctx;
-    uint64_t text[2] = {0};
+    uint64_t text[KVM_PROGRESS_UNIT / 8] = {0};
     (void)eta_s;
     snprintf((char *)text, sizeof text, "%s", unit);
     atomic_store(&s->done, kvm_bits(done));
     atomic_store(&s->total, kvm_bits(total));
-    atomic_store(&s->unit[0], text[0]);
-    atomic_store(&s->unit[1], text[1]);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        atomic_store(&s->unit[i], text[i]);
     atomic_fetch_add(&s->updates, 1);
 }
 
@@ -262,7 +262,9 @@ static void show_progress(watch *t)
     const unsigned long updates = atomic_load(&s->updates);
     if (updates == t->shown || !t->w->o.progress) return;
     t->shown = updates;
-    uint64_t text[3] = {atomic_load(&s->unit[0]), atomic_load(&s->unit[1]), 0};
+    uint64_t text[KVM_PROGRESS_UNIT / 8];
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        text[i] = atomic_load(&s->unit[i]);
     kvm_progress_at(t->w->o.progress, kvm_unbits(atomic_load(&s->done)),
                     kvm_unbits(atomic_load(&s->total)), (const char *)text);
 }
@@ -298,7 +300,10 @@ static void look(watch *t)
         end_child(t);
         return;
     }
-    if (drains > 0 && t->drain <= 0) t->drain = now;
+    if (drains > 0 && t->drain <= 0) {
+        t->drain = now;
+        kvm_worker__note(t->w, t->k, KVM_WORKER_DRAIN, "");
+    }
     if (drains > 0 && (drains > 1 || now - t->drain > t->w->o.grace_s)) {
         t->end = KVM_CHILD_DRAINED;
         ask(t, now);

@@ -130,6 +130,7 @@ static void count(kvm_worker_stats *s, kvm_worker_what what)
 {
     switch (what) {
     case KVM_WORKER_START:
+    case KVM_WORKER_DRAIN:
         break;
     case KVM_WORKER_SUCCEED:
         s->succeeded++;
@@ -155,8 +156,8 @@ static void count(kvm_worker_stats *s, kvm_worker_what what)
     }
 }
 
-static void note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
-                 const char *message)
+void kvm_worker__note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
+                      const char *message)
 {
     count(&w->stats, what);
     if (!w->o.note) return;
@@ -236,12 +237,13 @@ static void end_badly(kvm_worker *w, kvm_work *k, const kvm_err *why, const char
     if (!s) s = kvm_job_state_of(w->catalogue, k->claim.fence.job, &now, &err);
     const bool ended = !s && kvm_state_class_of(now) == KVM_CLASS_ENDED;
     if (s) {
-        note(w, k, KVM_WORKER_LOST, err.msg);
+        kvm_worker__note(w, k, KVM_WORKER_LOST, err.msg);
     } else if (now == KVM_STATE_CANCELLED) {
-        note(w, k, KVM_WORKER_CANCEL, "on request");
+        kvm_worker__note(w, k, KVM_WORKER_CANCEL, "on request");
     } else {
         if (ended && w->stats.failed == 0) w->stats.why = why ? why->code : KVM_OK;
-        note(w, k, ended ? KVM_WORKER_FAIL : KVM_WORKER_RETRY, why ? why->msg : how);
+        kvm_worker__note(w, k, ended ? KVM_WORKER_FAIL : KVM_WORKER_RETRY,
+                         why ? why->msg : how);
     }
 }
 
@@ -249,7 +251,7 @@ static void release(kvm_worker *w, kvm_work *k)
 {
     kvm_err err = {0};
     const kvm_status s = kvm_commit__insist(w, k, do_release, NULL, &err);
-    note(w, k, s ? KVM_WORKER_LOST : KVM_WORKER_RELEASE, err.msg);
+    kvm_worker__note(w, k, s ? KVM_WORKER_LOST : KVM_WORKER_RELEASE, err.msg);
 }
 
 /* The job has done its work (or an equal one had): commit. */
@@ -260,7 +262,7 @@ static void end_well(kvm_worker *w, kvm_work *k)
     const kvm_status s = reuse ? kvm_commit__insist(w, k, do_skip, NULL, &err)
                                : kvm_commit__results(w, k, &err);
     if (s == KVM_LOST) {
-        note(w, k, KVM_WORKER_LOST, err.msg);
+        kvm_worker__note(w, k, KVM_WORKER_LOST, err.msg);
     } else if (s) {
         end_badly(w, k, &err, NULL);
     } else {
@@ -268,7 +270,7 @@ static void end_well(kvm_worker *w, kvm_work *k)
         kvm_tree__remove(k->folder);
         kvm_fault(KVM_FAULT_AFTER_CLEAN);
         kvm_queue_wake(w->queue);
-        note(w, k, reuse ? KVM_WORKER_SKIP : KVM_WORKER_SUCCEED, "");
+        kvm_worker__note(w, k, reuse ? KVM_WORKER_SKIP : KVM_WORKER_SUCCEED, "");
     }
 }
 
@@ -276,7 +278,7 @@ static void settle(kvm_worker *w, kvm_work *k, kvm_child_end end, char how[128])
 {
     kvm_err err = {0};
     if (end == KVM_CHILD_FENCED) {
-        note(w, k, KVM_WORKER_LOST, "the lease was lost");
+        kvm_worker__note(w, k, KVM_WORKER_LOST, "the lease was lost");
         return;
     }
     if (kvm_records_read(&k->records, &w->mem, k->records_path, &err)) {
@@ -305,7 +307,7 @@ static void work(kvm_worker *w, kvm_work *k)
     kvm_err err = {0};
     kvm_child_end end = KVM_CHILD_EXITED;
     char how[128] = "";
-    note(w, k, KVM_WORKER_START, "");
+    kvm_worker__note(w, k, KVM_WORKER_START, "");
     kvm_status s = prepare(w, k, &err);
     kvm_fault(KVM_FAULT_BEFORE_RUN);
     if (w->o.progress) kvm_progress_begin(w->o.progress, k->claim.label.at);
@@ -329,7 +331,10 @@ static kvm_status tend(kvm_worker *w, kvm_err *err)
     TRY(kvm_jobs_reap_dead(w->catalogue, w->host, kvm_worker_dead, &w->o.policy, &dead,
                            err));
     if (silent + dead > 0)
-        kvm_log(KVM_LOG_WARN, "jobs.reaped", "silent=%td dead=%td", silent, dead);
+        kvm_log(KVM_LOG_INFO, "jobs.taken_back",
+                "jobs=%td reason=\"their workers are gone; they go on here or with "
+                "another\"",
+                silent + dead);
     return kvm_queue_relay(w->queue, w->catalogue, err);
 }
 

@@ -20,7 +20,8 @@ typedef enum kvm_worker_what {
     KVM_WORKER_FAIL,    /* failed or parked: message */
     KVM_WORKER_CANCEL,  /* cancelled: somebody asked for it */
     KVM_WORKER_LOST,    /* another worker has it; what was done here is discarded */
-    KVM_WORKER_RELEASE  /* drained: given back */
+    KVM_WORKER_RELEASE, /* drained: given back */
+    KVM_WORKER_DRAIN    /* a signal came: no other job is begun after this one */
 } kvm_worker_what;
 typedef struct kvm_worker_note {
     kvm_worker_what what;

@@ -16,9 +16,9 @@
 
 /* A page that the worker shares with its child. */
 typedef struct kvm_shared {
-    atomic_bool cancel;            /* the worker asks the job to stop */
-    _Atomic uint64_t done, total;  /* bits of the doubles */
-    _Atomic uint64_t unit[2];      /* 16 bytes of text */
+    atomic_bool cancel;                           /* the worker asks the job to stop */
+    _Atomic uint64_t done, total;                 /* bits of the doubles */
+    _Atomic uint64_t unit[KVM_PROGRESS_UNIT / 8]; /* text */
     _Atomic unsigned long updates; /* raised after each progress report */
     kvm_err trouble; /* why the child left no verdict; read when it has ended */
 } kvm_shared;
@@ -106,6 +106,9 @@ KVM_MUST kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
  * stays */
 void kvm_tree__remove(kvm_str path);
 
+/* tells who listens, and counts */
+void kvm_worker__note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
+                      const char *message);
 int kvm_worker__drains(void); /* signals to stop so far: 1 drain, 2 now */
 
 static inline uint64_t kvm_bits(double v)

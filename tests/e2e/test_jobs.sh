@@ -64,4 +64,6 @@ call 0 worker --quiet --json && json '"failed":0,'
 ok $? "a cancelled job is no failure of a worker"
 call 0 jobs retry "$id" && grep -qx "job $id is ready" "$work/out"
 ok $? "... and text without"
+call 1 run "$work/few.yaml" && grep -qE '^ *4/7 FAILED' "$work/log"
+ok $? "a run taken up again counts what it had done"
 echo "1..$n"

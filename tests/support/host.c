@@ -139,6 +139,7 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
                  .input_count = n->input_count,
                  .dir = kvm_str_fmt(&h->keep, "%s/%d", h->dir.at, h->runs++),
                  .keep = &keep,
+                 .progress = h->progress,
                  .backend = "cpu",
                  .threads = 1};
     h->outputs[node] = kvm_json_own(&h->keep, json_object());

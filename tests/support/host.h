@@ -12,6 +12,7 @@ typedef struct host {
     json_t **outputs; /* (graph.count) {name: path} of each node that has run */
     json_t *samples;  /* [[suite, arm, metric, item, value]] of all nodes */
     int runs;
+    kvm_progress *progress; /* of the jobs; NULL: nobody looks */
 } host;
 
 /* host_open - the spec's first direction, to be run below build/tmp/<name>; its nodes'

@@ -91,6 +91,32 @@ static void report_after_a_while(void)
     kvm_progress_end(&p);
 }
 
+/* what is counted is whole, and the longest unit stands there whole */
+static void report_a_share(void)
+{
+    kvm_progress p;
+    kvm_progress_terminal(&p, "mlp a");
+    p.started -= 20.0;
+    kvm_progress_at(&p, 1.6, 12, "items (attention outputs)");
+    kvm_progress_end(&p);
+}
+
+static void a_share_is_no_count(void **state)
+{
+    (void)state;
+    int fds[2];
+    char text[1024];
+    assert_int_equal(pipe(fds), 0);
+    draw(fds[1], report_a_share);
+    close(fds[1]);
+    const ssize_t n = read(fds[0], text, sizeof text - 1);
+    assert_true(n > 0);
+    text[n] = 0;
+    assert_string_equal(text,
+                        "mlp a   13%  1 / 12 items (attention outputs)  2:10 left\n");
+    close(fds[0]);
+}
+
 static void a_pipe_gets_a_line_in_a_while(void **state)
 {
     (void)state;
@@ -151,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_estimate_extends_the_rate_so_far),
         cmocka_unit_test(no_progress_is_fine),
+        cmocka_unit_test(a_share_is_no_count),
         cmocka_unit_test(a_pipe_gets_a_line_in_a_while),
         cmocka_unit_test(a_terminal_gets_one_line_redrawn),
     };

@@ -336,18 +336,33 @@ static void cancelled_is_not_failed(void **state)
     assert_int_equal(w.failed, 0);
 }
 
+static void mark_drain(void *ctx, const kvm_worker_note *n)
+{
+    if (n->what == KVM_WORKER_DRAIN) check_write(ctx, n->label);
+}
+
+/* ... and says at once that it has heard */
 static void a_drained_worker_burns_no_attempt(void **state)
 {
     (void)state;
+    char drained[300];
+    snprintf(drained, sizeof drained, "%s/drained", fake_home);
     kvm_graph g = kvm_test_graph(&b.keep, 2, false, KVM_JOB_CAPTURE, 0);
     fake_do(&g, 0, "ok", 500);
     fake_do(&g, 1, "ok", 60000);
     fake_submit(&b, &g, false);
     kvm_worker_options o = fake_options(30);
     o.grace_s = 5;
+    o.note = mark_drain;
+    o.note_ctx = drained;
     pid_t pid = fake_worker(o, NULL); /* the short job may end … */
     fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
+    assert_false(kvm_path_exists(kvm_str_of(drained)));
     kill(pid, SIGTERM);
+    for (int i = 0; i < 30 && !kvm_path_exists(kvm_str_of(drained)); i++)
+        kvm_sleep(0.01);
+    assert_true(kvm_path_exists(kvm_str_of(drained)));
+    assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "running");
     assert_int_equal(fake_join(pid, 10), 7);
     assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "succeeded");
     assert_string_equal(kvm_test_state(b.c, &b.keep, 2), "ready");
