@@ -129,6 +129,20 @@ static kvm_status check_strides(const operand *o, const kvm_tensor *t, const cha
     return KVM_OK;
 }
 
+static kvm_status check_scales(const operand *o, const kvm_tensor *t, const char *op,
+                               kvm_err *err)
+{
+    const kvm_scales *s = t->scales;
+    if (!s) return KVM_OK;
+    if (o->type != 'w' || kvm_dtype_block(t->dtype) > 1)
+        return kvm_fail(err, KVM_DTYPE, "%s: %.*s cannot have scales", op, o->name_len,
+                        o->name);
+    if (s->grid && s->rows > 0 && s->cols > 0 && s->pitch >= 0 && s->first >= 0)
+        return KVM_OK;
+    return kvm_fail(err, KVM_SHAPE, "%s: %.*s has scales for blocks of %td x %td", op,
+                    o->name_len, o->name, s->rows, s->cols);
+}
+
 static kvm_status check_view(const operand *o, const kvm_tensor *t, const char *op,
                              ptrdiff_t extent[LETTERS], kvm_err *err)
 {
@@ -140,6 +154,7 @@ static kvm_status check_view(const operand *o, const kvm_tensor *t, const char *
     if (!type_fits(o->type, t->dtype))
         return kvm_fail(err, KVM_DTYPE, "%s: %.*s cannot be %s", op, o->name_len,
                         o->name, kvm_dtype_name(t->dtype));
+    TRY(check_scales(o, t, op, err));
     bool empty = false;
     for (int i = 0; i < t->rank; i++) {
         ptrdiff_t *e = &extent[o->letter[i] - 'A'];

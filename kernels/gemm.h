@@ -156,15 +156,12 @@ V_INLINE void dot_rows(const linear_job *j, const int rows, const float *w, ptrd
 static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end,
                              float *wide)
 {
-    const int block = kvm_dtype_block(j->w->dtype);
-    const ptrdiff_t bytes = kvm_dtype_block_bytes(j->w->dtype);
     for (ptrdiff_t o = first; o < end; o += DOT_ROWS) {
         const ptrdiff_t rows = least(DOT_ROWS, end - o);
         for (ptrdiff_t k0 = 0; k0 < j->x->dim[1]; k0 += DOT_K) {
             const ptrdiff_t k = least(DOT_K, j->x->dim[1] - k0);
             for (ptrdiff_t r = 0; r < rows; r++)
-                widen(wide + r * k, kvm_row(j->w, o + r) + k0 / block * bytes,
-                      j->w->dtype, k);
+                widen_at(wide + r * k, j->w, o + r, k0, k);
             if (rows == DOT_ROWS) {
                 dot_rows(j, DOT_ROWS, wide, o, k0, k);
                 continue;
@@ -175,19 +172,20 @@ static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end
     }
 }
 
-/* one row of the weight against one or two tokens, in WAYS sums under way. More of them made
- * memory slower, not the sums faster (RESULTS.md). */
-V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
-                      const char *w, ptrdiff_t o)
+enum { DOT_STRAIGHT = 2 }; /* tokens up to which a weight goes straight into the sums */
+
+/* sum (tokens) = elements p .. end of one row of the weight against as many tokens, in WAYS
+ * sums under way. More of them made memory slower, not the sums faster (RESULTS.md). */
+V_INLINE void dot_span(const linear_job *j, const kvm_dtype d, const int tokens,
+                       const char *w, ptrdiff_t p, ptrdiff_t end, vf sum[DOT_STRAIGHT])
 {
-    enum { WAYS = VW == 16 ? 2 : 16 / VW, TWO = 2 };
-    const ptrdiff_t k = j->x->dim[1], ldx = j->x->stride[0];
+    enum { WAYS = VW == 16 ? 2 : 16 / VW };
+    const ptrdiff_t ldx = j->x->stride[0];
     const float *x = j->x->data;
-    vf acc[WAYS][TWO];
+    vf acc[WAYS][DOT_STRAIGHT];
     V_UNROLL for (int i = 0; i < WAYS; i++) V_UNROLL for (int t = 0; t < tokens; t++)
         acc[i][t] = v_all(0);
-    ptrdiff_t p = 0;
-    for (; p + WAYS * VW <= k; p += WAYS * VW) {
+    for (; p + WAYS * VW <= end; p += WAYS * VW) {
         V_UNROLL for (int i = 0; i < WAYS; i++)
         {
             const vf wv = load_as(d, w, p + i * VW);
@@ -195,8 +193,8 @@ V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
                 v_fma(wv, v_load(x + t * ldx + p + i * VW), acc[i][t]);
         }
     }
-    for (; p < k; p += VW) {
-        const ptrdiff_t n = least(VW, k - p);
+    for (; p < end; p += VW) {
+        const ptrdiff_t n = least(VW, end - p);
         const vf wv = load_as_n(d, w, p, n);
         V_UNROLL for (int t = 0; t < tokens; t++) acc[0][t] =
             v_fma(wv, v_load_n(x + t * ldx + p, n), acc[0][t]);
@@ -204,17 +202,46 @@ V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
     V_UNROLL for (int t = 0; t < tokens; t++)
     {
         V_UNROLL for (int i = 1; i < WAYS; i++) acc[0][t] = acc[0][t] + acc[i][t];
-        dot_store(j, o, t, true, v_sum(acc[0][t]));
+        sum[t] = acc[0][t];
     }
 }
 
-V_INLINE void dot_part_as(const linear_job *j, const kvm_dtype d, ptrdiff_t first,
-                          ptrdiff_t end)
+V_INLINE void dot_row(const linear_job *j, const kvm_dtype d, const int tokens,
+                      const char *w, ptrdiff_t o)
+{
+    vf sum[DOT_STRAIGHT];
+    dot_span(j, d, tokens, w, 0, j->x->dim[1], sum);
+    V_UNROLL for (int t = 0; t < tokens; t++) dot_store(j, o, t, true, v_sum(sum[t]));
+}
+
+/* the same of a row with scales, one block of them after the other */
+V_INLINE void dot_row_scaled(const linear_job *j, const kvm_dtype d, const int tokens,
+                             const char *w, ptrdiff_t o)
+{
+    const kvm_scales *s = j->w->scales;
+    const float *grid = scales_of(s, o);
+    const ptrdiff_t k = j->x->dim[1];
+    vf sum[DOT_STRAIGHT], all[DOT_STRAIGHT];
+    V_UNROLL for (int t = 0; t < tokens; t++) all[t] = v_all(0);
+    for (ptrdiff_t p = 0; p < k; p += s->cols, grid++) {
+        dot_span(j, d, tokens, w, p, least(p + s->cols, k), sum);
+        V_UNROLL for (int t = 0; t < tokens; t++) all[t] =
+            v_fma(sum[t], v_all(*grid * scale_of(d)), all[t]);
+    }
+    V_UNROLL for (int t = 0; t < tokens; t++) dot_store(j, o, t, true, v_sum(all[t]));
+}
+
+V_INLINE void dot_part_as(const linear_job *j, const kvm_dtype d, const bool scaled,
+                          ptrdiff_t first, ptrdiff_t end)
 {
     const ptrdiff_t pitch = j->w->stride[0] * simple_bytes(d);
     const char *row = (const char *)j->w->data + first * pitch;
     for (ptrdiff_t o = first; o < end; o++, row += pitch) {
-        if (j->x->dim[0] == 1)
+        if (scaled && j->x->dim[0] == 1)
+            dot_row_scaled(j, d, 1, row, o);
+        else if (scaled)
+            dot_row_scaled(j, d, 2, row, o);
+        else if (j->x->dim[0] == 1)
             dot_row(j, d, 1, row, o);
         else
             dot_row(j, d, 2, row, o);
@@ -226,13 +253,15 @@ static void dot_part(void *ctx, ptrdiff_t part, int thread)
     const linear_job *j = ctx;
     const ptrdiff_t first = part * j->run;
     const ptrdiff_t end = least(first + j->run, j->y->dim[1]);
-    const bool straight = j->x->dim[0] <= 2;
-    if (straight && j->w->dtype == KVM_F32)
-        dot_part_as(j, KVM_F32, first, end);
-    else if (straight && j->w->dtype == KVM_BF16)
-        dot_part_as(j, KVM_BF16, first, end);
-    else if (straight && j->w->dtype == KVM_F16)
-        dot_part_as(j, KVM_F16, first, end);
+    const bool straight = j->x->dim[0] <= DOT_STRAIGHT, scaled = j->w->scales;
+    if (straight && j->w->dtype == KVM_F8_E4M3 && scaled)
+        dot_part_as(j, KVM_F8_E4M3, true, first, end);
+    else if (straight && !scaled && j->w->dtype == KVM_F32)
+        dot_part_as(j, KVM_F32, false, first, end);
+    else if (straight && !scaled && j->w->dtype == KVM_BF16)
+        dot_part_as(j, KVM_BF16, false, first, end);
+    else if (straight && !scaled && j->w->dtype == KVM_F16)
+        dot_part_as(j, KVM_F16, false, first, end);
     else
         dot_part_widened(j, first, end, j->buffer + thread * j->buffer_size);
 }

@@ -15,7 +15,8 @@ enum { ROUND_ROWS = 16 }; /* rows per part */
 
 static bool are_pairs(kvm_in w)
 {
-    return w->dtype == KVM_BF16 && w->dim[1] % 2 == 0 && w->stride[0] % 2 == 0;
+    return w->dtype == KVM_BF16 && !w->scales && w->dim[1] % 2 == 0 &&
+           w->stride[0] % 2 == 0;
 }
 
 /* bf16 (N,I) as words (N,I/2) of the same memory */

@@ -10,8 +10,7 @@ kvm_status kvm_ref__embed(kvm_compute *c, kvm_in y, const int32_t *ids, kvm_in w
 {
     (void)c;
     for (ptrdiff_t t = 0; t < y->dim[0]; t++)
-        TRY(kvm_widen_row(kvm_row32(y, t), kvm_row(w, ids[t]), w->dtype, w->dim[1],
-                          err));
+        TRY(kvm_widen_at(kvm_row32(y, t), w, ids[t], 0, w->dim[1], err));
     return KVM_OK;
 }
 
@@ -45,7 +44,7 @@ kvm_status kvm_ref__linear(kvm_compute *c, kvm_in y, kvm_in x, const kvm_weight 
     float *row = kvm_new_raw(&scratch, float, inputs);
     if (!row) return kvm_nomem(err, &scratch);
     for (ptrdiff_t o = 0; o < y->dim[1]; o++) {
-        TRY(kvm_widen_row(row, kvm_row(&w->matrix, o), w->matrix.dtype, inputs, err));
+        TRY(kvm_widen_at(row, &w->matrix, o, 0, inputs, err));
         for (ptrdiff_t t = 0; t < y->dim[0]; t++) {
             const float *in = kvm_row32(x, t);
             float *out = kvm_row32(y, t) + o;

@@ -42,7 +42,7 @@ static void rows_run(kvm_compute *c, rows_job *j, ptrdiff_t rows, ptrdiff_t per_
 static void embed_row(const rows_job *j, ptrdiff_t t, int thread)
 {
     (void)thread;
-    widen(kvm_row32(j->y, t), kvm_row(j->w, j->ids[t]), j->w->dtype, j->w->dim[1]);
+    widen_at(kvm_row32(j->y, t), j->w, j->ids[t], 0, j->w->dim[1]);
 }
 
 static kvm_status embed(kvm_compute *c, kvm_in y, const int32_t *ids, kvm_in w,

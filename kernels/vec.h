@@ -119,6 +119,42 @@ V_INLINE vf v_load_f16(const void *p)
 #endif
 }
 
+/* VW stored E4M3 numbers / 256, widened: what f16 reads in the same bits of sign, exponent and
+ * mantissa, subnormals too. Only the top code, NaN, is another there. */
+V_INLINE vf v_load_e4m3(const void *p)
+{
+#if defined(__AVX512F__)
+    const __m256i raw = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7);
+    const __m256i half = _mm256_and_si256(raw, _mm256_set1_epi16((short)0xbf80));
+    const __m256i mag = _mm256_and_si256(raw, _mm256_set1_epi16(0x3f80));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(mag, _mm256_set1_epi16(0x3f80));
+    return _mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00)));
+#elif defined(__AVX2__)
+    const __m128i raw = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7);
+    const __m128i half = _mm_and_si128(raw, _mm_set1_epi16((short)0xbf80));
+    const __m128i mag = _mm_and_si128(raw, _mm_set1_epi16(0x3f80));
+    const __m128i nan = _mm_cmpeq_epi16(mag, _mm_set1_epi16(0x3f80));
+    const __m128i top = _mm_and_si128(nan, _mm_set1_epi16(0x7c00));
+    return _mm256_cvtph_ps(_mm_or_si128(half, top));
+#else
+    float out[VW];
+    uint8_t b[VW];
+    memcpy(b, p, sizeof b);
+    for (int i = 0; i < VW; i++) { /* the same through f32, which is 2^-112 of it */
+        const uint32_t mag = b[i] & 0x7fu;
+        uint32_t bits = mag << 20;
+        float f;
+        memcpy(&f, &bits, sizeof f);
+        f *= 0x1p112f;
+        memcpy(&bits, &f, sizeof f);
+        if (mag == 0x7fu) bits = 0x7fc00000u;
+        bits |= (uint32_t)(b[i] & 0x80u) << 24;
+        memcpy(&out[i], &bits, sizeof f);
+    }
+    return v_load(out);
+#endif
+}
+
 /* ---- arithmetic ------------------------------------------------------------------- */
 
 V_INLINE vf v_fma(vf a, vf b, vf c) /* a*b + c, one rounding where the machine can */

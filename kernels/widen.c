@@ -148,6 +148,28 @@ kvm_status kvm_widen_row(float *out, const void *in, kvm_dtype d, ptrdiff_t n,
     return kvm_fail(err, KVM_DTYPE, "unknown dtype %d", (int)d);
 }
 
+void kvm_scale_row(float *x, const kvm_scales *s, ptrdiff_t r, ptrdiff_t from,
+                   ptrdiff_t n)
+{
+    const float *grid = s->grid + (s->first + r) / s->rows * s->pitch;
+    for (ptrdiff_t i = 0; i < n;) {
+        const ptrdiff_t block = (from + i) / s->cols;
+        const ptrdiff_t left = (block + 1) * s->cols - from;
+        const float by = grid[block];
+        for (const ptrdiff_t end = left < n ? left : n; i < end; i++) x[i] *= by;
+    }
+}
+
+kvm_status kvm_widen_at(float *out, const kvm_tensor *t, ptrdiff_t r, ptrdiff_t from,
+                        ptrdiff_t n, kvm_err *err)
+{
+    const ptrdiff_t at = (r * t->stride[0] + from) / kvm_dtype_block(t->dtype);
+    TRY(kvm_widen_row(out, (const char *)t->data + at * kvm_dtype_block_bytes(t->dtype),
+                      t->dtype, n, err));
+    if (t->scales) kvm_scale_row(out, t->scales, r, from, n);
+    return KVM_OK;
+}
+
 #define LOOP_OUT(type, expr)                                                           \
     for (ptrdiff_t i = 0; i < n; i++) {                                                \
         const float v = in[i];                                                         \

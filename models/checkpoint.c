@@ -183,6 +183,18 @@ bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w)
     return find(ck, w, name, &f);
 }
 
+bool kvm_checkpoint_beside(const kvm_checkpoint *ck, kvm_weight_at w,
+                           const char *ending, kvm_found *out)
+{
+    char name[NAME_BYTES], full[2 * NAME_BYTES];
+    kvm_found f;
+    if (ck->gguf || !find(ck, w, name, &f)) return false;
+    snprintf(full, sizeof full, "%.*s%s", KVM_STR_ARG(f.name), ending);
+    const kvm_st_tensor *t = kvm_st_find(ck->st, kvm_str_of(full));
+    if (t) *out = (kvm_found){.t = t->t, .name = t->name, .file = t->file};
+    return t != NULL;
+}
+
 static void shape_text(char out[64], int rank, const ptrdiff_t *dim)
 {
     int at = snprintf(out, 64, "[");

@@ -38,6 +38,9 @@ typedef struct kvm_found {
     kvm_str file;
 } kvm_found;
 bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w);
+/* what stands beside a tensor under its name and an ending: "_scale"; false: nothing */
+bool kvm_checkpoint_beside(const kvm_checkpoint *ck, kvm_weight_at w,
+                           const char *ending, kvm_found *out);
 /* kvm_checkpoint_get - shape (rank, dim) is what the config implies. KVM_NOTFOUND,
  * KVM_SHAPE; the message names the tensor and both shapes. Extents of one don't count. */
 KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,

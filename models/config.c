@@ -354,6 +354,10 @@ static bool add_kinds(json_t *v, const kvm_config *c)
     int bad = 0;
     if (c->rope.interleaved)
         bad |= json_object_set_new(v, "rope_interleaved", json_true());
+    if (c->scale_rows > 0)
+        bad |= json_object_set_new(
+            v, "scales",
+            json_pack("[I,I]", (json_int_t)c->scale_rows, (json_int_t)c->scale_cols));
     if (a->rank > 0)
         bad |= json_object_set_new(
             v, "mla",

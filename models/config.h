@@ -123,8 +123,9 @@ typedef struct kvm_config {
     kvm_recurrent_config recurrent;
     kvm_index_config index;
     kvm_stream_config stream;
-    kvm_block_kinds *blocks; /* (layers) */
-    ptrdiff_t *window;       /* (layers) tokens a layer sees; 0: all */
+    ptrdiff_t scale_rows, scale_cols; /* blocks of FP8 weights; 0: none are stated */
+    kvm_block_kinds *blocks;          /* (layers) */
+    ptrdiff_t *window;                /* (layers) tokens a layer sees; 0: all */
 } kvm_config;
 
 /* kvm_config_of_json / _of_gguf - out lives in keep. KVM_FORMAT, KVM_RANGE (the field

@@ -1,6 +1,6 @@
 /* config_internal.h - a config.json being read: config_json.c asks config_layers.c and
- * config_blocks.c for what only some families have, and all ask config_source.c for
- * fields. */
+ * config_blocks.c for what only some families have, config_quantised.c for the scales of
+ * weights, and all ask config_source.c for fields. */
 #ifndef KVM_MODELS_CONFIG_INTERNAL_H
 #define KVM_MODELS_CONFIG_INTERNAL_H
 
@@ -36,5 +36,8 @@ KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c
 /* where blocks are of one layer each: as many as the pattern has letters, which is what
  * num_hidden_layers says or leaves out */
 KVM_MUST kvm_status kvm_config__count(const kvm_config_source *s, kvm_config *c);
+
+/* models/config_quantised.c: KVM_UNSUPPORTED names a method whose weights are not read */
+KVM_MUST kvm_status kvm_config__quantised(const kvm_config_source *s, kvm_config *c);
 
 #endif

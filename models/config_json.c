@@ -38,13 +38,7 @@ static kvm_status read_flags(const kvm_config_source *s, kvm_config *c)
     bool attention_bias;
     TRY(kvm_config__word(s, "mlp_hidden_act|hidden_act",
                          c->family->squared ? "relu2" : "silu"));
-    if (kvm_json_has(kvm_json_get(s->root, s->keep, "quantization_config")) ||
-        kvm_json_has(kvm_json_get(s->text, s->keep, "quantization_config")))
-        return kvm_fail(
-            s->err, KVM_UNSUPPORTED,
-            "%s: quantization_config: quantised safetensors checkpoints are "
-            "not read; use the BF16 release or a GGUF file",
-            s->root.file);
+    TRY(kvm_config__quantised(s, c));
     TRY(kvm_config__flag(s, "attention_bias", false, &attention_bias));
     TRY(kvm_config__flag(s, "mlp_bias", false, &c->mlp_bias));
     c->qkv_bias = c->family->qkv_bias || attention_bias;

@@ -4,22 +4,23 @@
 #include <string.h>
 
 #include "models/rope.h"
+#include "models/scales.h"
 
-/* types that are numbers by themselves; the others need scales that are stored
- * elsewhere */
-static bool readable(kvm_dtype d)
+/* types that are numbers by themselves, or with their scales */
+static bool readable(const kvm_tensor *t)
 {
+    const kvm_dtype d = t->dtype;
     return d == KVM_F32 || d == KVM_F16 || d == KVM_BF16 || d == KVM_F64 ||
-           kvm_dtype_block(d) > 1;
+           kvm_dtype_block(d) > 1 || t->scales;
 }
 
 static kvm_status check_dtype(const kvm_found *f, kvm_err *err)
 {
-    if (readable(f->t.dtype)) return KVM_OK;
+    if (readable(&f->t)) return KVM_OK;
     return kvm_fail(
         err, KVM_DTYPE,
         "%s: tensor %.*s is stored as %s; weights are read as F32, F16, BF16, "
-        "F64 or GGUF blocks",
+        "F64 or GGUF blocks, matrices as F8_E4M3 too",
         f->file.at, KVM_STR_ARG(f->name), kvm_dtype_name(f->t.dtype));
 }
 
@@ -51,7 +52,9 @@ static kvm_status check_finite(const kvm_found *f, kvm_err *err)
 static kvm_status get(kvm_loader *ld, kvm_weight_at w, int rank, const ptrdiff_t *dim,
                       kvm_found *f, ptrdiff_t *bytes, kvm_err *err)
 {
+    ptrdiff_t scales;
     TRY(kvm_checkpoint_get(ld->ck, w, rank, dim, f, err));
+    TRY(kvm_scales_find(ld, w, f, &scales, err));
     TRY(check_dtype(f, err));
     if (ld->check_finite) TRY(check_finite(f, err));
     const ptrdiff_t count = kvm_tensor_count(&f->t);
@@ -59,7 +62,7 @@ static kvm_status get(kvm_loader *ld, kvm_weight_at w, int rank, const ptrdiff_t
         return kvm_fail(err, KVM_FORMAT, "%s: tensor %.*s ends within a block",
                         f->file.at, KVM_STR_ARG(f->name));
     ld->parameters += count;
-    ld->bytes += *bytes;
+    ld->bytes += *bytes + scales;
     return KVM_OK;
 }
 
@@ -102,8 +105,22 @@ kvm_status kvm_load_picked(kvm_loader *ld, kvm_tensor matrix, const ptrdiff_t *o
     if (!copy) return kvm_nomem(err, ld->keep);
     for (ptrdiff_t i = 0; i < n; i++)
         memcpy(copy + i * unit, (char *)matrix.data + order[i] * unit, (size_t)unit);
-    return kvm_weight_new(w, ld->keep, ld->compute,
-                          kvm_view2(copy, matrix.dtype, n, matrix.dim[1]), NULL, err);
+    kvm_tensor picked = kvm_view2(copy, matrix.dtype, n, matrix.dim[1]);
+    TRY(kvm_scales_picked(&picked.scales, ld->keep, &matrix, order, n, err));
+    return kvm_weight_new(w, ld->keep, ld->compute, picked, NULL, err);
+}
+
+kvm_status kvm_load_rows(kvm_loader *ld, kvm_tensor matrix, ptrdiff_t from, ptrdiff_t n,
+                         kvm_weight **w, kvm_err *err)
+{
+    ptrdiff_t before; /* rows are whole blocks, as above */
+    if (!kvm_dtype_bytes(matrix.dtype, from * matrix.dim[1], &before))
+        return kvm_fail(err, KVM_FORMAT, "a row of %td ends within a block",
+                        matrix.dim[1]);
+    kvm_tensor part =
+        kvm_view2((char *)matrix.data + before, matrix.dtype, n, matrix.dim[1]);
+    TRY(kvm_scales_from(&part.scales, ld->keep, &matrix, from, err));
+    return kvm_weight_new(w, ld->keep, ld->compute, part, NULL, err);
 }
 
 kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
@@ -130,7 +147,11 @@ static kvm_status load_wide(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, i
     const ptrdiff_t n = kvm_tensor_count(&f.t);
     float *v = kvm_new_raw(ld->keep, float, n);
     if (!v) return kvm_nomem(err, ld->keep);
-    TRY(kvm_widen_row(v, f.t.data, f.t.dtype, n, err));
+    if (!f.t.scales)
+        TRY(kvm_widen_row(v, f.t.data, f.t.dtype, n, err));
+    else
+        for (ptrdiff_t r = 0, cols = f.t.dim[1]; r < f.t.dim[0]; r++)
+            TRY(kvm_widen_at(v + r * cols, &f.t, r, 0, cols, err));
     *out = v;
     return KVM_OK;
 }

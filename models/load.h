@@ -46,7 +46,7 @@ KVM_MUST kvm_status kvm_load_vector(kvm_loader *ld, kvm_weight_id id, ptrdiff_t 
 KVM_MUST kvm_status kvm_load_grid(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                   ptrdiff_t rows, ptrdiff_t cols, float **out,
                                   kvm_err *err);
-/* a matrix as stored (embedding) */
+/* a matrix as stored, with its scales (embedding) */
 KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                                     kvm_err *err);
@@ -57,6 +57,9 @@ KVM_MUST kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t la
 KVM_MUST kvm_status kvm_load_picked(kvm_loader *ld, kvm_tensor matrix,
                                     const ptrdiff_t *order, ptrdiff_t n, kvm_weight **w,
                                     kvm_err *err);
+/* rows from .. from+n of a matrix as a map of their own, where they lie */
+KVM_MUST kvm_status kvm_load_rows(kvm_loader *ld, kvm_tensor matrix, ptrdiff_t from,
+                                  ptrdiff_t n, kvm_weight **w, kvm_err *err);
 /* n matrices in one tensor (n, rows, cols), as stored */
 KVM_MUST kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                    ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols,

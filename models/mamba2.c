@@ -38,19 +38,6 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
 
 /* ---- load ---- */
 
-/* rows from .. from+n-1 of a stored matrix, where they lie */
-static kvm_status rows_of(kvm_loader *ld, kvm_tensor matrix, ptrdiff_t from,
-                          ptrdiff_t n, kvm_weight **out, kvm_err *err)
-{
-    ptrdiff_t bytes;
-    const ptrdiff_t cols = matrix.dim[1];
-    if (!kvm_dtype_bytes(matrix.dtype, from * cols, &bytes))
-        return kvm_fail(err, KVM_FORMAT, "rows of %td end within a block", cols);
-    return kvm_weight_new(out, ld->keep, ld->compute,
-                          kvm_view2((char *)matrix.data + bytes, matrix.dtype, n, cols),
-                          NULL, err);
-}
-
 static kvm_status load_maps(mamba2 *m, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
 {
     const kvm_recurrent *r = &m->base;
@@ -59,9 +46,9 @@ static kvm_status load_maps(mamba2 *m, kvm_loader *ld, ptrdiff_t layer, kvm_err 
     const kvm_plain_map out = {KVM_W_MAMBA_OUT, r->hidden, r->values, &m->base.out};
     kvm_tensor in;
     TRY(kvm_load_matrix(ld, KVM_W_MAMBA_IN, layer, rows, r->hidden, &in, err));
-    TRY(rows_of(ld, in, 0, r->values, &m->z, err));
-    TRY(rows_of(ld, in, r->values, r->channels, &m->u, err));
-    TRY(rows_of(ld, in, r->values + r->channels, heads, &m->d, err));
+    TRY(kvm_load_rows(ld, in, 0, r->values, &m->z, err));
+    TRY(kvm_load_rows(ld, in, r->values, r->channels, &m->u, err));
+    TRY(kvm_load_rows(ld, in, r->values + r->channels, heads, &m->d, err));
     ld->matrix_parameters += rows * r->hidden;
     return kvm_load_maps(ld, layer, &out, 1, err);
 }

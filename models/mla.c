@@ -63,23 +63,17 @@ static kvm_status cut_heads(mla *a, kvm_loader *ld, kvm_tensor b, kvm_err *err)
     float *turned = kvm_new_raw(ld->keep, float, a->heads *rank *nope);
     float *row = kvm_new_raw(ld->keep, float, rank);
     if (!a->k || !a->v || !a->kt || !turned || !row) return kvm_nomem(err, ld->keep);
-    ptrdiff_t unit; /* bytes of a row: whole blocks, or the file was refused */
-    if (!kvm_dtype_bytes(b.dtype, rank, &unit))
-        return kvm_fail(err, KVM_FORMAT, "a row of %td ends within a block", rank);
     for (ptrdiff_t h = 0; h < a->heads; h++) {
-        char *at = (char *)b.data + h * (nope + value) * unit;
+        const ptrdiff_t at = h * (nope + value);
         float *t = turned + h * rank * nope;
         for (ptrdiff_t i = 0; i < nope; i++) {
-            TRY(kvm_widen_row(row, at + i * unit, b.dtype, rank, err));
+            TRY(kvm_widen_at(row, &b, at + i, 0, rank, err));
             for (ptrdiff_t j = 0; j < rank; j++) t[j * nope + i] = row[j];
         }
         TRY(kvm_weight_new(&a->kt[h], ld->keep, ld->compute,
                            kvm_view2(t, KVM_F32, rank, nope), NULL, err));
-        TRY(kvm_weight_new(&a->k[h], ld->keep, ld->compute,
-                           kvm_view2(at, b.dtype, nope, rank), NULL, err));
-        TRY(kvm_weight_new(&a->v[h], ld->keep, ld->compute,
-                           kvm_view2(at + nope * unit, b.dtype, value, rank), NULL,
-                           err));
+        TRY(kvm_load_rows(ld, b, at, nope, &a->k[h], err));
+        TRY(kvm_load_rows(ld, b, at + nope, value, &a->v[h], err));
     }
     return KVM_OK;
 }

@@ -11,6 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/scales.h"
+
 struct kvm_ngram {
     ptrdiff_t layer, hidden, wide, heads, width,
         reach; /* reach: tokens of the window */
@@ -77,11 +79,14 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
         kvm_found f;
         const kvm_weight_at w = {whole ? KVM_W_NGRAM_TABLE : KVM_W_NGRAM_PART, g->layer,
                                  i};
+        ptrdiff_t scales;
         TRY(kvm_checkpoint_get_rows(ld->ck, w, g->width, &f, err));
-        if (f.t.dtype != KVM_F32 && f.t.dtype != KVM_F16 && f.t.dtype != KVM_BF16)
+        TRY(kvm_scales_find(ld, w, &f, &scales, err));
+        if (f.t.dtype != KVM_F32 && f.t.dtype != KVM_F16 && f.t.dtype != KVM_BF16 &&
+            !f.t.scales)
             return kvm_fail(
                 err, KVM_DTYPE,
-                "%s: tensor %.*s is stored as %s; F32, F16 and BF16 are read",
+                "%s: tensor %.*s is stored as %s; F32, F16, BF16 and F8_E4M3 are read",
                 f.file.at, KVM_STR_ARG(f.name), kvm_dtype_name(f.t.dtype));
         if (i == 0) g->part_rows = f.t.dim[0];
         if (f.t.dim[0] != g->part_rows && i + 1 < parts)
@@ -89,7 +94,7 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
                             f.file.at, KVM_STR_ARG(f.name), f.t.dim[0], g->part_rows);
         g->parts[i] = f.t;
         ld->parameters += kvm_tensor_count(&f.t);
-        ld->bytes += kvm_tensor_count(&f.t) * kvm_dtype_block_bytes(f.t.dtype);
+        ld->bytes += kvm_tensor_count(&f.t) * kvm_dtype_block_bytes(f.t.dtype) + scales;
     }
     const ptrdiff_t rows = (parts - 1) * g->part_rows + g->parts[parts - 1].dim[0];
     TRY(check_rows(g, ld, rows, err));
@@ -172,9 +177,7 @@ size_t kvm_ngram_scratch(const kvm_ngram *g, ptrdiff_t n)
 static kvm_status read_row(const kvm_ngram *g, int64_t row, float *out, kvm_err *err)
 {
     const kvm_tensor *part = &g->parts[row / g->part_rows];
-    const char *at = (const char *)part->data +
-                     row % g->part_rows * g->width * kvm_dtype_block_bytes(part->dtype);
-    return kvm_widen_row(out, at, part->dtype, g->width, err);
+    return kvm_widen_at(out, part, row % g->part_rows, 0, g->width, err);
 }
 
 /* e (n, ngram_dim) of ids, of which `orders - 1` stand before the first */

@@ -86,6 +86,21 @@ static arms compare(bench *b, work *ours, work *theirs, void *ctx, double flops)
 
 /* ---- linear ----------------------------------------------------------------------- */
 
+/* weights of 8 bits in blocks of 128 x 128, as FP8 checkpoints have them, their scales 1/4 */
+static kvm_tensor scaled(bench *b, kvm_tensor m)
+{
+    enum { BLOCK = 128 };
+    const ptrdiff_t rows = (m.dim[0] + BLOCK - 1) / BLOCK;
+    const ptrdiff_t cols = (m.dim[1] + BLOCK - 1) / BLOCK;
+    float *grid = numbers(b, rows * cols);
+    kvm_scales *s = kvm_new(&b->keep, kvm_scales, 1);
+    if (!s) die("out of memory", NULL);
+    for (ptrdiff_t i = 0; i < rows * cols; i++) grid[i] = 0.25f;
+    *s = (kvm_scales){grid, BLOCK, BLOCK, cols, 0};
+    m.scales = s;
+    return m;
+}
+
 typedef struct linear_case {
     bench *b;
     kvm_tensor y, x;
@@ -112,9 +127,10 @@ static void linear_blas(void *ctx)
 static void bench_linear(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t o)
 {
     const kvm_arena at = b->keep;
-    const kvm_tensor m = stored(b, d, o, i);
+    const kvm_tensor bare = stored(b, d, o, i);
+    const kvm_tensor m = d == KVM_F8_E4M3 ? scaled(b, bare) : bare;
     float *w32 = kvm_new_raw(&b->keep, float, o *i);
-    OK(kvm_widen_row(w32, m.data, d, o * i, &err));
+    for (ptrdiff_t r = 0; r < o; r++) OK(kvm_widen_at(w32 + r * i, &m, r, 0, i, &err));
     linear_case k = {.b = b, .w32 = w32, .t = t, .i = i, .o = o};
     k.x = kvm_view2(numbers(b, t * i), KVM_F32, t, i);
     k.y = kvm_view2(numbers(b, t * o), KVM_F32, t, o);
@@ -130,7 +146,7 @@ static void bench_linear(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdif
     const double bytes =
         (double)(o * i) * kvm_dtype_block_bytes(d) / kvm_dtype_block(d);
     printf(
-        "linear %-4s M=%-4td I=%-4td O=%-5td %7.1f GF/s %5.1f GB/s | sgemm f32 %7.1f | "
+        "linear %-7s M=%-4td I=%-4td O=%-5td %7.1f GF/s %5.1f GB/s | sgemm f32 %7.1f | "
         "ratio %5.2f | %4.1f %% of peak\n",
         kvm_dtype_name(d), t, i, o, flops / a.ours * 1e-9, bytes / a.ours * 1e-9,
         flops / a.theirs * 1e-9, a.ratio, 100 * a.peak_share);
@@ -506,8 +522,9 @@ static void linear_all(bench *b, bool decode)
     static const ptrdiff_t prefill_m[] = {8, 32, 512, 2048}, decode_m[] = {1, 2, 4};
     static const ptrdiff_t shapes[][2] = {
         {576, 576}, {576, 192}, {576, 1536}, {1536, 576}};
-    static const kvm_dtype types[] = {KVM_F32, KVM_BF16, KVM_F16, KVM_Q8_0};
-    for (int d = 0; d < (decode ? 4 : 2); d++) {
+    static const kvm_dtype types[] = {KVM_F32, KVM_BF16, KVM_F8_E4M3, KVM_F16,
+                                      KVM_Q8_0};
+    for (int d = 0; d < (decode ? 5 : 3); d++) {
         for (int m = 0; m < (decode ? 3 : 4); m++) {
             const ptrdiff_t t = decode ? decode_m[m] : prefill_m[m];
             for (int s = 0; s < 4; s++)

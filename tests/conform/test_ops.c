@@ -69,6 +69,85 @@ static void linear_case(bed *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t
     RUN(b, y, kvm_op_linear(c, o, x, w, form & 4, &err));
 }
 
+/* a weight of 8 bits with a scale per block; rows from `first` of the blocks' matrix */
+static kvm_tensor make_scaled(bed *b, ptrdiff_t outs, ptrdiff_t i, kvm_scales s)
+{
+    static kvm_scales kept; /* of one case at a time */
+    kvm_tensor m = make_stored(b, KVM_F8_E4M3, outs, i);
+    s.pitch = (i + s.cols - 1) / s.cols;
+    const kvm_tensor grid =
+        make(b, KVM_F32, (s.first + outs + s.rows - 1) / s.rows, s.pitch, false);
+    s.grid = grid.data;
+    kept = s;
+    m.scales = &kept;
+    return m;
+}
+
+static void scaled_case(bed *b, ptrdiff_t t, ptrdiff_t i, ptrdiff_t outs, int form,
+                        kvm_scales s)
+{
+    LABEL(b, "F8_E4M3 T=%td I=%td O=%td form=%d blocks %td x %td from %td", t, i, outs,
+          form, s.rows, s.cols, s.first);
+    const kvm_tensor m = make_scaled(b, outs, i, s);
+    const kvm_tensor x = make(b, KVM_F32, t, i, form & 1);
+    const kvm_tensor y = make(b, KVM_F32, t, outs, form & 1);
+    const kvm_tensor bias = make(b, KVM_F32, 1, outs, false);
+    kvm_weight *w;
+    kvm_err err0 = {0};
+    check_ok(
+        kvm_weight_new(&w, &b->keep, b->dev, m, form & 2 ? bias.data : NULL, &err0),
+        &err0);
+    RUN(b, y, kvm_op_linear(c, o, x, w, form & 4, &err));
+}
+
+static void cases_scaled(bed *b)
+{
+    static const ptrdiff_t tokens[] = {1, 2, 3, 8, 9, 40};
+    static const struct {
+        ptrdiff_t i, o;
+    } sizes[] = {{1, 1}, {7, 5}, {300, 33}, {384, 70}, {1100, 17}};
+    static const kvm_scales blocks[] = {
+        {.rows = 128, .cols = 128}, {.rows = 16, .cols = 16, .first = 28},
+        {.rows = 1, .cols = 4096},  {.rows = 5, .cols = 3, .first = 2},
+        {.rows = 4096, .cols = 7},
+    };
+    for (size_t t = 0; t < COUNT(tokens); t++)
+        for (size_t s = 0; s < COUNT(sizes); s++)
+            for (size_t k = 0; k < COUNT(blocks); k++)
+                scaled_case(b, tokens[t], sizes[s].i, sizes[s].o, (int)(t + s + k) % 8,
+                            blocks[k]);
+}
+
+/* every code of 8 bits by itself, times a scale: the very bits of ref, NaN for NaN */
+static void every_code(bed *b)
+{
+    enum { CODES = 256 };
+    static uint8_t codes[CODES];
+    static const float grid[] = {0.37f, 3.0f};
+    static const kvm_scales s = {grid, CODES, 100, 0, 0};
+    kvm_err err = {0};
+    for (int i = 0; i < CODES; i++) codes[i] = (uint8_t)i;
+    for (ptrdiff_t tokens = 1; tokens <= 10; tokens += 3) {
+        LABEL(b, "F8_E4M3 codes, T=%td", tokens);
+        kvm_tensor m = kvm_view2(codes, KVM_F8_E4M3, CODES, 1);
+        m.scales = &s;
+        kvm_tensor x = make(b, KVM_F32, tokens, 1, false);
+        for (ptrdiff_t t = 0; t < tokens; t++) ((float *)x.data)[t] = 1;
+        kvm_tensor want = make(b, KVM_F32, tokens, CODES, false), got = copy(b, want);
+        kvm_weight *w;
+        check_ok(kvm_weight_new(&w, &b->keep, b->dev, m, NULL, &err), &err);
+        check_ok(kvm_op_linear(b->ref, want, x, w, false, &err), &err);
+        check_ok(kvm_op_linear(b->dev, got, x, w, false, &err), &err);
+        for (ptrdiff_t i = 0; i < tokens * CODES; i++) {
+            const float e = ((float *)want.data)[i], g = ((float *)got.data)[i];
+            assert_true(isnan(e) == ((i & 0x7f) == 0x7f));
+            if (isnan(e) ? !isnan(g) : e != g)
+                fail_msg("%s: code %td is %g, not %g", b->label, i % CODES, (double)g,
+                         (double)e);
+        }
+    }
+}
+
 static void cases_linear(bed *b)
 {
     static const ptrdiff_t tokens[] = {0, 1, 2, 3, 5, 8, 9, 14, 15, 31, 64, 133};
@@ -91,6 +170,8 @@ static void cases_linear(bed *b)
         }
     }
     linear_case(b, KVM_F32, 4, 0, 6, 2); /* a sum over nothing is the bias */
+    cases_scaled(b);
+    every_code(b);
 }
 
 static void cases_rope(bed *b)

@@ -197,6 +197,14 @@ static void types_must_fit(void **state)
     kvm_weight *w;
     refused(KVM_DTYPE, "linear", kvm_weight_new(&w, &keep, c, odd, NULL, &err));
     refused(KVM_DTYPE, "gram", kvm_op_gram(c, f(6, 6), g(2, 6), &err));
+    static const float one = 1;
+    static const kvm_scales scales = {&one, 2, 6, 1, 0}, none = {&one, 0, 6, 1, 0};
+    odd = g(2, 6), odd.scales = &scales;
+    refused(KVM_DTYPE, "up cannot have scales",
+            kvm_op_silu_mul(c, f(2, 6), f(2, 6), odd, &err));
+    odd.scales = &none;
+    refused(KVM_SHAPE, "blocks of 0 x 6",
+            kvm_weight_new(&w, &keep, c, odd, NULL, &err));
     kvm_tensor blocks = kvm_view2(f32, KVM_Q8_0, 2, 48);
     refused(KVM_SHAPE, "block", kvm_weight_new(&w, &keep, c, blocks, NULL, &err));
     odd = g(2, 6);

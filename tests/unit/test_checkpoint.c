@@ -11,13 +11,15 @@
 
 #define GOLDEN "tests/golden/models/llama"
 #define DIR "build/tmp/checkpoint"
+#define FP8 "deepseek_v3-fp8"
+#define FP8_DOWN "model.layers.0.mlp.down_proj.weight"
 
 /* what happens to a tensor on its way into the copy */
 typedef struct change {
     const char *model;  /* of the golden ones; NULL: llama */
     const char *tensor; /* NULL: none */
     const char *name;   /* new name, or NULL */
-    bool drop, nan;
+    bool drop, nan, negative;
     bool fold;       /* (n) becomes (2, n/2) */
     kvm_dtype dtype; /* another dtype of the same size, or KVM_DTYPES */
     const char *config_from, *config_to;
@@ -27,8 +29,8 @@ static const change none = {.dtype = KVM_DTYPES};
 static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
                                 kvm_err *err)
 {
-    kvm_st_spec specs[256];
-    const kvm_st_tensor *from[256];
+    kvm_st_spec specs[320];
+    const kvm_st_tensor *from[320];
     kvm_st_writer *w;
     ptrdiff_t n = 0;
     assert_true(kvm_st_count(st) <= (ptrdiff_t)COUNT(specs));
@@ -46,10 +48,14 @@ static kvm_status write_weights(const kvm_st *st, const change *c, kvm_arena *a,
     }
     TRY(kvm_st_begin(&w, a, KVM_STR(DIR "/model.safetensors"), specs, n, NULL, err));
     for (ptrdiff_t i = 0; i < n; i++) {
-        uint16_t *copy = kvm_new(a, uint16_t, (ptrdiff_t)from[i]->bytes / 2);
+        uint16_t *copy = kvm_new(a, uint16_t, (ptrdiff_t)from[i]->bytes / 2 + 1);
+        const bool hit = c->tensor && kvm_str_eq(from[i]->name, kvm_str_of(c->tensor));
         memcpy(copy, from[i]->t.data, from[i]->bytes);
-        if (c->nan && kvm_str_eq(from[i]->name, kvm_str_of(c->tensor)))
+        if (hit && c->nan && from[i]->t.dtype == KVM_F8_E4M3)
+            copy[5] = 0x7F38;
+        else if (hit && c->nan)
             copy[5] = 0x7FC0;
+        if (hit && c->negative) copy[5] |= 0x8000;
         TRY(kvm_st_append(w, copy, from[i]->bytes, err));
     }
     return kvm_st_publish(w, NULL, err);
@@ -263,6 +269,68 @@ static const struct {
       .dtype = KVM_DTYPES},
      KVM_NOTFOUND,
      "model.layers.2.ffn_hc.scale is missing"},
+    /* weights of 8 bits and their scales */
+    {{.model = FP8, .tensor = FP8_DOWN "_scale_inv", .drop = true, .dtype = KVM_DTYPES},
+     KVM_DTYPE,
+     FP8_DOWN " is stored as F8_E4M3, but its scales"},
+    {{.model = FP8,
+      .dtype = KVM_DTYPES,
+      .config_from = "   16,\n   16\n",
+      .config_to = "   16,\n   32\n"},
+     KVM_SHAPE,
+     "but blocks of 16 x 32 make a grid of ["},
+    {{.model = FP8,
+      .dtype = KVM_DTYPES,
+      .config_from = "\"weight_block_size\"",
+      .config_to = "\"no_block_size\""},
+     KVM_SHAPE,
+     "states no weight_block_size"},
+    {{.model = FP8, .tensor = FP8_DOWN "_scale_inv", .nan = true, .dtype = KVM_DTYPES},
+     KVM_RANGE,
+     FP8_DOWN "_scale_inv: scale 2 is nan"},
+    {{.model = FP8,
+      .tensor = FP8_DOWN "_scale_inv",
+      .negative = true,
+      .dtype = KVM_DTYPES},
+     KVM_RANGE,
+     FP8_DOWN "_scale_inv: scale 2 is -"},
+    {{.model = FP8, .tensor = FP8_DOWN "_scale_inv", .dtype = KVM_I32},
+     KVM_DTYPE,
+     FP8_DOWN "_scale_inv is stored as I32"},
+    {{.model = FP8, .tensor = FP8_DOWN, .dtype = KVM_F8_E5M2},
+     KVM_MISMATCH,
+     FP8_DOWN " is stored as F8_E5M2"},
+    {{.model = FP8, .tensor = FP8_DOWN, .dtype = KVM_I8},
+     KVM_MISMATCH,
+     FP8_DOWN " is stored as I8"},
+    {{.model = FP8, .tensor = FP8_DOWN, .nan = true, .dtype = KVM_DTYPES},
+     KVM_NAN,
+     FP8_DOWN ": number 11 is nan"},
+    {{.model = FP8,
+      .tensor = "model.layers.0.self_attn.o_proj.weight_scale_inv",
+      .name = "model.layers.0.mlp.down_proj.weight_scale",
+      .dtype = KVM_DTYPES},
+     KVM_DTYPE,
+     "self_attn.o_proj.weight is stored as F8_E4M3, but its scales"},
+    {{.model = FP8,
+      .tensor = "model.layers.1.mlp.experts.7.up_proj.weight_scale_inv",
+      .name = "model.layers.0.mlp.down_proj.weight_scale",
+      .dtype = KVM_DTYPES},
+     KVM_MISMATCH,
+     "scales twice"},
+    {{.model = "ministral3-fp8",
+      .tensor = "model.layers.0.mlp.down_proj.weight_scale_inv",
+      .drop = true,
+      .dtype = KVM_DTYPES},
+     KVM_DTYPE,
+     "its scales (model.layers.0.mlp.down_proj.weight_scale_inv or _scale) are "
+     "missing"},
+    {{.model = "qwen3-fp8",
+      .tensor = "model.layers.0.self_attn.q_proj.weight_scale",
+      .name = "model.layers.0.self_attn.q_proj.weight_scale_inv",
+      .dtype = KVM_DTYPES},
+     KVM_SHAPE,
+     "one scale would be expected"},
     {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
      KVM_FORMAT,
      "config.json"},

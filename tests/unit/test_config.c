@@ -159,6 +159,8 @@ static void tied_heads(void **state)
 }
 
 /* a deepseek_v3 with its sizes, and more of them */
+#define QUANTISED(more)                                                                \
+    "{\"model_type\":\"llama\",\"quantization_config\":{" more "}," SIZES "}"
 #define LATENT(more)                                                                   \
     "{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"     \
     "\"qk_rope_head_dim\":8,\"v_head_dim\":12,\"moe_intermediate_size\":20," more      \
@@ -288,8 +290,23 @@ static const struct {
     {"{\"model_type\":\"llama\",\"rope_theta\":1," SIZES "}", KVM_RANGE, "rope_theta"},
     {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SIZES "}", KVM_UNSUPPORTED,
      "gelu"},
-    {"{\"model_type\":\"llama\",\"quantization_config\":{}," SIZES "}", KVM_UNSUPPORTED,
-     "quantised"},
+    {QUANTISED(""), KVM_FORMAT, "quantization_config.quant_method"},
+    {QUANTISED("\"quant_method\":\"awq\""), KVM_UNSUPPORTED, "quant_method is \"awq\""},
+    {QUANTISED("\"quant_method\":\"gptq\""), KVM_UNSUPPORTED,
+     "quant_method is \"gptq\""},
+    {QUANTISED("\"quant_method\":\"bitsandbytes\""), KVM_UNSUPPORTED, "GGUF"},
+    {QUANTISED("\"quant_method\":\"fp8\",\"fmt\":\"e5m2\""), KVM_UNSUPPORTED,
+     "fmt is \"e5m2\""},
+    {QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\""),
+     KVM_UNSUPPORTED, "pack-quantized"},
+    {QUANTISED("\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\""),
+     KVM_UNSUPPORTED, "NVFP4"},
+    {QUANTISED("\"quant_method\":\"fp8\",\"weight_block_size\":[128]"), KVM_FORMAT,
+     "weight_block_size has 1 entries"},
+    {QUANTISED("\"quant_method\":\"fp8\",\"weight_block_size\":[128,0]"), KVM_RANGE,
+     "weight_block_size"},
+    {QUANTISED("\"quant_method\":\"fp8\",\"weight_block_size\":128"), KVM_FORMAT,
+     "weight_block_size"},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\"}," SIZES "}",
      KVM_UNSUPPORTED, "dynamic"},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\"}," SIZES "}",
@@ -320,6 +337,48 @@ static const struct {
      KVM_RANGE, "layers"},
     {"[]", KVM_FORMAT, "config.json"},
 };
+
+/* where the blocks of FP8 weights are stated */
+static void scaled_weights(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        ptrdiff_t rows, cols;
+    } configs[] = {
+        {"{\"model_type\":\"llama\"," SIZES "}", 0, 0},
+        {"{\"model_type\":\"llama\",\"quantization_config\":null," SIZES "}", 0, 0},
+        {QUANTISED("\"quant_method\":\"fp8\",\"weight_block_size\":null"), 0, 0},
+        {QUANTISED("\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
+                   "\"weight_block_size\":[128,64]"),
+         128, 64},
+        {QUANTISED("\"quant_method\":\"fbgemm_fp8\""), 0, 0},
+        {QUANTISED("\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\""), 0, 0},
+        {QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":"
+                   "\"float-quantized\",\"config_groups\":{\"group_0\":{"
+                   "\"weights\":{\"block_structure\":[128,128]}}}"),
+         128, 128},
+        {"{\"model_type\":\"mistral3\",\"quantization_config\":{\"quant_method\":"
+         "\"fp8\",\"weight_block_size\":[32,16]},\"text_config\":{\"model_type\":"
+         "\"llama\"," SIZES "}}",
+         32, 16},
+    };
+    for (size_t i = 0; i < COUNT(configs); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        const kvm_config c = good(&a, configs[i].text);
+        assert_int_equal(c.scale_rows, configs[i].rows);
+        assert_int_equal(c.scale_cols, configs[i].cols);
+        kvm_arena_free(&a);
+    }
+    kvm_arena a = check_arena(1 << 20);
+    kvm_err err = {0};
+    char hex[2][65];
+    const kvm_config plain = good(&a, configs[0].text), fp8 = good(&a, configs[3].text);
+    check_ok(kvm_config_hash(&plain, hex[0], a, &err), &err);
+    check_ok(kvm_config_hash(&fp8, hex[1], a, &err), &err);
+    assert_string_not_equal(hex[0], hex[1]);
+    kvm_arena_free(&a);
+}
 
 static void refused(void **state)
 {
@@ -620,6 +679,7 @@ int main(void)
         cmocka_unit_test(dialects),
         cmocka_unit_test(windows),
         cmocka_unit_test(tied_heads),
+        cmocka_unit_test(scaled_weights),
         cmocka_unit_test(refused),
         cmocka_unit_test(single_blocks),
         cmocka_unit_test(glm_defaults),

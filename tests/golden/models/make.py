@@ -4,9 +4,10 @@
                                                    (all, or the folders NAME)
 
 Each case is a tiny model with every constant default re-randomised. Its weights are rounded to
-the stored type, the reference runs in float32 with eager attention: one pass over 53 ids, and
-the same ids as a prefill of 40, 8 single tokens and 5 more. Seeds are taken until no choice
-(of an expert, of a greedy token) hangs on rounding. expect.safetensors holds
+the stored type (of those named -fp8 the linear maps to E4M3 with scales); the reference runs in
+float32 with eager attention: one pass over 53 ids, and the same ids as a prefill of 40, 8 single
+tokens and 5 more. Seeds are taken until no choice (of an expert, of a greedy token) hangs on
+rounding. expect.safetensors holds
     ids (53) i32, logits (53,V), greedy (20) i32: continuation, by argmax
     h.L (53,H)        output of block L
     k1.L k2.L k3.L    (53, kv heads * head size): k_proj, k_norm (where there is one), rotated
@@ -333,6 +334,19 @@ def write(folder, config, tensors, expect, shards=1):
     save_file(expect, os.path.join(path, "expect.safetensors"))
 
 
+def pieces(model, name, p, fused):
+    """A parameter as files hold it: experts and the shards of a table apart."""
+    if ".experts." in name and not fused:
+        base, kind = name.rsplit(".", 1)
+        kinds = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else ["down_proj"]
+        return {f"{base}.{e}.{k}.weight": x for e in range(len(p))
+                for k, x in zip(kinds, p[e].chunk(len(kinds)))}
+    if name.endswith("ngram_embedding.weight"):
+        base, shards = name[:-len("weight")], p.chunk(model.config.split_ngram_parts)
+        return {f"{base}shard_{i}.weight": x for i, x in enumerate(shards)}
+    return {name: p}
+
+
 def stored(model, dtype, fused=False):
     """Tensors by name; experts apart, as published files have them, or fused."""
     skip = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
@@ -340,17 +354,56 @@ def stored(model, dtype, fused=False):
     for name, p in model.state_dict().items():
         if name in skip:
             continue
-        parts = {name: p}
-        if ".experts." in name and not fused:
-            base, kind = name.rsplit(".", 1)
-            kinds = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else ["down_proj"]
-            parts = {f"{base}.{e}.{k}.weight": x for e in range(len(p))
-                     for k, x in zip(kinds, p[e].chunk(len(kinds)))}
-        if name.endswith("ngram_embedding.weight"):
-            base, shards = name[:-len("weight")], p.chunk(model.config.split_ngram_parts)
-            parts = {f"{base}shard_{i}.weight": x for i, x in enumerate(shards)}
         out.update({n: x.to(dtype if x.is_floating_point() else x.dtype).contiguous().clone()
-                    for n, x in parts.items()})
+                    for n, x in pieces(model, name, p, fused).items()})
+    return out
+
+
+# How E4M3 weights are scaled: `block` of the numbers that share a scale (None: all of them), its
+# name's ending, its type, and the config that says so.
+def by_blocks(kind):
+    return dict(block=(16, 16), ending="_scale_inv", dtype=kind, config=dict(
+        quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[16, 16]))
+
+
+BY_TENSOR = dict(block=None, ending="_scale_inv", dtype=torch.bfloat16, config=dict(
+    quant_method="fp8", activation_scheme="static", weight_block_size=None))
+BY_ROW = dict(block=(1, 1 << 20), ending="_scale", dtype=torch.float32, config=dict(
+    quant_method="compressed-tensors", format="float-quantized", config_groups=dict(group_0=dict(
+        weights=dict(num_bits=8, type="float", strategy="channel", block_structure=None)))))
+UNSCALED = ("norm", "embed_tokens", "lm_head", "mlp.gate.weight", "shared_expert_gate", "in_proj_a.",
+            "in_proj_b.", "in_proj_ba.", "weights_proj", "hyper_connection")
+
+
+def codes_of(x, block, kind):
+    """codes (R,C), scales, and what both stand for"""
+    (rows, cols), (high, wide) = block or x.shape, x.shape
+    whole = lambda s: s.repeat_interleave(rows, 0)[:high].repeat_interleave(cols, 1)[:, :wide]
+    cut = lambda n, by: range(0, n, by)
+    s = torch.stack([torch.stack([x[i:i + rows, j:j + cols].abs().max() / 448
+                                  for j in cut(wide, cols)]) for i in cut(high, rows)])
+    s = s.log2().ceil().exp2() if kind == torch.float8_e8m0fnu else s
+    s = s.to(kind)
+    cols = min(cols, wide)
+    q = (x / whole(s.float())).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return q, s.clone() if block else s.reshape(()).clone(), q.float() * whole(s.float())
+
+
+def quantise(model, scheme):
+    """The model's linear maps become E4M3; gives the tensors that hold them."""
+    out = {}
+    for name, p in model.state_dict().items():
+        for n, x in pieces(model, name, p, False).items():
+            table = "ngram_embedding" in n
+            if x.dim() != 2 or not n.endswith("weight") or any(u in n for u in UNSCALED):
+                continue
+            ending = "_scale" if table else scheme["ending"]
+            q, s, wide = codes_of(x, None if table else scheme["block"],
+                                  torch.float32 if table else scheme["dtype"])
+            x.copy_(wide)
+            out.update({n: q, n + ending: s})
+            if scheme is BY_TENSOR:
+                out[n[:-len("weight")] + "activation_scale"] = torch.tensor(0.01, dtype=s.dtype)
     return out
 
 
@@ -460,6 +513,28 @@ def cases():
         indexer_types=["full"] * 4), torch.bfloat16
 
 
+def scaled_cases():
+    """linear maps in E4M3, each way of scaling them"""
+    t = transformers
+    plain = dict(rope_type="default", rope_theta=1e6)
+    hybrid = dict(SMALL, hidden_size=48, intermediate_size=40, num_hidden_layers=2, head_dim=32,
+                  linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16,
+                  linear_value_head_dim=24, num_experts=8, num_experts_per_tok=3,
+                  moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                  rope_parameters=dict(plain, partial_rotary_factor=0.25))
+    yield "deepseek_v3-fp8", t.DeepseekV3ForCausalLM, t.DeepseekV3Config(
+        **dict(LATENT, num_hidden_layers=2), q_lora_rank=24, n_group=1, topk_group=1,
+        rope_parameters=dict(plain, rope_theta=1e4)), torch.bfloat16, by_blocks(torch.float32)
+    yield "qwen3_next-fp8", t.Qwen3NextForCausalLM, t.Qwen3NextConfig(
+        **hybrid, layer_types=["linear_attention", "full_attention"]), \
+        torch.bfloat16, by_blocks(torch.bfloat16)
+    yield "ministral3-fp8", t.Ministral3ForCausalLM, t.Ministral3Config(
+        **dict(SMALL, num_hidden_layers=2), head_dim=16, rope_parameters=yarn(1.0)), \
+        torch.bfloat16, BY_TENSOR
+    yield "qwen3-fp8", t.Qwen3ForCausalLM, t.Qwen3Config(
+        **dict(SMALL, num_hidden_layers=2), head_dim=24, rope_parameters=plain), torch.bfloat16, BY_ROW
+
+
 def published_kimi(config, tensors):
     """kimi_linear as Moonshot publishes it: other fields, other names, three convolutions"""
     names = [("forget_gate.", ""), ("mlp.experts.", "block_sparse_moe.experts."),
@@ -536,17 +611,22 @@ def published_nemotron(config, tensors):
 
 
 def folders():
-    for seed, (name, cls, config, dtype) in enumerate(cases()):
+    for seed, (name, cls, config, dtype, *scheme) in [*enumerate(cases()),
+                                                      *enumerate(scaled_cases(), 60)]:
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
         print(name)
         for more in range(0, 9000, 1000):
             model = build(cls, config, 100 * seed + 7 + more, dtype)
+            codes = quantise(model, *scheme) if scheme else {}
             expect = reference(model, seed + more)
             if expect:
                 break
         tensors = stored(model, dtype, fused=name in ("deepseek_v3-groups", "qwen3_5_moe", "nemotron_h"))
+        tensors.update(codes)
         c = plain_config(config)
+        if scheme:
+            c["quantization_config"] = scheme[0]["config"]
         shards = 1
         if name == "mistral3":  # the multimodal wrapper, two files, a tower to be ignored
             tensors = {f"language_model.{n}": p for n, p in tensors.items()}
