@@ -211,7 +211,9 @@ static kvm_status check_streams(const kvm_stream_config *t, const char *file,
                   {"ngram_size", t->orders, 8},
                   {"heads_per_ngram", t->heads, 256},
                   {"ple_conv_kernel_size", t->window, 8},
-                  {"split_ngram_parts", t->parts, 1 << 12}};
+                  {"split_ngram_parts", t->parts, 1 << 12},
+                  {"ngram_vocab_size_base", t->base, INT32_MAX},
+                  {"make_ngram_vocab_size_divisible_by", t->multiple, 1 << 20}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < 1 || fields[i].value > fields[i].most)
             return kvm_fail(err, KVM_RANGE, "%s: %s is %td; 1 to %td are possible",
@@ -271,9 +273,10 @@ static int add_streams(json_t *v, const kvm_config *c)
         bad |= json_array_append_new(ngrams, json_boolean(t->ngrams[l]));
     bad |= json_object_set_new(
         v, "streams",
-        json_pack("[I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
+        json_pack("[I,I,I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
                   (json_int_t)t->ngram_dim, (json_int_t)t->orders, (json_int_t)t->heads,
-                  (json_int_t)t->window, (json_int_t)t->end_id, ngrams));
+                  (json_int_t)t->window, (json_int_t)t->end_id, (json_int_t)t->base,
+                  (json_int_t)t->seed, ngrams));
     return bad | json_object_set_new(v, "sigmoid_gate",
                                      json_boolean(c->recurrent.sigmoid_gate));
 }

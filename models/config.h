@@ -90,6 +90,10 @@ typedef struct kvm_stream_config {
     int64_t end_id;                             /* where n-grams begin anew */
     double eps;                                 /* of mixed streams, and the next */
     ptrdiff_t rounds; /* in which a mix is made to sum to one */
+    /* how tables were laid out: heads read primes from `base` on, rows fill up a multiple;
+     * `seed` of the hash */
+    ptrdiff_t base, multiple;
+    int64_t seed;
 } kvm_stream_config;
 
 typedef struct kvm_block_kinds {

@@ -192,6 +192,10 @@ static kvm_status read_streams(const kvm_config_source *s, kvm_config *c)
     TRY(kvm_config__size(s, "heads_per_ngram", 8, &t->heads));
     TRY(kvm_config__size(s, "ple_conv_kernel_size", 4, &t->window));
     TRY(kvm_config__size(s, "split_ngram_parts", 1, &t->parts));
+    TRY(kvm_config__size(s, "ngram_vocab_size_base", 20000000, &t->base));
+    TRY(kvm_config__size(s, "make_ngram_vocab_size_divisible_by", 128, &t->multiple));
+    const kvm_jat seed = kvm_json_get(s->text, s->keep, "seed");
+    TRY(kvm_json_i64_or(seed, 1234, &t->seed, s->err));
     kvm_jat end = kvm_json_get(s->text, s->keep, "eos_token_id");
     if (json_is_array(end.v)) end = kvm_json_item(end, s->keep, 0);
     return kvm_json_i64_or(end, -1, &t->end_id, s->err);

@@ -21,6 +21,7 @@ struct kvm_ngram {
     kvm_tensor *parts; /* (size.parts) of the table, rows in order */
     ptrdiff_t part_rows;
     int64_t *multipliers, *sizes, *offsets; /* (orders), (heads), (heads) */
+    bool sizes_stored;
     kvm_weight *key, *value;
     float *key_norm, *query_norm, *conv_norm; /* (wide) */
     float *conv;                              /* (window, wide) */
@@ -43,13 +44,74 @@ static kvm_status load_ids(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
-/* The rows that heads read, as the file says. Hashing needs them, so files hold them. */
+static bool is_prime(int64_t n)
+{
+    if (n < 2 || n % 2 == 0) return n == 2;
+    for (int64_t d = 3; d * d <= n; d += 2)
+        if (n % d == 0) return false;
+    return true;
+}
+
+/* Heads read as many rows as the primes from `base` on say, those of the layers before first. */
+static void derive_sizes(const kvm_ngram *g, ptrdiff_t before, int64_t *sizes)
+{
+    int64_t prime = g->size.base - 1;
+    for (ptrdiff_t j = -before * g->heads; j < g->heads; j++) {
+        do prime++;
+        while (!is_prime(prime));
+        if (j >= 0) sizes[j] = prime;
+    }
+}
+
+/* SplitMix64 (Steele, Lea and Flood, 2014) of a counter */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* odd numbers whose product with an id stays below 2^63 */
+static void derive_multipliers(const kvm_ngram *g, ptrdiff_t before, ptrdiff_t vocab,
+                               int64_t *multipliers)
+{
+    const uint64_t half = (uint64_t)INT64_MAX / (uint64_t)vocab / 2;
+    const uint64_t seed = (uint64_t)g->size.seed + 10007u * (uint64_t)before;
+    for (ptrdiff_t k = 0; k < g->size.orders; k++) {
+        const uint64_t at = seed + 0x9e3779b97f4a7c15u * (uint64_t)(k + 1);
+        multipliers[k] = (int64_t)(2 * (mix(at) % (half > 0 ? half : 1)) + 1);
+    }
+}
+
+/* of n numbers: those of the file, if it has them */
+static kvm_status load_ids_or(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
+                              ptrdiff_t n, int64_t **out, bool *found, kvm_err *err)
+{
+    *found = kvm_checkpoint_has(ld->ck, (kvm_weight_at){.id = id, .layer = layer});
+    if (*found) return load_ids(ld, id, layer, n, out, err);
+    *out = kvm_new(ld->keep, int64_t, n);
+    return *out ? KVM_OK : kvm_nomem(err, ld->keep);
+}
+
+/* The rows that heads read. Files hold these numbers or leave them out, for they follow from
+ * the config (_build_layer_multipliers and _find_nth_prime_after of transformers). */
 static kvm_status load_hashes(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
 {
-    TRY(load_ids(ld, KVM_W_NGRAM_MULTIPLIERS, g->layer, g->size.orders, &g->multipliers,
-                 err));
-    TRY(load_ids(ld, KVM_W_NGRAM_SIZES, g->layer, g->heads, &g->sizes, err));
-    return load_ids(ld, KVM_W_NGRAM_OFFSETS, g->layer, g->heads, &g->offsets, err);
+    bool multipliers, offsets;
+    ptrdiff_t before = 0;
+    for (ptrdiff_t l = 0; l < g->layer; l++) before += g->size.ngrams[l];
+    TRY(load_ids_or(ld, KVM_W_NGRAM_MULTIPLIERS, g->layer, g->size.orders,
+                    &g->multipliers, &multipliers, err));
+    TRY(load_ids_or(ld, KVM_W_NGRAM_SIZES, g->layer, g->heads, &g->sizes,
+                    &g->sizes_stored, err));
+    TRY(load_ids_or(ld, KVM_W_NGRAM_OFFSETS, g->layer, g->heads, &g->offsets, &offsets,
+                    err));
+    if (!multipliers) derive_multipliers(g, before, ld->config->vocab, g->multipliers);
+    if (!g->sizes_stored) derive_sizes(g, before, g->sizes);
+    for (ptrdiff_t j = 1; !offsets && j < g->heads; j++)
+        g->offsets[j] = g->offsets[j - 1] + g->sizes[j - 1];
+    return KVM_OK;
 }
 
 static kvm_status check_rows(const kvm_ngram *g, const kvm_loader *ld, ptrdiff_t rows,
@@ -98,9 +160,17 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
     }
     const ptrdiff_t rows = (parts - 1) * g->part_rows + g->parts[parts - 1].dim[0];
     TRY(check_rows(g, ld, rows, err));
-    if (end <= rows) return KVM_OK;
-    return kvm_fail(err, KVM_SHAPE, "%s: layer %td: %td rows of n-grams, %lld are read",
-                    kvm_checkpoint_path(ld->ck).at, g->layer, rows, (long long)end);
+    if (end > rows)
+        return kvm_fail(err, KVM_SHAPE,
+                        "%s: layer %td: %td rows of n-grams, %lld are read",
+                        kvm_checkpoint_path(ld->ck).at, g->layer, rows, (long long)end);
+    if (g->sizes_stored || rows - end < g->size.multiple) return KVM_OK;
+    return kvm_fail(
+        err, KVM_MISMATCH,
+        "%s: layer %td: %td rows of n-grams, but ngram_vocab_size_base and the like "
+        "make it %lld, filled up to a multiple of %td",
+        kvm_checkpoint_path(ld->ck).at, g->layer, rows, (long long)end,
+        g->size.multiple);
 }
 
 static kvm_status load_conv(kvm_ngram *g, kvm_loader *ld, kvm_err *err)

@@ -58,6 +58,8 @@ static const golden cases[] = {
      false, 2},
     {ROOT "qwen3_next-fp8", ROOT "qwen3_next-fp8/expect.safetensors", "qwen3_next",
      false, 2},
+    {ROOT "qwen4_exp-fp8", ROOT "qwen4_exp-fp8/expect.safetensors", "qwen4_exp", false,
+     3},
     {ROOT "ministral3-fp8", ROOT "ministral3-fp8/expect.safetensors", "ministral3",
      false, 2},
     {ROOT "qwen3-fp8", ROOT "qwen3-fp8/expect.safetensors", "qwen3", false, 2},

@@ -533,6 +533,14 @@ def scaled_cases():
         torch.bfloat16, BY_TENSOR
     yield "qwen3-fp8", t.Qwen3ForCausalLM, t.Qwen3Config(
         **dict(SMALL, num_hidden_layers=2), head_dim=24, rope_parameters=plain), torch.bfloat16, BY_ROW
+    skip = ("intermediate_size", "eos_token_id", "num_hidden_layers")
+    yield "qwen4_exp-fp8", t.Qwen4ExpForCausalLM, t.Qwen4ExpTextConfig(
+        **{k: v for k, v in hybrid.items() if k not in skip}, num_hidden_layers=3,
+        layer_types=["linear_attention"] * 2 + ["indexed_attention"], output_gate_type="sigmoid",
+        indexer_n_heads=4, indexer_kv_heads=1, indexer_head_dim=16, indexer_budget=16,
+        indexer_compress_ratio=4, hc_count=2, hc_lowrank=8, ple_layer_ids=[1, 2], ple_embed_dim=32,
+        heads_per_ngram=2, ngram_vocab_size_base=101, make_ngram_vocab_size_divisible_by=4,
+        split_ngram_parts=4, eos_token_id=5), torch.bfloat16, by_blocks(torch.float8_e8m0fnu)
 
 
 def published_kimi(config, tensors):
@@ -624,6 +632,9 @@ def folders():
                 break
         tensors = stored(model, dtype, fused=name in ("deepseek_v3-groups", "qwen3_5_moe", "nemotron_h"))
         tensors.update(codes)
+        if name == "qwen4_exp-fp8":  # what n-grams are hashed with follows from the config
+            tensors = {n: x for n, x in tensors.items()
+                       if not any(w in n for w in ("layer_multipliers", "ngram_heads_"))}
         c = plain_config(config)
         if scheme:
             c["quantization_config"] = scheme[0]["config"]
