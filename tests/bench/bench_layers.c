@@ -1,14 +1,15 @@
 /* bench_layers - the layers of hybrid models against what they cannot do without.
  *
- *   bench_layers [threads] [rounds] [tokens] [part]     part: experts mla kda token gdn (all)
+ *   bench_layers [threads] [rounds] [tokens] [part]     part: experts mla kda token gdn
+ *                                                       mamba2 (all)
  *
- * One layer of each kind, half the width of Moonlight's and Kimi Linear's, BF16 weights, random,
+ * One layer of each kind, half the width of Moonlight's, Kimi Linear's and Nemotron 3 Nano's, BF16 weights, random,
  * written below build/tmp/bench_layers once. Each is given `tokens` tokens (2,048) in the
  * chunks that a prefill takes. Beside it, in the same rounds:
  *   experts    a plain feed-forward as wide as the experts that a token goes through
- *   mla, gdn, kda   their matrix products (each once: projections, keys and values written
- *              out, half of scores and sums; or the products of a delta rule in chunks of
- *              64) at the pace that sgemm has on (512,1024) x (1024,2048) of f32
+ *   mla, gdn, kda, mamba2   their matrix products (each once: projections, keys and values
+ *              written out, half of scores and sums; or the products of a delta rule or a
+ *              scan in chunks of 64) at the pace that sgemm has on (512,1024) x (1024,2048) of f32
  *   mla, one token   reading the cached latents once; its products at the pace of the FMA peak
  * Figures are medians; with one thread seconds are the process's own. */
 #include <cblas.h>
@@ -37,6 +38,12 @@ enum {
     CONTEXT = 16384,
     DEPTH = 8192, /* tokens in the cache before decoding */
     WIDE = HEADS * HEAD,
+    SCAN_HEADS = 32, /* of mamba2, SCAN_HEAD wide, in GROUPS with states of STATE */
+    SCAN_HEAD = 64,
+    GROUPS = 4,
+    STATE = 128,
+    SCAN_WIDE = SCAN_HEADS * SCAN_HEAD,
+    SCAN_CONV = SCAN_WIDE + 2 * GROUPS * STATE,
     MOST_ROUNDS = 51
 };
 
@@ -61,6 +68,14 @@ static const char qwen[] =
     "\"linear_value_head_dim\":128,\"vocab_size\":64,"
     "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7},"
     "\"max_position_embeddings\":16384,\"tie_word_embeddings\":true}\n";
+
+static const char nemotron[] =
+    "{\"model_type\":\"nemotron_h\",\"hidden_size\":1024,\"intermediate_size\":64,"
+    "\"hybrid_override_pattern\":\"M\",\"num_attention_heads\":8,"
+    "\"num_key_value_heads\":2,\"head_dim\":128,\"mamba_num_heads\":32,"
+    "\"mamba_head_dim\":64,\"n_groups\":4,\"ssm_state_size\":128,\"conv_kernel\":4,"
+    "\"use_conv_bias\":false,\"vocab_size\":64,\"max_position_embeddings\":16384,"
+    "\"tie_word_embeddings\":true}\n";
 
 typedef struct shape {
     const char *name;
@@ -120,6 +135,17 @@ static const shape narrow[] = {{"mlp.gate_proj.weight", {64, HIDDEN}},
                                {"mlp.up_proj.weight", {64, HIDDEN}},
                                {"mlp.down_proj.weight", {HIDDEN, 64}},
                                {0}};
+
+static const shape mamba2[] = {
+    {"mixer.in_proj.weight", {SCAN_WIDE + SCAN_CONV + SCAN_HEADS, HIDDEN}},
+    {"mixer.conv1d.weight", {SCAN_CONV, 1, 4}},
+    {"mixer.A_log", {SCAN_HEADS}},
+    {"mixer.dt_bias", {SCAN_HEADS}},
+    {"mixer.D", {SCAN_HEADS}},
+    {"mixer.norm.weight", {SCAN_WIDE}},
+    {"mixer.out_proj.weight", {HIDDEN, SCAN_WIDE}},
+    {0}};
+static const shape nothing[] = {{0}};
 
 /* ---- models ---- */
 
@@ -256,6 +282,14 @@ static double delta_flops(void)
     return 2.0 * HEADS * (3 * HEAD * HEAD + 4 * 64 * HEAD);
 }
 
+/* products of a scan in chunks of 64, per token: q . k once a group; per head what S0 and what
+ * the chunk give, half of it, and what S is given */
+static double scan_flops(void)
+{
+    return 2.0 * (GROUPS * 64 * STATE +
+                  SCAN_HEADS * (2 * SCAN_HEAD * STATE + 32 * SCAN_HEAD));
+}
+
 static double read_latents(const bench *b, const kvm_layer *l)
 {
     const float *x = b->cache->slots[l->first_object].rows;
@@ -334,6 +368,13 @@ int main(int argc, char **argv)
         bench_products(&b, b.model->blocks[0].mixer.layer,
                        n * (2.0 * HIDDEN * (2 * KEYS * HEAD + 3 * WIDE + 2 * HEADS) +
                             delta_flops()));
+    }
+    if (wanted(argc, argv, "mamba2")) {
+        const shape *const scan[] = {mamba2, nothing};
+        const double maps = HIDDEN * (2.0 * SCAN_WIDE + SCAN_CONV + SCAN_HEADS);
+        b.model = open_model(&b, "nemotron", nemotron, scan, 1);
+        bench_products(&b, b.model->blocks[0].mixer.layer,
+                       n * (2 * maps + scan_flops()));
     }
     kvm_arena_free(&b.keep);
     return 0;
