@@ -48,6 +48,19 @@ static kvm_status print_list(kvm_cli *cli, const json_t *list, const char *title
                        sizeof columns_ / sizeof *columns_, err));                      \
     } while (0)
 
+static void print_total(const json_t *t)
+{
+    const double threads = get(t, "threads");
+    printf("\nin all, estimated: %s on %.0f thread%s with nothing beside it (%s of "
+           "processor time), %s on disk, %s of memory; steps that are in the store "
+           "already cost nothing\n",
+           kvm_numeral_of(get(t, "seconds"), KVM_FORMAT_SECONDS).at, threads,
+           threads > 1 ? "s" : "",
+           kvm_numeral_of(get(t, "cpu_seconds"), KVM_FORMAT_SECONDS).at,
+           kvm_numeral_of(get(t, "bytes"), KVM_FORMAT_BYTES).at,
+           kvm_numeral_of(get(t, "memory_bytes"), KVM_FORMAT_BYTES).at);
+}
+
 static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
 {
     const json_t *machine = json_object_get(plan, "machine");
@@ -76,11 +89,17 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"cold_s", "cold", KVM_FORMAT_SECONDS, false},
          {"switch_s", "switch", KVM_FORMAT_SECONDS, false},
          {"speedup", "sooner by", KVM_FORMAT_RATIO, false});
+    LIST("jobs", "jobs, estimated", {"kind", "step", KVM_FORMAT_COUNT, true},
+         {"jobs", "jobs", KVM_FORMAT_COUNT, false},
+         {"seconds", "time", KVM_FORMAT_SECONDS, false},
+         {"bytes", "on disk", KVM_FORMAT_BYTES, false},
+         {"memory_bytes", "memory of one", KVM_FORMAT_BYTES, false});
     const char *warning = json_string_value(json_object_get(plan, "warning"));
     const json_t *m = json_object_get(plan, "moments");
     printf("\nmoments on disk: %.1f MiB + %.1f MiB (Gram), %.1f MiB (cross)\n",
            get(m, "gram_source_bytes") / (1 << 20),
            get(m, "gram_target_bytes") / (1 << 20), get(m, "cross_bytes") / (1 << 20));
+    print_total(json_object_get(plan, "total"));
     if (warning) printf("\nwarning: %s\n", warning);
     return KVM_OK;
 }
@@ -114,7 +133,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_plan_measure(&r, c, err));
     TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
     TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));
-    TRY(kvm_plan_json(&plan, &spec, &graphs[0], c, &r, cli->keep, err));
+    TRY(kvm_plan_json(&plan, &spec, graphs, n, c, &r, cli->keep, err));
     const kvm_str warning = graphs[0].warning;
     if (warning.len)
         json_object_set_new(plan, "warning",

@@ -1,10 +1,10 @@
-#include "jobs/plan.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "jobs/fit_sweep.h"
+#include "jobs/plan_internal.h"
+#include "jobs/timing.h"
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
 static const ptrdiff_t square = (ptrdiff_t)SIDE * SIDE;
@@ -54,8 +54,7 @@ kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err)
     return s;
 }
 
-/* entries of one object kind over all layers: the features of a Gram matrix */
-static double features(const kvm_model *m, kvm_object_kind kind)
+double kvm_plan__features(const kvm_model *m, kvm_object_kind kind)
 {
     double n = 0;
     for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
@@ -65,11 +64,12 @@ static double features(const kvm_model *m, kvm_object_kind kind)
     return n;
 }
 
-/* K content, K rotated and V, each over every split, fp64 */
-static double moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric)
+double kvm_plan__moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric)
 {
-    const double k = features(a, KVM_OBJECT_K) * features(b, KVM_OBJECT_K);
-    const double v = features(a, KVM_OBJECT_V) * features(b, KVM_OBJECT_V);
+    const double k =
+        kvm_plan__features(a, KVM_OBJECT_K) * kvm_plan__features(b, KVM_OBJECT_K);
+    const double v =
+        kvm_plan__features(a, KVM_OBJECT_V) * kvm_plan__features(b, KVM_OBJECT_V);
     return (2 * k + v) * KVM_SPLITS * 8 * (symmetric ? 0.5 : 1);
 }
 
@@ -84,18 +84,12 @@ static json_t *model_plan(const kvm_model *m)
         (json_int_t)i->prompt_bytes, "flops_per_token", i->flops_per_token);
 }
 
-/* matrices, and 4 D flops per query head, layer and visible key */
-static double prefill_flops(const kvm_model_info *i, double tokens)
-{
-    return i->flops_per_token * tokens +
-           4.0 * (double)(i->layers * i->heads * i->head_dim) * tokens * tokens / 2;
-}
-
 static json_t *capture_plan(const kvm_model *m, double sequences, double tokens,
                             double stride, double row_bytes, const kvm_machine_rates *r)
 {
-    const double width = features(m, KVM_OBJECT_K) + features(m, KVM_OBJECT_V);
-    const double flops = sequences * prefill_flops(kvm_model_info_of(m), tokens);
+    const double width =
+        kvm_plan__features(m, KVM_OBJECT_K) + kvm_plan__features(m, KVM_OBJECT_V);
+    const double flops = sequences * kvm_prefill_flops(kvm_model_info_of(m), tokens);
     const double rows = sequences * tokens / stride;
     return json_pack(
         "{s:s%, s:f, s:f, s:f, s:f}", "model", kvm_model_info_of(m)->name.at,
@@ -103,28 +97,30 @@ static json_t *capture_plan(const kvm_model *m, double sequences, double tokens,
         rows * width * row_bytes, "flops", flops, "seconds", flops / r->flops);
 }
 
-/* parameters of the maps with k source layers: K and V, weights and bias */
-static double translator_parameters(const kvm_model *source, const kvm_model *target,
-                                    double k)
+double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model *target,
+                                       double k)
 {
     const double layers = (double)kvm_model_info_of(source)->layers;
     double n = 0;
     const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     for (int i = 0; i < 2; i++)
-        n += features(target, kinds[i]) * (k * features(source, kinds[i]) / layers + 1);
+        n += kvm_plan__features(target, kinds[i]) *
+             (k * kvm_plan__features(source, kinds[i]) / layers + 1);
     return n;
 }
 
 /* the Gram matrix of the source, whose symmetric half is computed, over K content, K
  * rotated and V; with a target also their cross product */
-static double stats_flops(const kvm_model *source, const kvm_model *target, double rows)
+double kvm_plan__stats_flops(const kvm_model *source, const kvm_model *target,
+                             double rows)
 {
-    const double k = features(source, KVM_OBJECT_K), v = features(source, KVM_OBJECT_V);
+    const double k = kvm_plan__features(source, KVM_OBJECT_K),
+                 v = kvm_plan__features(source, KVM_OBJECT_V);
     double flops = rows * (2 * k * k + v * v);
     if (target)
         flops += 2 * rows *
-                 (2 * k * features(target, KVM_OBJECT_K) +
-                  v * features(target, KVM_OBJECT_V));
+                 (2 * k * kvm_plan__features(target, KVM_OBJECT_K) +
+                  v * kvm_plan__features(target, KVM_OBJECT_V));
     return flops;
 }
 
@@ -148,19 +144,19 @@ static double greedy_flops(double layers, double width, double out, ptrdiff_t n)
 /* the sweep over k and lambda: for each target layer and lambda one Cholesky factor of
  * the largest k, and for each k two triangular solves and the errors on the choosing
  * split (kvm_ridge_sweep); then the greedy curves */
-static double sweep_flops(const kvm_model *source, const kvm_model *target,
-                          double k_most)
+double kvm_plan__sweep_flops(const kvm_model *source, const kvm_model *target,
+                             double k_most, bool full)
 {
     ptrdiff_t ks[KVM_KS], curve[KVM_GREEDY_TARGETS];
     const ptrdiff_t targets = kvm_model_info_of(target)->layers;
     const ptrdiff_t n = kvm_select_ks(kvm_model_info_of(source)->layers, ks);
     const double layers = (double)kvm_model_info_of(source)->layers;
-    const double curves = (double)kvm_fit_greedy_targets(targets, curve);
+    const double curves = full ? (double)kvm_fit_greedy_targets(targets, curve) : 0;
     const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     double flops = 0;
     for (int i = 0; i < 2; i++) {
-        const double out = features(target, kinds[i]);
-        const double width = features(source, kinds[i]) / layers;
+        const double out = kvm_plan__features(target, kinds[i]);
+        const double width = kvm_plan__features(source, kinds[i]) / layers;
         double squares = 0, widest = 0;
         for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
             widest = (double)ks[k] * width;
@@ -178,8 +174,8 @@ static double sweep_flops(const kvm_model *source, const kvm_model *target,
 static json_t *fit_plan(const kvm_model *source, const kvm_model *target, bool cross,
                         double rows, double k_most, const kvm_machine_rates *r)
 {
-    const double stats = stats_flops(source, cross ? target : NULL, rows);
-    const double sweep = sweep_flops(source, target, k_most);
+    const double stats = kvm_plan__stats_flops(source, cross ? target : NULL, rows);
+    const double sweep = kvm_plan__sweep_flops(source, target, k_most, true);
     return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
                      kvm_model_info_of(source)->name.at,
                      (size_t)kvm_model_info_of(source)->name.len, "target",
@@ -198,34 +194,43 @@ static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
     json_t *list = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         const double k = (double)ks[i];
-        const double width = k * features(source, KVM_OBJECT_K) / (double)layers;
+        const double width =
+            k * kvm_plan__features(source, KVM_OBJECT_K) / (double)layers;
         json_array_append_new(
-            list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i],
-                            "parameters", translator_parameters(source, target, k),
-                            "bytes_f32", 4 * translator_parameters(source, target, k),
-                            "features", width, "rows_per_feature", fit_rows / width));
+            list,
+            json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i], "parameters",
+                      kvm_plan__translator_parameters(source, target, k), "bytes_f32",
+                      4 * kvm_plan__translator_parameters(source, target, k),
+                      "features", width, "rows_per_feature", fit_rows / width));
     }
     return list;
 }
 
-static json_t *ttft_plan(const kvm_model *source, const kvm_model *target,
-                         const kvm_machine_rates *r)
+/* at the lengths that the spec times, or those that it would by default */
+static kvm_status ttft_plan(json_t **out, const kvm_spec *spec, const kvm_model *source,
+                            const kvm_model *target, const kvm_machine_rates *r,
+                            kvm_arena *keep, kvm_err *err)
 {
-    static const double lengths[] = {64, 256, 1024, 4096, 16384, 32768};
+    int64_t lengths[KVM_TIMING_LENGTHS];
+    ptrdiff_t count;
     const kvm_model_info *s = kvm_model_info_of(source), *t = kvm_model_info_of(target);
-    const double all = translator_parameters(source, target, (double)s->layers);
+    const double all =
+        kvm_plan__translator_parameters(source, target, (double)s->layers);
+    TRY(kvm_timing_lengths(kvm_json_get(spec->root, keep, "timing"), keep, lengths,
+                           &count, err));
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        const double n = lengths[i];
+    for (ptrdiff_t i = 0; i < count; i++) {
+        const double n = (double)lengths[i];
         const double decode = (double)t->weight_bytes / r->bytes;
         const double moved = n * (double)(s->token_bytes + t->token_bytes);
-        const double cold = prefill_flops(t, n) / r->flops + decode;
+        const double cold = kvm_prefill_flops(t, n) / r->flops + decode;
         const double swap = 2 * all * n / r->flops + moved / r->bytes + decode;
         json_array_append_new(list, json_pack("{s:f, s:f, s:f, s:f}", "tokens", n,
                                               "cold_s", cold, "switch_s", swap,
                                               "speedup", cold / swap));
     }
-    return list;
+    *out = kvm_json_own(keep, list);
+    return *out ? KVM_OK : kvm_nomem(err, keep);
 }
 
 static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *section,
@@ -256,34 +261,49 @@ static double captured(const kvm_graph *g, const char *key)
     return 0;
 }
 
-kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
-                         kvm_compute *c, const kvm_machine_rates *r, kvm_arena *keep,
-                         kvm_err *err)
+kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graphs,
+                         ptrdiff_t n, kvm_compute *c, const kvm_machine_rates *r,
+                         kvm_arena *keep, kvm_err *err)
 {
     kvm_model *source, *target;
+    const kvm_graph *g = &graphs[0];
+    json_t *ttft, *jobs, *total;
     const double sequences = captured(g, "sequences"), tokens = captured(g, "tokens");
     const double stride = captured(g, "stride");
     double held, k_most, bytes;
-    const kvm_model_options o = {.no_tokenizer = true};
-    TRY(kvm_model_open(&source, keep, c, s->source_path, &o, err));
-    TRY(kvm_model_open(&target, keep, c, s->target_path, &o, err));
+    TRY(kvm_model_open(&source, keep, c, s->source_path, NULL, err));
+    TRY(kvm_model_open(&target, keep, c, s->target_path, NULL, err));
     TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
     TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
     TRY(row_bytes(s, keep, &bytes, err));
     const double rows = sequences * tokens / stride;
+    TRY(ttft_plan(&ttft, s, source, target, r, keep, err));
+    TRY(kvm_plan__jobs(&jobs, &total,
+                       &(kvm_plan_context){.spec = s,
+                                           .source = source,
+                                           .target = target,
+                                           .rates = r,
+                                           .threads = kvm_compute_threads(c),
+                                           .rows = rows,
+                                           .held = held,
+                                           .row_bytes = bytes,
+                                           .k_most = k_most,
+                                           .keep = keep},
+                       graphs, n, err));
     json_t *fits = json_pack("[o]", fit_plan(source, target, true, rows, k_most, r));
     if (s->both_directions)
         json_array_append_new(fits, fit_plan(target, source, false, rows, k_most, r));
-    *out = json_pack(
-        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, s:o}",
-        "machine", "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
-        model_plan(target), "capture",
-        capture_plan(source, sequences, tokens, stride, bytes, r),
-        capture_plan(target, sequences, tokens, stride, bytes, r), "moments",
-        "gram_source_bytes", moment_bytes(source, source, true), "gram_target_bytes",
-        moment_bytes(target, target, true), "cross_bytes",
-        moment_bytes(source, target, false), "translator",
-        translator_plan(source, target, rows * (1 - held)), "fit", fits, "ttft",
-        ttft_plan(source, target, r));
+    *out =
+        json_pack("{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, "
+                  "s:O, s:O, s:O}",
+                  "machine", "flops", r->flops, "bytes", r->bytes, "models",
+                  model_plan(source), model_plan(target), "capture",
+                  capture_plan(source, sequences, tokens, stride, bytes, r),
+                  capture_plan(target, sequences, tokens, stride, bytes, r), "moments",
+                  "gram_source_bytes", kvm_plan__moment_bytes(source, source, true),
+                  "gram_target_bytes", kvm_plan__moment_bytes(target, target, true),
+                  "cross_bytes", kvm_plan__moment_bytes(source, target, false),
+                  "translator", translator_plan(source, target, rows * (1 - held)),
+                  "fit", fits, "ttft", ttft, "jobs", jobs, "total", total);
     return *out ? KVM_OK : kvm_nomem(err, keep);
 }

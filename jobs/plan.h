@@ -17,13 +17,17 @@ typedef struct kvm_machine_rates {
 /* about a third of a second */
 KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
                                      kvm_err *err);
-/* g: the graph of the spec's first direction (kvm_spec_graphs), whose captures say how
- * many sequences there are.
+/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once.
  * {"models": {...}, "capture": [...], "moments": {...},
  * "translator": [...], "fit": [... a direction each; the first has the cross moments of
- * both], "ttft": [...]}; new reference */
-KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *g,
-                                  kvm_compute *c, const kvm_machine_rates *r,
-                                  kvm_arena *keep, kvm_err *err);
+ * both], "ttft": [... a row for each length of the spec's timing],
+ * "jobs": [{"kind", "jobs", "seconds", "bytes", "memory_bytes"} of each kind there is, and
+ * of all "ablation"s], "total": {"jobs", "seconds", "cpu_seconds", "bytes",
+ * "memory_bytes"}}; new reference. Memory is that of the largest job: they run one after
+ * another. Where the fit chooses k, the largest is counted. */
+KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s,
+                                  const kvm_graph *graphs, ptrdiff_t n, kvm_compute *c,
+                                  const kvm_machine_rates *r, kvm_arena *keep,
+                                  kvm_err *err);
 
 #endif

@@ -21,7 +21,9 @@ enum {
 KVM_MUST kvm_status kvm_timing_lengths(kvm_jat params, kvm_arena *keep,
                                        int64_t lengths[KVM_TIMING_LENGTHS],
                                        ptrdiff_t *n, kvm_err *err);
-/* of a forward over tokens: matrices, and 4 D flops per query head, layer and visible key */
+/* of a forward over tokens behind `context` cached ones: matrices, and 4 D flops per query
+ * head, layer and visible key */
+double kvm_forward_flops(const kvm_model_info *i, double context, double tokens);
 double kvm_prefill_flops(const kvm_model_info *i, double tokens);
 /* of one more token behind `tokens`, with its logits */
 double kvm_decode_flops(const kvm_model_info *i, double tokens);

@@ -30,19 +30,21 @@ kvm_status kvm_timing_lengths(kvm_jat params, kvm_arena *keep,
     return KVM_OK;
 }
 
-static double attention_flops(const kvm_model_info *i)
+double kvm_forward_flops(const kvm_model_info *i, double context, double tokens)
 {
-    return 4.0 * (double)(i->layers * i->heads * i->head_dim);
+    const double visible = tokens * (context + tokens / 2);
+    return i->flops_per_token * tokens +
+           4.0 * (double)(i->layers * i->heads * i->head_dim) * visible;
 }
 
 double kvm_prefill_flops(const kvm_model_info *i, double tokens)
 {
-    return i->flops_per_token * tokens + attention_flops(i) * tokens * tokens / 2;
+    return kvm_forward_flops(i, 0, tokens);
 }
 
 double kvm_decode_flops(const kvm_model_info *i, double tokens)
 {
-    return i->flops_per_token + i->flops_per_logits + attention_flops(i) * tokens;
+    return kvm_forward_flops(i, tokens, 1) + i->flops_per_logits;
 }
 
 double kvm_round_flops(const kvm_model_info *target, double apply_flops, double tokens)

@@ -18,8 +18,9 @@ typedef struct kvm_verdict {
     ptrdiff_t gates_passed, gates_failed, gates_unmeasured; /* all of them */
     ptrdiff_t required_failed, required_unmeasured;
     const kvm_time_point *longest; /* the greatest length with a speedup, or NULL */
-    const kvm_time_point *judged;  /* the greatest that quality was measured at, or NULL */
-    kvm_est break_even;            /* tokens */
+    const kvm_time_point
+        *judged;        /* the greatest that quality was measured at, or NULL */
+    kvm_est break_even; /* tokens */
 } kvm_verdict;
 
 KVM_MUST kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep,

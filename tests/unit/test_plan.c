@@ -3,6 +3,7 @@
 #include "jobs/plan.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "jobs/fit_sweep.h"
 #include "kernels/backend.h"
@@ -29,7 +30,7 @@ static json_t *plan_of(kvm_arena *keep, const char *path)
     kvm_graph graphs[2];
     ptrdiff_t n;
     check_ok(kvm_spec_graphs(&spec, keep, c, graphs, &n, &err), &err);
-    check_ok(kvm_plan_json(&plan, &spec, &graphs[0], c, &rates, keep, &err), &err);
+    check_ok(kvm_plan_json(&plan, &spec, graphs, n, c, &rates, keep, &err), &err);
     kvm_json_own(keep, plan);
     return plan;
 }
@@ -211,12 +212,118 @@ static void rows_are_those_of_the_text(void **state)
     kvm_arena_free(&keep);
 }
 
+static double of_kind(const json_t *plan, const char *kind, const char *key)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(
+        json_object_get(plan, "jobs"), i,
+        row) if (!strcmp(json_string_value(json_object_get(row, "kind")),
+                         kind)) return json_number_value(json_object_get(row, key));
+    fail_msg("the plan has no %s", kind);
+    return 0;
+}
+
+static double total(const json_t *plan, const char *key)
+{
+    return json_number_value(json_object_get(json_object_get(plan, "total"), key));
+}
+
+/* of both directions: two captures and the cross moments are shared */
+static void every_kind_of_job_has_a_figure(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind;
+        int jobs;
+    } rows[] = {{"capture", 2},  {"stats", 3},     {"fit", 2},    {"mlp", 2},
+                {"evaluate", 8}, {"ablation", 26}, {"timing", 2}, {"report", 2}};
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    const json_t *plan = plan_of(&keep, "tests/zoo/pair.yaml");
+    double seconds = 0, bytes = 0;
+    assert_int_equal(json_array_size(json_object_get(plan, "jobs")), COUNT(rows));
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_int_equal(of_kind(plan, rows[i].kind, "jobs"), rows[i].jobs);
+        assert_true(of_kind(plan, rows[i].kind, "seconds") > 0);
+        assert_true(of_kind(plan, rows[i].kind, "memory_bytes") <=
+                    total(plan, "memory_bytes"));
+        seconds += of_kind(plan, rows[i].kind, "seconds");
+        bytes += of_kind(plan, rows[i].kind, "bytes");
+    }
+    check_near(total(plan, "seconds"), seconds);
+    check_near(total(plan, "bytes"), bytes);
+    /* 300 sequences of 512 tokens, every other one a row of 4 and 6 layers x 128 f32 */
+    check_near(of_kind(plan, "capture", "bytes"), 300 * 256 * 4.0 * 128 * (4 + 6));
+    assert_true(total(plan, "memory_bytes") > 64 << 20);
+    kvm_arena_free(&keep);
+}
+
+static const json_t *plan_with(kvm_arena *keep, const char *sections)
+{
+    check_tmpdir("plan");
+    kvm_text t = {0};
+    kvm_text_addf(&t,
+                  "name: a-b\n"
+                  "source: ../../../tests/zoo/small\n"
+                  "target: ../../../tests/zoo/large\n"
+                  "calibration: {text: calibration, sequences: 8, tokens: 128}\n%s",
+                  sections);
+    check_write(DIR "/with.yaml", kvm_text_str(&t));
+    kvm_text_free(&t);
+    return plan_of(keep, DIR "/with.yaml");
+}
+
+static void lengths_and_rounds_are_the_specs(void **state)
+{
+    (void)state;
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    const json_t *once = plan_with(&keep, "timing: {lengths: [64, 2048], rounds: 5, "
+                                          "warmups: 1}\n");
+    const json_t *twice = plan_with(&keep, "timing: {lengths: [64, 2048], rounds: 10, "
+                                           "warmups: 2}\n");
+    const json_t *brief = plan_with(&keep, "timing: {lengths: [64, 2048], rounds: 10, "
+                                           "warmups: 2, seconds: 1e-6}\n");
+    const json_t *ttft = json_object_get(once, "ttft");
+    assert_int_equal(json_array_size(ttft), 2);
+    assert_true(json_number_value(json_object_get(json_array_get(ttft, 1), "tokens")) ==
+                2048);
+    const double a = of_kind(once, "timing", "seconds");
+    const double b = of_kind(twice, "timing", "seconds");
+    const double c = of_kind(brief, "timing", "seconds");
+    assert_true(b > 1.8 * a && b < 2 * a); /* but for the source's prefill */
+    assert_true(c < 0.5 * b);              /* two warm-ups and three rounds */
+    kvm_arena_free(&keep);
+}
+
+static void items_and_arms_count(void **state)
+{
+    (void)state;
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    const json_t *few =
+        plan_with(&keep, "evaluate: {suites: [prose, needle], items: 5, "
+                         "attention_items: 0}\n");
+    const json_t *more =
+        plan_with(&keep, "mlp: {hidden: 16}\n"
+                         "evaluate: {suites: [prose, needle], items: 20, "
+                         "attention_items: 4, ablations: [k1]}\n");
+    assert_true(of_kind(more, "evaluate", "seconds") >
+                3 * of_kind(few, "evaluate", "seconds"));
+    /* fit k1, evaluate k1, and the complete fit beside it: two arms instead of seven */
+    assert_int_equal(of_kind(more, "ablation", "jobs"), 3);
+    assert_true(of_kind(more, "ablation", "seconds") <
+                of_kind(more, "evaluate", "seconds"));
+    kvm_arena_free(&keep);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fit_of_both_directions),
         cmocka_unit_test(largest_k_bounds_the_sweep),
         cmocka_unit_test(rows_are_those_of_the_text),
+        cmocka_unit_test(every_kind_of_job_has_a_figure),
+        cmocka_unit_test(lengths_and_rounds_are_the_specs),
+        cmocka_unit_test(items_and_arms_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
