@@ -12,6 +12,7 @@ import re
 
 import numpy as np
 
+import corpus as texts
 import generate as gen
 
 # Share of each source in filler and plain text; documentation is plentiful, so it is held down.
@@ -30,7 +31,7 @@ def sentences_of(text):
 class Pool:
     """One side (train or held) of the corpus: token streams per source, sentences with token counts."""
 
-    def __init__(self, tokenizer, corpus, side, shares=None):
+    def __init__(self, tokenizer, corpus, side):
         self.stream, self.sentences, self.counts = {}, {}, {}
         end = tokenizer.token_to_id("<|endoftext|>")
         for s in [s for s in SOURCE_SHARE if corpus.get(s, {}).get(side)]:
@@ -40,7 +41,7 @@ class Pool:
             self.sentences[s] = [p for t in texts for p in sentences_of(t)]
             spaced = tokenizer.encode_batch([" " + p for p in self.sentences[s]])
             self.counts[s] = np.array([len(e.ids) for e in spaced])
-        self.share(shares or SOURCE_SHARE)
+        self.share(SOURCE_SHARE)
 
     def share(self, shares):
         """How often each source is drawn from."""
@@ -171,10 +172,9 @@ class Rows:
 
 def pools(work, root):
     """(train, held) pools; what the corpus's tokens are is kept in the work folder."""
-    import corpus
     path = pathlib.Path(work) / "pools.pickle"
     if not path.exists():
-        tok, read = load_tokenizer(work), corpus.read_corpus(root)
+        tok, read = load_tokenizer(work), texts.read_corpus(root)
         with open(path, "wb") as file:
             pickle.dump([Pool(tok, read, side) for side in ("train", "held")], file)
     with open(path, "rb") as file:
