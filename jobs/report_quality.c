@@ -320,9 +320,11 @@ static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *e
             TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"},
                                   err));
         TRY(ablation_cells(b, items, &cells, scratch, err));
-        json_array_append_new(rows, json_pack("{s:s, s:o}", "title",
-                                              a ? a->title : "complete closed form",
-                                              "cells", cells));
+        /* what the others are compared with stands first */
+        json_array_insert_new(rows, a ? json_array_size(rows) : 0,
+                              json_pack("{s:s, s:o}", "title",
+                                        a ? a->title : "complete closed form", "cells",
+                                        cells));
     }
     json_object_set_new(b->doc, "ablations",
                         json_pack("{s:o, s:o}", "columns", columns_, "rows", rows));

@@ -6,14 +6,14 @@ const char *const kvm_svg_css[] = {
     ":root{--ink:#1c2530;--soft:#5a6673;--line:#d9dcd8;--paper:#fdfdfb;"
     "--c0:#1f7a74;--c1:#5560a8;--c2:#b5761c;--c3:#8d4f7f;--c4:#4d6a86;--c5:#b4553f;"
     "--c6:#6d7a2c;--c7:#3d8bb5;--anchor:#3d4b59;--anchor2:#93a1ae;--control:#d3c5a8;"
-    "--control2:#b9c3bd;--under:#e9c9b8;",
+    "--control2:#b9c3bd;--control3:#b58f6a;--control4:#8f8398;--under:#e9c9b8;",
     "--h0:#f1f3ee;--h1:#dbe7e2;--h2:#c4dcd5;--h3:#a7ccc5;--h4:#82b9b3;--h5:#5ba6a0;"
     "--h6:#45948e;--h7:#2d837d;--h8:#1b706b;--h9:#145d5a;--h10:#0d4a49;--on:#fff}",
     "@media screen and (prefers-color-scheme:dark){:root{--ink:#e4e7e6;--soft:#9aa5ab;"
     "--line:#323b40;--paper:#14191c;"
     "--c0:#55b8a8;--c1:#939fe6;--c2:#dfa650;--c3:#cf8fc0;--c4:#88a9c9;--c5:#e08b72;"
     "--c6:#a9b85c;--c7:#74bce2;--anchor:#c3ccd3;--anchor2:#6e7d89;--control:#6f664f;"
-    "--control2:#536059;--under:#5c392c;",
+    "--control2:#536059;--control3:#a08257;--control4:#857a92;--under:#5c392c;",
     "--h0:#20282b;--h1:#223437;--h2:#244144;--h3:#265052;--h4:#2b6362;--h5:#2f7672;"
     "--h6:#428e86;--h7:#55a69b;--h8:#71beb1;--h9:#93d5c6;--h10:#b5ecdc;--on:#0d1718}}",
     ".fig{display:block;width:100%;height:auto;overflow:visible}",
@@ -43,7 +43,8 @@ const char *const kvm_svg_css[] = {
     ".c4{--c:var(--c4)}.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}",
     /* the arms, in the order of arms.def */
     ".a0{--c:var(--anchor)}.a1{--c:var(--anchor2)}.a2{--c:var(--c0)}.a3{--c:var(--c1)}"
-    ".a4{--c:var(--c2)}.a5{--c:var(--control2)}.a6,.a7,.a8{--c:var(--control)}",
+    ".a4{--c:var(--c2)}.a5{--c:var(--control2)}.a6{--c:var(--control)}"
+    ".a7{--c:var(--control3)}.a8{--c:var(--control4)}",
     ".r0{--c:var(--h1)}.r1{--c:var(--h2)}.r2{--c:var(--h3)}.r3{--c:var(--h3)}"
     ".r4{--c:var(--h4)}.r5{--c:var(--h5)}.r6{--c:var(--h6)}.r7{--c:var(--h7)}"
     ".r8{--c:var(--h8)}.r9{--c:var(--h9)}.r10{--c:var(--h10)}",

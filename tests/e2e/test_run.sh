@@ -55,6 +55,8 @@ run a pair.yaml
 ok $? "a spec becomes a report"
 test -s "$work/a/reports/small-large.html" && test -s "$work/a/reports/large-small.json"
 ok $? "both directions have a page and its data"
+sed -n 2p "$work/a/reports/small-large.ablations.csv" | grep -q 'complete closed form'
+ok $? "what ablations are compared with stands first"
 [ "$("$kvmill" jobs list --store "$work/a" --json | grep -c '"kind": "capture"')" = 4 ] &&
     [ "$("$kvmill" jobs list --store "$work/a" --json --state skipped | grep -c '"kind": "capture"')" = 2 ]
 ok $? "two captures ran, two were reused"
