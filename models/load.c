@@ -86,11 +86,53 @@ kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
+/* adds the numbers of a norm, if the file has it */
+static kvm_status add_norm(kvm_loader *ld, kvm_weight_at w, double *sum, double *n,
+                           kvm_err *err)
+{
+    float x[PIECE];
+    kvm_found f;
+    if (!kvm_checkpoint_beside(ld->ck, w, "", &f)) return KVM_OK;
+    TRY(check_dtype(&f, err));
+    const ptrdiff_t count = kvm_tensor_count(&f.t),
+                    unit = kvm_dtype_block_bytes(f.t.dtype);
+    for (ptrdiff_t i = 0; i < count; i += PIECE) {
+        const ptrdiff_t m = count - i < PIECE ? count - i : PIECE;
+        TRY(kvm_widen_row(x, (char *)f.t.data + i * unit, f.t.dtype, m, err));
+        for (ptrdiff_t j = 0; j < m; j++) *sum += (double)x[j];
+    }
+    *n += (double)count;
+    return KVM_OK;
+}
+
+kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err)
+{
+    static const kvm_weight_id ids[] = {KVM_W_ATTN_NORM,         KVM_W_FFN_NORM,
+                                        KVM_W_ATTN_Q_NORM,       KVM_W_ATTN_K_NORM,
+                                        KVM_W_MIXER_STREAM_NORM, KVM_W_FFN_STREAM_NORM};
+    double sum = 0, n = 0;
+    ld->norms_whole = false;
+    if (!ld->config->family->plus_one) return KVM_OK;
+    for (ptrdiff_t l = 0; l < ld->config->layers; l++)
+        for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+            TRY(add_norm(ld, (kvm_weight_at){.id = ids[i], .layer = l}, &sum, &n, err));
+    const double mean = n > 0 ? sum / n : 0;
+    if (mean > 0.4 && mean < 0.6)
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "%s: norm weights are %.2f on average: near 0 one is to be added "
+            "to them, near 1 it has been; this file could be either",
+            kvm_checkpoint_path(ld->ck).at, mean);
+    ld->norms_whole = mean > 0.5;
+    return KVM_OK;
+}
+
 kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer, ptrdiff_t n,
                          float **out, kvm_err *err)
 {
     TRY(kvm_load_vector(ld, id, layer, n, out, err));
-    for (ptrdiff_t i = 0; ld->config->family->plus_one && i < n; i++) (*out)[i] += 1;
+    const bool add = ld->config->family->plus_one && !ld->norms_whole;
+    for (ptrdiff_t i = 0; add && i < n; i++) (*out)[i] += 1;
     return KVM_OK;
 }
 

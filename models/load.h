@@ -13,6 +13,7 @@ typedef struct kvm_loader {
     kvm_arena *keep;
     kvm_rope rope; /* of the stack */
     bool check_finite;
+    bool norms_whole; /* one has been added to them already: kvm_load_norm_form */
     ptrdiff_t parameters, bytes;       /* of everything loaded, as stored */
     ptrdiff_t matrix_parameters;       /* of linear maps */
     ptrdiff_t dtype_bytes[KVM_DTYPES]; /* matrix bytes by type */
@@ -50,7 +51,11 @@ KVM_MUST kvm_status kvm_load_grid(kvm_loader *ld, kvm_weight_id id, ptrdiff_t la
 KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                                     kvm_err *err);
-/* a vector, plus one where the family stores norms so */
+/* kvm_load_norm_form - how norms of a family that adds one to them are stored, by their mean
+ * over the stack: training keeps what is added near zero, and converters that add it
+ * (MLX, GGUF) leave it near one. KVM_MISMATCH between the two. */
+KVM_MUST kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err);
+/* a vector, plus one where the family and the file store norms so */
 KVM_MUST kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                   ptrdiff_t n, float **out, kvm_err *err);
 /* rows order[0..n-1] of a matrix as a map of their own: a copy, in the stored type */

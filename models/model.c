@@ -196,6 +196,7 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
         TRY(kvm_model__finite_memos(&memos, &known, ck, keep, err));
         ld.check_finite = !known;
     }
+    TRY(kvm_load_norm_form(&ld, err));
     TRY(kvm_load_rope(&ld, err));
     TRY(load_stack(m, &ld, err));
     TRY(load_ends(m, &ld, err));
