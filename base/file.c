@@ -171,6 +171,52 @@ kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *er
     return kvm_file_map_state(out, &state, keep, path, err);
 }
 
+/* whole pages around the bytes, or within them */
+static void hint(const void *at, size_t n, bool around, int advice)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)at;
+    const uintptr_t low = around ? from / page * page : (from + page - 1) / page * page;
+    const uintptr_t high =
+        around ? (from + n + page - 1) / page * page : (from + n) / page * page;
+    if (low < high) madvise((void *)low, high - low, advice);
+}
+
+void kvm_file_want(const void *at, size_t n)
+{
+    hint(at, n, true, MADV_WILLNEED);
+}
+
+void kvm_file_leave(const void *at, size_t n)
+{
+    hint(at, n, false, MADV_DONTNEED);
+}
+
+/* --- files at places --- */
+
+kvm_status kvm_file_read_at(int fd, kvm_str path, void *buf, size_t n, off_t at,
+                            kvm_err *err)
+{
+    for (char *to = buf; n > 0;) {
+        const ssize_t r = kvm_os->pread(fd, to, n, at);
+        if (r < 0) return kvm_fail_errno(err, "%s: cannot read", path.at);
+        if (r == 0) return kvm_fail(err, KVM_IO, "%s: ended early", path.at);
+        to += r, at += r, n -= (size_t)r;
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_file_write_at(int fd, kvm_str path, const void *buf, size_t n, off_t at,
+                             kvm_err *err)
+{
+    for (const char *from = buf; n > 0;) {
+        const ssize_t w = kvm_os->pwrite(fd, from, n, at);
+        if (w < 0) return kvm_fail_errno(err, "%s: cannot write", path.at);
+        if (w == 0) return kvm_fail(err, KVM_IO, "%s: cannot write", path.at);
+        from += w, at += w, n -= (size_t)w;
+    }
+    return KVM_OK;
+}
+
 /* --- files being written --- */
 
 /* Write all of it; a short write is followed by another one, which says why. */

@@ -5,6 +5,8 @@
 #ifndef KVM_BASE_FILE_H
 #define KVM_BASE_FILE_H
 
+#include <sys/types.h>
+
 #include "base/str.h"
 
 /* kvm_file_read - the whole file into keep (NUL after it). Regular files only; a size of
@@ -25,6 +27,17 @@ KVM_MUST kvm_status kvm_file_map(kvm_str *out, kvm_arena *keep, kvm_str path,
 struct stat;
 KVM_MUST kvm_status kvm_file_map_state(kvm_str *out, struct stat *state,
                                        kvm_arena *keep, kvm_str path, kvm_err *err);
+
+/* hints: n bytes of a mapped file will be read soon; they need not stay in memory (what is
+ * read of them again comes from the file) */
+void kvm_file_want(const void *at, size_t n);
+void kvm_file_leave(const void *at, size_t n);
+
+/* A file that is read and written at places: all n bytes, or a failure that names path */
+KVM_MUST kvm_status kvm_file_read_at(int fd, kvm_str path, void *buf, size_t n,
+                                     off_t at, kvm_err *err);
+KVM_MUST kvm_status kvm_file_write_at(int fd, kvm_str path, const void *buf, size_t n,
+                                      off_t at, kvm_err *err);
 
 /* A file being written: begin -> write* -> (publish | drop), named PATH.PID-N.tmp until
  * it is published. Writes are buffered (1 MiB) and hashed (SHA-256) on the way;

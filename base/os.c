@@ -30,6 +30,10 @@ static ssize_t os_write(int fd, const void *buf, size_t n)
 {
     RESTART(ssize_t, write(fd, buf, n));
 }
+static ssize_t os_pwrite(int fd, const void *buf, size_t n, off_t at)
+{
+    RESTART(ssize_t, pwrite(fd, buf, n, at));
+}
 static int os_touch(const char *path)
 {
     return utimensat(AT_FDCWD, path, NULL, 0);
@@ -56,6 +60,7 @@ const kvm_os_calls kvm_os_real = {
     .read = os_read,
     .pread = os_pread,
     .write = os_write,
+    .pwrite = os_pwrite,
     .fsync = os_fsync,
     .fdatasync = os_fdatasync,
     .close = close, /* never restarted: Linux has freed the number even on EINTR */

@@ -20,6 +20,7 @@ typedef struct kvm_os_calls {
     ssize_t (*read)(int fd, void *buf, size_t n);
     ssize_t (*pread)(int fd, void *buf, size_t n, off_t at);
     ssize_t (*write)(int fd, const void *buf, size_t n);
+    ssize_t (*pwrite)(int fd, const void *buf, size_t n, off_t at);
     int (*fsync)(int fd);
     int (*fdatasync)(int fd);
     int (*close)(int fd);

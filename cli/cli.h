@@ -25,7 +25,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_QUIET,
     KVM_OPT_STORE,
     KVM_OPT_THREADS,
-    KVM_OPT_BACKEND, /* common to all */
+    KVM_OPT_BACKEND,
+    KVM_OPT_OFFLOAD, /* common to all */
     KVM_OPT_AGAIN,
     KVM_OPT_SOURCE,
     KVM_OPT_TARGET,

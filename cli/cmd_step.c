@@ -108,6 +108,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_schema_check(j.params, kind->params, *cli->keep, err));
     TRY(read_inputs(cli, inputs, &j.input_count, err));
     TRY(kvm_cli_threads(cli, &j.threads, err));
+    TRY(kvm_cli_offload(cli, &j.offload, err));
     TRY(kvm_host_files(&j, cli->keep, kvm_str_of(cli->value[KVM_OPT_OUT]), err));
     if (!kvm_cli_has(cli, KVM_OPT_QUIET)) {
         kvm_progress_terminal(&progress, cli->name);

@@ -26,6 +26,9 @@ const kvm_option kvm_common_options[] = {
     {KVM_OPT_BACKEND, "backend", "NAME",
      "cpu, cpu-avx512, cpu-avx2, cpu-plain, cpu-bf16 (rounds activations) or ref "
      "(KVMILL_BACKEND, else cpu)"},
+    {KVM_OPT_OFFLOAD, "offload", "MIB",
+     "capture layer by layer, for models larger than memory, with up to so many MiB "
+     "between two layers, more of it on disk (KVMILL_OFFLOAD, else off)"},
     {0},
 };
 
@@ -191,7 +194,8 @@ static void read_environment(kvm_cli *cli)
         const char *name;
     } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
                 {KVM_OPT_THREADS, "KVMILL_THREADS"},
-                {KVM_OPT_BACKEND, "KVMILL_BACKEND"}};
+                {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
+                {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
         const char *v = getenv(vars[i].name);
         if (cli->value[vars[i].id] || !v || !*v) continue;

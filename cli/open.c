@@ -48,6 +48,17 @@ kvm_status kvm_cli_threads(const kvm_cli *cli, int *threads, kvm_err *err)
     return KVM_OK;
 }
 
+kvm_status kvm_cli_offload(const kvm_cli *cli, size_t *bytes, kvm_err *err)
+{
+    int64_t mib;
+    TRY(kvm_cli_i64(cli, KVM_OPT_OFFLOAD, 0, 1, &mib, err));
+    if (mib > 1 << 24)
+        return kvm_fail(err, KVM_USAGE, "%s: %lld MiB; at most %d",
+                        cli->from[KVM_OPT_OFFLOAD], (long long)mib, 1 << 24);
+    *bytes = (size_t)mib << 20;
+    return KVM_OK;
+}
+
 kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_err *err)
 {
     int threads;

@@ -18,6 +18,8 @@ KVM_MUST kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute *
                                     kvm_err *err);
 const char *kvm_cli_backend(const kvm_cli *cli);
 KVM_MUST kvm_status kvm_cli_threads(const kvm_cli *cli, int *threads, kvm_err *err);
+/* --offload in bytes, 0: not asked for */
+KVM_MUST kvm_status kvm_cli_offload(const kvm_cli *cli, size_t *bytes, kvm_err *err);
 /* text to stdout, whole */
 KVM_MUST kvm_status kvm_cli_print(kvm_str text, kvm_err *err);
 /* kvm_cli_print_table - the same of a table, under a line with its title; NULL: no such

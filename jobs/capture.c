@@ -2,7 +2,8 @@
  *
  * One model is open at a time, one forward per sequence in one shot (a chunked prefill
  * rounds otherwise), rows at capture point 2. A killed capture goes on after the last
- * whole sequence. */
+ * whole sequence. Where the model need not fit into memory (kvm_job.offload), sequences go
+ * through it in batches, layer by layer, and a killed one loses its batch. */
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
@@ -27,9 +28,20 @@ typedef struct capture {
     kvm_calibration text;
     kvm_rows_writer *writer;
     ptrdiff_t stride;
-    float *picked;     /* rows that the stride leaves */
-    int32_t *position; /* of one sequence's rows */
+    float *picked;      /* rows that the stride leaves */
+    int32_t *position;  /* of one sequence's rows */
+    ptrdiff_t in_batch; /* the sequence that rows are of; -1: there is no batch */
 } capture;
+
+enum { BATCH = 64 }; /* sequences that pass a layer together */
+
+static kvm_status put(capture *c, const kvm_object *o, ptrdiff_t at, ptrdiff_t n,
+                      const float *rows, kvm_err *err)
+{
+    if (c->in_batch < 0)
+        return kvm_rows_put(c->writer, o->kind, o->layer, at, n, rows, err);
+    return kvm_rows_put_in(c->writer, c->in_batch, o->kind, o->layer, at, n, rows, err);
+}
 
 /* the sink of a forward: tokens first .. first+n-1; those at multiples of the stride
  * stay */
@@ -40,15 +52,14 @@ static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t fi
     capture *c = ctx;
     const kvm_object *o = kvm_model_object(c->model, object);
     const ptrdiff_t width = o->heads * o->dim, s = c->stride;
+    if (kvm_object_per_prompt(o)) return KVM_OK;
     const ptrdiff_t skip = (s - first % s) % s, at = (first + skip) / s;
-    if (s == 1) return kvm_rows_put(c->writer, o->kind, o->layer, at, n, rows, err);
+    if (s == 1) return put(c, o, at, n, rows, err);
     ptrdiff_t picked = 0;
     for (ptrdiff_t t = skip; t < n; t += s, picked++)
         for (ptrdiff_t i = 0; i < width; i++)
             c->picked[picked * width + i] = rows[t * width + i];
-    return picked
-               ? kvm_rows_put(c->writer, o->kind, o->layer, at, picked, c->picked, err)
-               : KVM_OK;
+    return picked ? put(c, o, at, picked, c->picked, err) : KVM_OK;
 }
 
 static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
@@ -111,6 +122,53 @@ static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_er
     return kvm_rows_end_sequence(c->writer, (int32_t)s, c->position, rows, err);
 }
 
+/* the sink of a batch is told whose rows come */
+static kvm_status next_sequence(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
+                                kvm_err *err)
+{
+    (void)layer, (void)err;
+    ((capture *)ctx)->in_batch = sequence;
+    return KVM_OK;
+}
+
+static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *err)
+{
+    ptrdiff_t rows[BATCH], offset[BATCH + 1];
+    kvm_str spill;
+    const ptrdiff_t *at = c->text.offset + from, s = c->stride;
+    const kvm_capture sink = {
+        .rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
+    for (ptrdiff_t i = 0; i <= n; i++) offset[i] = at[i] - at[0];
+    for (ptrdiff_t i = 0; i < n; i++) rows[i] = (at[i + 1] - at[i] + s - 1) / s;
+    for (ptrdiff_t p = 0; p < c->text.longest; p += s) c->position[p / s] = (int32_t)p;
+    TRY(kvm_job_path(c->job, "between_layers", &spill, err));
+    TRY(kvm_rows_begin_batch(c->writer, (int32_t)from, n, rows, c->position, err));
+    const kvm_batch batch = {.ids = c->text.ids + at[0],
+                             .offset = offset,
+                             .n = n,
+                             .capture = &sink,
+                             .sequence = next_sequence,
+                             .memory = c->job->offload,
+                             .spill = spill,
+                             .progress = c->job->progress,
+                             .before = (double)at[0],
+                             .total = (double)c->text.offset[c->text.sequences]};
+    TRY(kvm_model_run_layers(c->model, &batch, err));
+    return kvm_rows_end_batch(c->writer, err);
+}
+
+static kvm_status run_batches(capture *c, kvm_err *err)
+{
+    ptrdiff_t from = kvm_rows_done(c->writer);
+    while (from < c->text.sequences) {
+        const ptrdiff_t left = c->text.sequences - from;
+        const ptrdiff_t n = left < BATCH ? left : BATCH;
+        TRY(run_batch(c, from, n, err));
+        from += n;
+    }
+    return KVM_OK;
+}
+
 static kvm_status run_all(capture *c, kvm_err *err)
 {
     kvm_job *j = c->job;
@@ -131,7 +189,7 @@ static kvm_status run_all(capture *c, kvm_err *err)
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
-    capture c = {.job = j};
+    capture c = {.job = j, .in_batch = -1};
     kvm_compute *compute;
     kvm_str path;
     ptrdiff_t tokens;
@@ -140,7 +198,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(open_text(&c, &tokens, err));
     TRY(kvm_job_path(j, "capture.safetensors", &path, err));
     TRY(open_writer(&c, tokens, path, err));
-    TRY(run_all(&c, err));
+    TRY(j->offload > 0 ? run_batches(&c, err) : run_all(&c, err));
     TRY(kvm_rows_publish(c.writer, NULL, err));
     TRY(j->host->output(j, "capture", path, err));
     return kvm_job_put_cost(j, started, err);

@@ -71,6 +71,9 @@ struct kvm_job {
     kvm_progress *progress; /* polls cancellation */
     const char *backend;    /* "cpu" */
     int threads;            /* 0: all */
+    /* > 0: captures go layer by layer, so that a model need not fit into memory, and so
+     * many bytes lie between two layers at most; takes no part in keys: same bits */
+    size_t offload;
 };
 
 typedef struct kvm_job_kind {

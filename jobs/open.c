@@ -40,7 +40,8 @@ kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model
 {
     kvm_str path;
     TRY(place_of(j, role, &path, err));
-    TRY(kvm_model_open(m, j->keep, c, path, &(kvm_model_options){0}, err));
+    TRY(kvm_model_open(m, j->keep, c, path,
+                       &(kvm_model_options){.offload = j->offload > 0}, err));
     return kvm_job_unchanged(j, role, kvm_model_info_of(*m)->fingerprint, err);
 }
 

@@ -3,24 +3,25 @@
 
 #include "models/model_internal.h"
 
-/* the slots of an object and of those that stand beside it */
-static kvm_status reserve_row(kvm_cache *c, ptrdiff_t first, ptrdiff_t end,
-                              kvm_arena *keep, kvm_err *err)
+kvm_status kvm_cache__slots(kvm_slot *slots, const kvm_model *m, ptrdiff_t first,
+                            ptrdiff_t end, ptrdiff_t capacity, kvm_arena *keep,
+                            kvm_err *err)
 {
-    const kvm_object *objects = c->model->objects;
+    const kvm_object *objects = m->objects;
     const bool once = kvm_object_per_prompt(&objects[first]);
-    const ptrdiff_t capacity = once ? 1 : c->capacity, heads = objects[first].heads;
+    const ptrdiff_t heads = objects[first].heads;
     ptrdiff_t stride = 0;
+    if (once) capacity = 1;
     for (ptrdiff_t i = first; i < end; i++) stride += objects[i].dim;
     float *rows = once ? kvm_new(keep, float, heads *stride)
                        : kvm_new_raw(keep, float, heads *stride *capacity);
     if (!rows) return kvm_nomem(err, keep);
     for (ptrdiff_t i = first; i < end; i++) {
-        c->slots[i] = (kvm_slot){.rows = rows,
-                                 .heads = objects[i].heads,
-                                 .capacity = capacity,
-                                 .dim = objects[i].dim,
-                                 .stride = stride};
+        slots[i] = (kvm_slot){.rows = rows,
+                              .heads = objects[i].heads,
+                              .capacity = capacity,
+                              .dim = objects[i].dim,
+                              .stride = stride};
         rows += objects[i].dim;
     }
     return KVM_OK;
@@ -42,7 +43,7 @@ static kvm_status reserve_slots(kvm_cache *c, kvm_arena *keep, kvm_err *err)
     if (!c->slots || !c->arrived || !c->seen) return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && m->objects[end].beside;) end++;
-        TRY(reserve_row(c, i, end, keep, err));
+        TRY(kvm_cache__slots(c->slots, m, i, end, c->capacity, keep, err));
     }
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_object *o = &m->objects[i];

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "models/model_internal.h"
 
-enum { LARGE = 64 << 20, SETTLED_SECONDS = 10 };
+enum { LARGE = 64 << 20, PIECE = 8 << 20, SETTLED_SECONDS = 10 };
 
 /* where the digest of a file in this state is remembered; at NULL: nowhere */
 static kvm_str memo_path(const struct stat *st, kvm_arena *keep)
@@ -74,8 +74,26 @@ static void remember(kvm_str memo, const char *text, kvm_arena scratch)
         kvm_log(KVM_LOG_DEBUG, "models.memo", "error=\"%s\"", err.msg);
 }
 
-static kvm_status hash_file(const kvm_checkpoint *ck, ptrdiff_t i, char hex[65],
-                            kvm_arena scratch, kvm_err *err)
+/* in pieces, each of which leaves memory where the whole may be larger than that */
+static kvm_status hash_bytes(kvm_str bytes, bool leave, char hex[65], kvm_err *err)
+{
+    if (!leave) return kvm_sha_of(bytes, hex, err);
+    kvm_sha *h;
+    kvm_status s = KVM_OK;
+    TRY(kvm_sha_begin(&h, err));
+    for (ptrdiff_t at = 0; !s && at < bytes.len; at += PIECE) {
+        const ptrdiff_t left = bytes.len - at;
+        const size_t n = (size_t)(left < PIECE ? left : PIECE);
+        s = kvm_sha_add(h, bytes.at + at, n, err);
+        kvm_file_leave(bytes.at + at, n);
+    }
+    if (!s) return kvm_sha_end(h, hex, err);
+    kvm_sha_drop(h);
+    return s;
+}
+
+static kvm_status hash_file(const kvm_checkpoint *ck, ptrdiff_t i, bool leave,
+                            char hex[65], kvm_arena scratch, kvm_err *err)
 {
     const struct stat *st = kvm_checkpoint_state(ck, i);
     const kvm_str bytes = kvm_checkpoint_whole(ck, i);
@@ -84,22 +102,22 @@ static kvm_status hash_file(const kvm_checkpoint *ck, ptrdiff_t i, char hex[65],
     if (recall(memo, hex, scratch)) return KVM_OK;
     kvm_log(KVM_LOG_INFO, "models.hash", "file=\"%s\" bytes=%td",
             kvm_checkpoint_file(ck, i).at, bytes.len);
-    TRY(kvm_sha_of(bytes, hex, err));
+    TRY(hash_bytes(bytes, leave, hex, err));
     if (memo.at && settled(st)) remember(memo, hex, scratch);
     return KVM_OK;
 }
 
-static kvm_status hash_weights(const kvm_checkpoint *ck, char hex[65],
+static kvm_status hash_weights(const kvm_checkpoint *ck, bool leave, char hex[65],
                                kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t files = kvm_checkpoint_files(ck);
-    if (files == 1) return hash_file(ck, 0, hex, scratch, err);
+    if (files == 1) return hash_file(ck, 0, leave, hex, scratch, err);
     kvm_sha *all;
     char line[66];
     TRY(kvm_sha_begin(&all, err));
     kvm_status s = KVM_OK;
     for (ptrdiff_t i = 0; !s && i < files; i++) {
-        s = hash_file(ck, i, line, scratch, err);
+        s = hash_file(ck, i, leave, line, scratch, err);
         line[64] = '\n';
         if (!s) s = kvm_sha_add(all, line, 65, err);
     }
@@ -147,7 +165,7 @@ kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
                                   kvm_arena scratch, kvm_err *err)
 {
     TRY(kvm_config_hash(&m->config, m->config_hash, scratch, err));
-    TRY(hash_weights(ck, m->weights_hash, scratch, err));
+    TRY(hash_weights(ck, m->offload, m->weights_hash, scratch, err));
     const kvm_str all = kvm_str_fmt(
         &scratch, "%s %s %s", m->config_hash,
         m->tokenizer ? kvm_tokenizer_hash(m->tokenizer) : "-", m->weights_hash);

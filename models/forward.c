@@ -31,7 +31,14 @@ size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk)
            4096;
 }
 
-static kvm_status reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err)
+ptrdiff_t kvm_model__chunk(ptrdiff_t n)
+{
+    /* 513 tokens are not 512 and a lonely one */
+    const ptrdiff_t pieces = (n + CHUNK - 1) / CHUNK;
+    return pieces > 0 ? (n + pieces - 1) / pieces : 1;
+}
+
+kvm_status kvm_model__reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err)
 {
     if (chunk <= m->work_chunk) return KVM_OK;
     kvm_arena_free(&m->work);
@@ -57,7 +64,7 @@ static kvm_status read_out(const kvm_model *m, const kvm_step *s, kvm_tensor h,
                          x, m->head, false, err);
 }
 
-static kvm_status run_block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_tensor h,
+kvm_status kvm_model__block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_tensor h,
                             kvm_err *err)
 {
     const kvm_block *b = &m->blocks[l];
@@ -79,12 +86,39 @@ static void spread(kvm_tensor h, ptrdiff_t streams, ptrdiff_t hidden)
     }
 }
 
-/* the last block in which a token's row matters to others */
-static ptrdiff_t last_mixer(const kvm_config *c)
+ptrdiff_t kvm_model__last_mixer(const kvm_model *m)
 {
+    const kvm_config *c = &m->config;
     ptrdiff_t l = c->layers - 1;
     while (l > 0 && c->blocks[l].mixer == KVM_LAYER_NONE) l--;
     return l;
+}
+
+kvm_status kvm_model__begin(kvm_model *m, kvm_step *s, kvm_choice *choice,
+                            kvm_tensor *h, kvm_err *err)
+{
+    s->compute = m->compute;
+    s->scratch = m->work;
+    s->out = s->n;
+    int32_t *pos = kvm_new_raw(&s->scratch, int32_t, s->n);
+    *h = kvm_step_rows(&s->scratch, s->n, m->last.streams * m->config.hidden);
+    if (!pos || !h->data) return kvm_nomem(err, &s->scratch);
+    for (ptrdiff_t t = 0; t < s->n; t++) pos[t] = (int32_t)(s->first + t);
+    s->pos = pos;
+    *choice = (kvm_choice){.words = (s->first + s->n + 63) / 64};
+    if (m->config.index.heads == 0) return KVM_OK;
+    choice->bits = kvm_new_raw(&s->scratch, uint64_t, s->n * choice->words);
+    if (!choice->bits) return kvm_nomem(err, &s->scratch);
+    s->choice = choice;
+    return KVM_OK;
+}
+
+kvm_status kvm_model__embed(kvm_model *m, const kvm_step *s, kvm_tensor h, kvm_err *err)
+{
+    TRY(kvm_op_embed(m->compute, kvm_columns(h, 0, m->config.hidden), s->ids, m->embed,
+                     err));
+    spread(h, m->last.streams, m->config.hidden);
+    return KVM_OK;
 }
 
 /* n tokens at positions first ..; logits of the last `rows` of them */
@@ -92,36 +126,32 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
                             const int32_t *ids, ptrdiff_t n, ptrdiff_t rows,
                             float *logits, const kvm_capture *capture, kvm_err *err)
 {
-    kvm_step s = {.compute = m->compute,
-                  .first = first,
-                  .n = n,
-                  .out = n,
-                  .slots = cache->slots,
-                  .capture = capture,
-                  .scratch = m->work};
-    int32_t *pos = kvm_new_raw(&s.scratch, int32_t, n);
-    const ptrdiff_t streams = m->last.streams;
-    kvm_tensor h = kvm_step_rows(&s.scratch, n, streams * m->config.hidden);
-    if (!pos || !h.data) return kvm_nomem(err, &s.scratch);
-    for (ptrdiff_t t = 0; t < n; t++) pos[t] = (int32_t)(first + t);
-    s.pos = pos;
-    s.ids = ids;
-    kvm_choice choice = {.words = (first + n + 63) / 64};
-    if (m->config.index.heads > 0) {
-        choice.bits = kvm_new_raw(&s.scratch, uint64_t, n * choice.words);
-        if (!choice.bits) return kvm_nomem(err, &s.scratch);
-        s.choice = &choice;
-    }
-    TRY(kvm_op_embed(m->compute, kvm_columns(h, 0, m->config.hidden), ids, m->embed,
-                     err));
-    spread(h, streams, m->config.hidden);
+    kvm_step s = {
+        .first = first, .n = n, .ids = ids, .slots = cache->slots, .capture = capture};
+    kvm_choice choice;
+    kvm_tensor h;
+    TRY(kvm_model__begin(m, &s, &choice, &h, err));
+    TRY(kvm_model__embed(m, &s, h, err));
     const bool all = capture && (capture->hidden || capture->attention);
-    const ptrdiff_t last = last_mixer(&m->config);
+    const ptrdiff_t last = kvm_model__last_mixer(m);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         if (l == last && !all) s.out = rows;
-        TRY(run_block(m, &s, l, h, err));
+        TRY(kvm_model__block(m, &s, l, h, err));
     }
     return rows > 0 ? read_out(m, &s, h, rows, logits, err) : KVM_OK;
+}
+
+kvm_status kvm_model__check_ids(const kvm_model *m, const int32_t *ids, ptrdiff_t n,
+                                kvm_err *err)
+{
+    for (ptrdiff_t t = 0; t < n; t++)
+        if (ids[t] < 0 || ids[t] >= m->config.vocab)
+            return kvm_fail(
+                err, KVM_RANGE,
+                "token %td has id %d; %s embeds ids 0 to %td: are the tokens "
+                "from another tokenizer?",
+                t, ids[t], m->info.path.at, m->config.vocab - 1);
+    return KVM_OK;
 }
 
 static kvm_status check_call(const kvm_model *m, const kvm_cache *cache,
@@ -141,14 +171,7 @@ static kvm_status check_call(const kvm_model *m, const kvm_cache *cache,
         return kvm_fail(err, KVM_RANGE,
                         "%td tokens after %td do not fit into a cache of %td tokens", n,
                         cache->length, cache->capacity);
-    for (ptrdiff_t t = 0; t < n; t++)
-        if (ids[t] < 0 || ids[t] >= m->config.vocab)
-            return kvm_fail(
-                err, KVM_RANGE,
-                "token %td has id %d; %s embeds ids 0 to %td: are the tokens "
-                "from another tokenizer?",
-                t, ids[t], m->info.path.at, m->config.vocab - 1);
-    return KVM_OK;
+    return kvm_model__check_ids(m, ids, n, err);
 }
 
 static kvm_status tell(const kvm_forward_options *o, ptrdiff_t done, ptrdiff_t n,
@@ -166,13 +189,9 @@ kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache, const int32_t *ids,
 {
     const kvm_forward_options none = {0}, *o = options ? options : &none;
     TRY(check_call(m, cache, ids, n, o, err));
-    /* even pieces: 513 tokens are not 512 and a lonely one */
-    const ptrdiff_t pieces = (n + CHUNK - 1) / CHUNK;
-    ptrdiff_t chunk = o->chunk > 0 ? o->chunk
-                      : pieces > 0 ? (n + pieces - 1) / pieces
-                                   : 1;
+    ptrdiff_t chunk = o->chunk > 0 ? o->chunk : kvm_model__chunk(n);
     if (chunk > n) chunk = n;
-    TRY(reserve(m, chunk, err));
+    TRY(kvm_model__reserve(m, chunk, err));
     const ptrdiff_t wanted = n - o->logits_last; /* first token with logits */
     for (ptrdiff_t t = 0; t < n; t += chunk) {
         const ptrdiff_t size = n - t < chunk ? n - t : chunk;

@@ -49,6 +49,23 @@ static kvm_status check_finite(const kvm_found *f, kvm_err *err)
     return KVM_OK;
 }
 
+kvm_status kvm_load_note(kvm_loader *ld, const kvm_tensor *t, kvm_err *err)
+{
+    ptrdiff_t bytes;
+    if (!ld->extents || !kvm_dtype_bytes(t->dtype, kvm_tensor_count(t), &bytes))
+        return KVM_OK;
+    kvm_extent *last = *ld->extents;
+    if (last && last->at + last->bytes == t->data) {
+        last->bytes += bytes;
+        return KVM_OK;
+    }
+    kvm_extent *e = kvm_new(ld->keep, kvm_extent, 1);
+    if (!e) return kvm_nomem(err, ld->keep);
+    *e = (kvm_extent){t->data, bytes, last};
+    *ld->extents = e;
+    return KVM_OK;
+}
+
 static kvm_status get(kvm_loader *ld, kvm_weight_at w, int rank, const ptrdiff_t *dim,
                       kvm_found *f, ptrdiff_t *bytes, kvm_err *err)
 {
@@ -56,6 +73,7 @@ static kvm_status get(kvm_loader *ld, kvm_weight_at w, int rank, const ptrdiff_t
     TRY(kvm_checkpoint_get(ld->ck, w, rank, dim, f, err));
     TRY(kvm_scales_find(ld, w, f, &scales, err));
     TRY(check_dtype(f, err));
+    TRY(kvm_load_note(ld, &f->t, err));
     if (ld->check_finite) TRY(check_finite(f, err));
     const ptrdiff_t count = kvm_tensor_count(&f->t);
     if (!kvm_dtype_bytes(f->t.dtype, count, bytes))

@@ -6,6 +6,13 @@
 #include "kernels/ops.h"
 #include "models/checkpoint.h"
 
+/* bytes of a checkpoint's mapped file that a block reads */
+typedef struct kvm_extent {
+    const char *at;
+    ptrdiff_t bytes;
+    struct kvm_extent *next;
+} kvm_extent;
+
 typedef struct kvm_loader {
     const kvm_checkpoint *ck; /* borrows */
     const kvm_config *config;
@@ -13,7 +20,8 @@ typedef struct kvm_loader {
     kvm_arena *keep;
     kvm_rope rope; /* of the stack */
     bool check_finite;
-    bool norms_whole; /* one has been added to them already: kvm_load_norm_form */
+    bool norms_whole;     /* one has been added to them already: kvm_load_norm_form */
+    kvm_extent **extents; /* what was loaded, the last first; NULL: nobody asks */
     ptrdiff_t parameters, bytes;       /* of everything loaded, as stored */
     ptrdiff_t matrix_parameters;       /* of linear maps */
     ptrdiff_t dtype_bytes[KVM_DTYPES]; /* matrix bytes by type */
@@ -69,6 +77,9 @@ KVM_MUST kvm_status kvm_load_rows(kvm_loader *ld, kvm_tensor matrix, ptrdiff_t f
 KVM_MUST kvm_status kvm_load_stack(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                    ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols,
                                    kvm_tensor *out, kvm_err *err);
+
+/* kvm_load_note - a tensor of the file is read by what is being loaded */
+KVM_MUST kvm_status kvm_load_note(kvm_loader *ld, const kvm_tensor *t, kvm_err *err);
 
 /* ld->rope, from the config and from what the file divides its frequencies by */
 KVM_MUST kvm_status kvm_load_rope(kvm_loader *ld, kvm_err *err);

@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include "base/file.h"
 #include "models/model_internal.h"
 
 const kvm_object_row kvm_object_rows[KVM_OBJECT_KINDS] = {
@@ -50,12 +51,27 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
     for (ptrdiff_t l = 0; l < c->layers; l++) {
         kvm_block *b = &m->blocks[l];
         const kvm_block_kinds *kinds = &c->blocks[l];
+        if (m->offload) ld->extents = &b->extents;
         if (c->family->streams && c->stream.ngrams[l])
             TRY(kvm_ngram_load(&b->ngram, ld, l, err));
         TRY(kvm_site_load(&b->mixer, ld, kinds->mixer, &kvm_mixer_site, l, err));
         TRY(kvm_site_load(&b->ffn, ld, kinds->ffn, &kvm_ffn_site, l, err));
+        kvm_model__leave(b); /* what loading looked at */
     }
+    ld->extents = NULL;
     return KVM_OK;
+}
+
+void kvm_model__want(const kvm_block *b)
+{
+    for (const kvm_extent *e = b->extents; e; e = e->next)
+        kvm_file_want(e->at, (size_t)e->bytes);
+}
+
+void kvm_model__leave(const kvm_block *b)
+{
+    for (const kvm_extent *e = b->extents; e; e = e->next)
+        kvm_file_leave(e->at, (size_t)e->bytes);
 }
 
 /* Tied: logits go through the embedding, and a head in the file is ignored as the
@@ -189,6 +205,7 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
     TRY(kvm_checkpoint_open(&ck, keep, path, err));
     m->config = *kvm_checkpoint_config(ck);
     m->compute = c;
+    m->offload = o && o->offload;
     kvm_loader ld = {.ck = ck, .config = &m->config, .compute = c, .keep = keep};
     kvm_str *memos = NULL;
     if (o && o->check_finite) {

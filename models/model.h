@@ -70,6 +70,7 @@ typedef struct kvm_model kvm_model;
 
 typedef struct kvm_model_options {
     bool no_tokenizer; /* do not look for one */
+    bool offload;      /* for kvm_model_run_layers: weights leave memory when read */
     bool check_finite; /* look for NaN/Inf in every weight at load (KVM_NAN names the
                           tensor), unless large files are known to hold none */
 } kvm_model_options;
@@ -183,6 +184,30 @@ typedef struct kvm_forward_options {
 KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache,
                                       const int32_t *ids, ptrdiff_t n,
                                       const kvm_forward_options *o, kvm_err *err);
+/* ---- running a model that is larger than memory ---- */
+
+/* Sequences that are captured together, each from an empty cache in one forward. All of them
+ * pass a block before the next one's weights are read, and what a block has read leaves memory
+ * behind it (kvm_model_options.offload). */
+typedef struct kvm_batch {
+    const int32_t *ids;
+    const ptrdiff_t *offset; /* (n + 1) where each sequence begins in ids */
+    ptrdiff_t n;
+    const kvm_capture *capture; /* as of kvm_model_forward */
+    /* what follows is of this block and sequence; NULL: nobody asks. ctx: capture's */
+    kvm_status (*sequence)(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
+                           kvm_err *err);
+    size_t memory; /* what lies between blocks stays in memory up to so many bytes, */
+    kvm_str spill; /* and is kept in this file beyond; at NULL: in memory anyway */
+    kvm_progress *progress; /* NULL */
+    double before, total;   /* tokens that came before the batch, and in all */
+} kvm_batch;
+/* kvm_model_run_layers - the rows of one forward per sequence, with the same bits, in another
+ * order. Memory: the weights of a block, the objects of a block for the longest sequence,
+ * activations, b->memory. Beyond that what is kept of weights in another form than the
+ * file's (norms, transposed maps of latent attention, rows that GGUF files permute). */
+KVM_MUST kvm_status kvm_model_run_layers(kvm_model *m, const kvm_batch *b,
+                                         kvm_err *err);
 /* activations of a forward in chunks of so many tokens; 0: the model's choice */
 size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk);
 

@@ -10,6 +10,7 @@ typedef struct kvm_block {
     kvm_ngram *ngram; /* NULL: none */
     ptrdiff_t ngram_object;
     kvm_site mixer, ffn;
+    kvm_extent *extents; /* of its weights; in a model that is run by layers */
 } kvm_block;
 
 struct kvm_model {
@@ -23,6 +24,7 @@ struct kvm_model {
     kvm_block *blocks;   /* (layers) */
     kvm_object *objects; /* (info.objects) layer-major */
     bool recurrent;      /* some objects are kept per prompt */
+    bool offload;        /* weights do not stay in memory */
     float *logits;       /* (V) of kvm_generate */
     kvm_arena work;      /* activations; grows to the largest chunk asked for */
     ptrdiff_t work_chunk;
@@ -69,6 +71,34 @@ const kvm_layer *kvm_cache__owner(const kvm_cache *c, ptrdiff_t object,
                                   ptrdiff_t *which);
 /* c->pos: from .. from+n-1 */
 void kvm_cache__positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n);
+
+/* the slots of object first and of those that stand beside it, up to end, for `capacity` tokens,
+ * in keep */
+KVM_MUST kvm_status kvm_cache__slots(kvm_slot *slots, const kvm_model *m,
+                                     ptrdiff_t first, ptrdiff_t end, ptrdiff_t capacity,
+                                     kvm_arena *keep, kvm_err *err);
+
+/* ---- the parts of a forward (models/forward.c) ---- */
+
+/* tokens per step when n are run and nothing else is asked for: even pieces */
+ptrdiff_t kvm_model__chunk(ptrdiff_t n);
+/* the last block in which a token's row matters to others */
+ptrdiff_t kvm_model__last_mixer(const kvm_model *m);
+KVM_MUST kvm_status kvm_model__reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err);
+/* s, whose first, n, ids, slots and capture stand, gets positions and room for the choice of
+ * tokens, all its rows wanted; h (n, streams * hidden); both in s->scratch */
+KVM_MUST kvm_status kvm_model__begin(kvm_model *m, kvm_step *s, kvm_choice *choice,
+                                     kvm_tensor *h, kvm_err *err);
+KVM_MUST kvm_status kvm_model__embed(kvm_model *m, const kvm_step *s, kvm_tensor h,
+                                     kvm_err *err);
+KVM_MUST kvm_status kvm_model__block(const kvm_model *m, kvm_step *s, ptrdiff_t l,
+                                     kvm_tensor h, kvm_err *err);
+KVM_MUST kvm_status kvm_model__check_ids(const kvm_model *m, const int32_t *ids,
+                                         ptrdiff_t n, kvm_err *err);
+
+/* a block's weights are read soon; they leave memory */
+void kvm_model__want(const kvm_block *b);
+void kvm_model__leave(const kvm_block *b);
 
 /* weights_hash and fingerprint of m (models/fingerprint.c) */
 KVM_MUST kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,

@@ -150,6 +150,7 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
                 err, KVM_DTYPE,
                 "%s: tensor %.*s is stored as %s; F32, F16, BF16 and F8_E4M3 are read",
                 f.file.at, KVM_STR_ARG(f.name), kvm_dtype_name(f.t.dtype));
+        TRY(kvm_load_note(ld, &f.t, err));
         if (i == 0) g->part_rows = f.t.dim[0];
         if (f.t.dim[0] != g->part_rows && i + 1 < parts)
             return kvm_fail(err, KVM_SHAPE, "%s: tensor %.*s has %td rows, not %td",

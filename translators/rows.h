@@ -119,6 +119,21 @@ KVM_MUST kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object,
 KVM_MUST kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
                                           const int32_t *position, ptrdiff_t n,
                                           kvm_err *err);
+/* Several sequences side by side, where rows come layer by layer (kvm_model_run_layers):
+ * begin_batch -> put_in of every object, any order -> end_batch. A writer that is killed in
+ * between goes on after the last whole sequence, as ever. */
+/* kvm_rows_begin_batch - sequences first .. first+n-1 of rows[i] rows each, which stand at
+ * position[0..rows[i]) */
+KVM_MUST kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
+                                         const ptrdiff_t *rows, const int32_t *position,
+                                         kvm_err *err);
+/* as kvm_rows_put, of the i-th sequence of the batch */
+KVM_MUST kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i,
+                                    kvm_object_kind object, ptrdiff_t layer,
+                                    ptrdiff_t first, ptrdiff_t n, const float *rows,
+                                    kvm_err *err);
+/* all of it is synced, then counts */
+KVM_MUST kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err);
 /* kvm_rows_publish - KVM_RANGE when no sequence was written; sha_hex may be NULL */
 KVM_MUST kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65],
                                      kvm_err *err);

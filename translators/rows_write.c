@@ -3,9 +3,11 @@
  *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows of
  *      K.0, V.0, K.1, V.1 ... (n, H*D) as stored, then the 8 bytes "endofseq"
  * A record is one write followed by fdatasync; a torn last record is cut off when the
- * spool is opened again.
+ * spool is opened again. The records of a batch are written at their places and synced
+ * before their last 8 bytes are.
  *
  *   fresh --create--> filling --put*--> filling --end_sequence--> filling (spooled)
+ *   filling --begin_batch--> batch --put_in*--> batch --end_batch--> filling (spooled)
  *   filling --publish--> done (file published, spool removed) */
 #include "translators/rows.h"
 
@@ -23,7 +25,7 @@
 
 #define SPOOL_MAGIC "kvmspool"
 #define RECORD_END "endofseq"
-enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8 };
+enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8, PIECE = 1 << 18 };
 
 struct kvm_rows_writer {
     kvm_rows_info info;
@@ -41,6 +43,15 @@ struct kvm_rows_writer {
     ptrdiff_t row_bytes;    /* of all objects */
     char *record;           /* the open sequence, objects `tokens` rows apart */
     ptrdiff_t record_bytes; /* largest */
+    struct batch {
+        int fd;            /* of the spool too, which writes at places; -1: not open */
+        ptrdiff_t n, room; /* sequences now, and at most so far */
+        int32_t first;
+        off_t *at;       /* (n + 1) where each record begins */
+        ptrdiff_t *rows; /* (n) of each */
+        ptrdiff_t *have; /* (n, objects) that have come */
+        char *piece;     /* PIECE bytes */
+    } batch;
 };
 
 /* ---- creating ---- */
@@ -109,7 +120,8 @@ static void close_spool(void *arg)
 {
     kvm_rows_writer *w = arg;
     if (w->fd >= 0) kvm_os->close(w->fd);
-    w->fd = -1;
+    if (w->batch.fd >= 0) kvm_os->close(w->batch.fd);
+    w->fd = w->batch.fd = -1;
 }
 
 static kvm_status write_all(kvm_rows_writer *w, const char *bytes, ptrdiff_t n,
@@ -214,7 +226,7 @@ kvm_status kvm_rows_create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
     kvm_rows_writer *w = kvm_new(keep, kvm_rows_writer, 1);
     if (!w) return kvm_nomem(err, keep);
     w->keep = keep;
-    w->fd = -1;
+    w->fd = w->batch.fd = -1;
     w->last = -1;
     w->path = kvm_str_copy(keep, path);
     w->spool = kvm_str_fmt(keep, "%.*s.spool", KVM_STR_ARG(path));
@@ -236,32 +248,47 @@ ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)
 
 /* ---- filling ---- */
 
-/* where object o's rows start in the open record, which is laid out for `n` rows */
-static char *object_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
+/* byte of a record of n rows at which object o's begin */
+static ptrdiff_t object_place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
     ptrdiff_t at = RECORD_HEAD + 4 * n;
     for (ptrdiff_t p = 0; p < o; p++)
         at += n * w->width[p] * kvm_dtype_block_bytes(w->info.dtype);
-    return w->record + at;
+    return at;
 }
 
-kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object, ptrdiff_t layer,
-                        ptrdiff_t first, ptrdiff_t n, const float *rows, kvm_err *err)
+/* where object o's rows start in the open record, which is laid out for `n` rows */
+static char *object_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
-    if (layer < 0 || layer >= w->info.layers || first < 0 || n < 0 ||
-        n > w->info.tokens - first)
+    return w->record + object_place(w, o, n);
+}
+
+/* n rows of an object for a sequence of at most `most` rows */
+static kvm_status check_rows(const kvm_rows_writer *w, kvm_object_kind object,
+                             ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                             ptrdiff_t most, const float *rows, kvm_err *err)
+{
+    if (layer < 0 || layer >= w->info.layers || first < 0 || n < 0 || n > most - first)
         return kvm_fail(
             err, KVM_RANGE,
             "%s: rows %td..%td of layer %td; sequences hold %td rows of %td "
             "layers",
-            w->path.at, first, first + n - 1, layer, w->info.tokens, w->info.layers);
-    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
-    const int bytes = kvm_dtype_block_bytes(w->info.dtype);
+            w->path.at, first, first + n - 1, layer, most, w->info.layers);
+    const ptrdiff_t width = w->width[2 * layer + (object == KVM_OBJECT_V)];
     for (ptrdiff_t i = 0; i < n * width; i++)
         if (!isfinite(rows[i]))
             return kvm_fail(err, KVM_NAN, "%s: %s of layer %td, row %td is not finite",
                             w->path.at, kvm_object_name(object), layer,
                             first + i / width);
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object, ptrdiff_t layer,
+                        ptrdiff_t first, ptrdiff_t n, const float *rows, kvm_err *err)
+{
+    TRY(check_rows(w, object, layer, first, n, w->info.tokens, rows, err));
+    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
+    const int bytes = kvm_dtype_block_bytes(w->info.dtype);
     char *to = object_rows(w, o, w->info.tokens) + first * width * bytes;
     TRY(kvm_narrow_row(to, w->info.dtype, rows, n * width, err));
     w->have[o] += n;
@@ -300,6 +327,112 @@ kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
     return KVM_OK;
 }
 
+/* ---- several sequences at once ---- */
+
+static ptrdiff_t size_of_record(const kvm_rows_writer *w, ptrdiff_t rows)
+{
+    return RECORD_HEAD + rows * (w->row_bytes + 4) + MAGIC;
+}
+
+static kvm_status reserve_batch(kvm_rows_writer *w, ptrdiff_t n, kvm_err *err)
+{
+    struct batch *b = &w->batch;
+    if (!b->piece && !(b->piece = kvm_new_raw(w->keep, char, PIECE)))
+        return kvm_nomem(err, w->keep);
+    if (n > b->room) {
+        b->at = kvm_new(w->keep, off_t, n + 1);
+        b->rows = kvm_new(w->keep, ptrdiff_t, n);
+        b->have = kvm_new(w->keep, ptrdiff_t, n * w->objects);
+        if (!b->at || !b->rows || !b->have) return kvm_nomem(err, w->keep);
+        b->room = n;
+    }
+    memset(b->have, 0, sizeof *b->have * (size_t)(n * w->objects));
+    if (b->fd >= 0) return KVM_OK;
+    /* the other one appends, wherever it is told to write */
+    b->fd = kvm_os->open(w->spool.at, O_WRONLY | O_CLOEXEC, 0);
+    return b->fd < 0 ? kvm_fail_errno(err, "%s: cannot open", w->spool.at) : KVM_OK;
+}
+
+kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
+                                const ptrdiff_t *rows, const int32_t *position,
+                                kvm_err *err)
+{
+    struct batch *b = &w->batch;
+    if (n < 1 || first <= w->last || first > INT32_MAX - n)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: %td sequences from %d after sequence %d: numbers ascend",
+                        w->path.at, n, (int)first, (int)w->last);
+    TRY(reserve_batch(w, n, err));
+    b->n = n;
+    b->first = first;
+    b->at[0] = w->end;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (rows[i] < 1 || rows[i] > w->info.tokens)
+            return kvm_fail(err, KVM_RANGE,
+                            "%s: a sequence of %td rows; 1 to %td are possible",
+                            w->path.at, rows[i], w->info.tokens);
+        b->rows[i] = rows[i];
+        b->at[i + 1] = b->at[i] + size_of_record(w, rows[i]);
+    }
+    if (kvm_os->ftruncate(b->fd, b->at[n]))
+        return kvm_fail_errno(err, "%s: cannot make room", w->spool.at);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const int32_t head[2] = {first + (int32_t)i, (int32_t)rows[i]};
+        TRY(kvm_file_write_at(b->fd, w->spool, head, sizeof head, b->at[i], err));
+        TRY(kvm_file_write_at(b->fd, w->spool, position,
+                              sizeof *position * (size_t)rows[i],
+                              b->at[i] + RECORD_HEAD, err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_object_kind object,
+                           ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                           const float *rows, kvm_err *err)
+{
+    struct batch *b = &w->batch;
+    if (i < 0 || i >= b->n)
+        return kvm_fail(err, KVM_RANGE, "%s: sequence %td of a batch of %td",
+                        w->path.at, i, b->n);
+    TRY(check_rows(w, object, layer, first, n, b->rows[i], rows, err));
+    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
+    const ptrdiff_t bytes = kvm_dtype_block_bytes(w->info.dtype), count = n * width;
+    off_t at = b->at[i] + object_place(w, o, b->rows[i]) + first * width * bytes;
+    for (ptrdiff_t x = 0, m; x < count; x += m, at += m * bytes) {
+        m = count - x < PIECE / bytes ? count - x : PIECE / bytes;
+        TRY(kvm_narrow_row(b->piece, w->info.dtype, rows + x, m, err));
+        TRY(kvm_file_write_at(b->fd, w->spool, b->piece, (size_t)(m * bytes), at, err));
+    }
+    b->have[i * w->objects + o] += n;
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
+{
+    struct batch *b = &w->batch;
+    for (ptrdiff_t i = 0; i < b->n; i++)
+        for (ptrdiff_t o = 0; o < w->objects; o++)
+            if (b->have[i * w->objects + o] != b->rows[i])
+                return kvm_fail(
+                    err, KVM_MISMATCH,
+                    "%s: sequence %td has %td rows of %c, layer %td, not %td",
+                    w->path.at, b->first + i, b->have[i * w->objects + o], "KV"[o % 2],
+                    o / 2, b->rows[i]);
+    if (kvm_os->fdatasync(b->fd))
+        return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
+    for (ptrdiff_t i = 0; i < b->n; i++)
+        TRY(kvm_file_write_at(b->fd, w->spool, RECORD_END, MAGIC, b->at[i + 1] - MAGIC,
+                              err));
+    if (kvm_os->fdatasync(b->fd))
+        return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
+    for (ptrdiff_t i = 0; i < b->n; i++) w->rows += b->rows[i];
+    w->end = b->at[b->n];
+    w->done += b->n;
+    w->last = b->first + (int32_t)b->n - 1;
+    b->n = 0;
+    return KVM_OK;
+}
+
 /* ---- publishing ---- */
 
 enum { POSITION, SEQUENCE, INV_FREQ, FIRST_OBJECT };
@@ -332,6 +465,7 @@ static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int pa
             return kvm_fail(err, KVM_IO, "%s: changed while it was read", w->spool.at);
         TRY(append_part(w, st, part, o, bytes.at + at, n, err));
     }
+    kvm_file_leave(bytes.at, (size_t)bytes.len); /* it may be larger than memory */
     return KVM_OK;
 }
 

@@ -175,7 +175,8 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
                  .before = k->before,
                  .keep = keep,
                  .progress = &progress,
-                 .threads = w->o.threads};
+                 .threads = w->o.threads,
+                 .offload = w->o.offload};
     TRY(kvm_child__backend(&j.backend, w, c, keep, err));
     TRY(kvm_json_parse(&j.params, keep, c->params, c->label, err));
     if (kind->params) TRY(kvm_schema_check(j.params, kind->params, *keep, err));

@@ -40,6 +40,7 @@ typedef struct kvm_worker_options {
     const kvm_job_kind *(*kind_of)(kvm_kind_id id); /* required: kvm_job_kind_of */
     const char *backend;                            /* "cpu" */
     int threads;                                    /* for jobs; 0: all */
+    size_t offload;                                 /* for jobs (jobs/job.h); 0: none */
     kvm_str machine; /* empty: kvm_machine_class (machine.h) */
     int64_t run;     /* > 0: only this run's jobs; returns when it is over */
     bool until_idle; /* return when nothing is waiting or live */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "jobs/calibration.h"
 #include "jobs/job.h"
@@ -52,7 +53,7 @@ static kvm_jat params(kvm_arena *keep)
     return root;
 }
 
-static kvm_status capture(kvm_jat p, kvm_str dir, kvm_err *err)
+static kvm_status capture(kvm_jat p, kvm_str dir, size_t offload, kvm_err *err)
 {
     kvm_arena keep = check_arena((size_t)1 << 36);
     kvm_job j = {.host = &host,
@@ -60,7 +61,8 @@ static kvm_status capture(kvm_jat p, kvm_str dir, kvm_err *err)
                  .dir = dir,
                  .keep = &keep,
                  .backend = "cpu",
-                 .threads = 1};
+                 .threads = 1,
+                 .offload = offload};
     outputs = 0;
     *err = (kvm_err){0};
     const kvm_status s = kvm_job_capture.run(&j, err);
@@ -95,25 +97,33 @@ static void a_full_disk_loses_nothing(void **state)
     kvm_err err;
     char good[65], bad[65];
     const kvm_jat p = params(&keep);
-    check_ok(capture(p, KVM_STR(DIR "/good"), &err), &err);
+    check_ok(capture(p, KVM_STR(DIR "/good"), 0, &err), &err);
     assert_int_equal(outputs, 2);
     hash(good, DIR "/good/capture.safetensors");
-    const char *const calls[] = {"write", "fsync", "fdatasync", "rename", "open"};
-    for (size_t c = 0; c < COUNT(calls); c++) {
-        for (long n = 1;; n++) {
-            fault_begin((fault_plan){.nth = n, .error = ENOSPC, .only = calls[c]});
-            const kvm_status s = capture(p, KVM_STR(DIR "/bad"), &err);
-            const long files = fault_open_files();
-            if (!fault_end()) break;
-            assert_int_equal(s, KVM_NOSPACE);
-            assert_true(outputs < 2); /* a job that failed is never committed */
-            assert_int_equal(files, 0);
+    /* sequence by sequence; and layer by layer, with more between two than may stay in memory */
+    const char *const calls[] = {"write", "fsync",  "fdatasync", "rename",
+                                 "open",  "pwrite", "pread",     "ftruncate"};
+    for (size_t offload = 0; offload < 2; offload++) {
+        long fired = 0;
+        check_tmpdir("capture_fault/bad");
+        for (size_t c = 0; c < COUNT(calls); c++) {
+            for (long n = 1;; n++, fired++) {
+                fault_begin((fault_plan){.nth = n, .error = ENOSPC, .only = calls[c]});
+                const kvm_status st = capture(p, KVM_STR(DIR "/bad"), offload, &err);
+                const long files = fault_open_files();
+                if (!fault_end()) break;
+                assert_int_equal(st, KVM_NOSPACE);
+                assert_true(outputs < 2); /* a job that failed is never committed */
+                assert_int_equal(files, 0);
+            }
         }
+        assert_true(fired > (offload ? 40 : 10));
+        /* what is left is gone on from */
+        check_ok(capture(p, KVM_STR(DIR "/bad"), offload, &err), &err);
+        hash(bad, DIR "/bad/capture.safetensors");
+        assert_string_equal(good, bad);
+        assert_false(kvm_path_exists(KVM_STR(DIR "/bad/between_layers")));
     }
-    check_ok(capture(p, KVM_STR(DIR "/bad"), &err),
-             &err); /* what is left is gone on from */
-    hash(bad, DIR "/bad/capture.safetensors");
-    assert_string_equal(good, bad);
     kvm_arena_free(&keep);
 }
 

@@ -50,6 +50,10 @@ static ssize_t f_write(int fd, const void *buf, size_t n)
 {
     return fails("write") ? -1 : kvm_os_real.write(fd, buf, some(n));
 }
+static ssize_t f_pwrite(int fd, const void *buf, size_t n, off_t at)
+{
+    return fails("pwrite") ? -1 : kvm_os_real.pwrite(fd, buf, some(n), at);
+}
 static int f_fsync(int fd)
 {
     return fails("fsync") ? -1 : kvm_os_real.fsync(fd);
@@ -114,6 +118,7 @@ static const kvm_os_calls faulty = {
     .read = f_read,
     .pread = f_pread,
     .write = f_write,
+    .pwrite = f_pwrite,
     .fsync = f_fsync,
     .fdatasync = f_fdatasync,
     .close = f_close,
