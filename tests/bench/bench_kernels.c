@@ -447,7 +447,7 @@ static void scan_gemms_of(void *ctx, ptrdiff_t group, int thread)
     const scan_case *k = ctx;
     enum { C = GEMM_CHUNK, D = SCAN_STATE, E = SCAN_VALUE };
     enum { KEYS = SCAN_GROUPS * D, VALUES = SCAN_HEADS * E };
-    float *x = k->products + group * 2 * C * D, *y = x + C * D;
+    float *x = k->products + group * 2 * C * D, *y = x + (ptrdiff_t)C * D;
     for (ptrdiff_t t = 0; t < k->o.dim[0]; t += C) {
         const float *kt = (const float *)k->k.data + t * KEYS + group * D;
         const float *qt = (const float *)k->q.data + t * KEYS + group * D;

@@ -96,16 +96,16 @@ static void published_sizes(void **state)
         json_int_t per_token, per_prompt;
     } models[] = {
         /* 27 layers of 576 numbers: 30 KiB */
-        {"kimi_vl", 27 * 576 * 2, 0},
+        {"kimi_vl", 27LL * 576 * 2, 0},
         /* 16 layers of K and V, 4 x 256: 64 KiB; 48 states and windows: 148 MiB */
-        {"qwen3_5_27b", 65536, 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
+        {"qwen3_5_27b", 65536, 48LL * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
         /* 36 layers, 8 x 128: 147 KB */
         {"qwen3_8b", 147456, 0},
         /* 11 layers of latents, index keys and gates; 34 states and windows: 142 MiB */
-        {"glm5_3_flash", 11 * (512 + 2 * 128) * 2,
-         34 * (64 * 128 * 128 * 4 + 3 * 8192 * 4 * 2)},
+        {"glm5_3_flash", 11LL * (512 + 2 * 128) * 2,
+         34LL * (64 * 128 * 128 * 4 + 3 * 8192 * 4 * 2)},
         /* 6 of 52 layers, 2 x 128: 6 KiB; 23 states and windows: 47 MiB */
-        {"nemotron_3_nano", 6144, 23 * (64 * 64 * 128 * 4 + 6144 * 4 * 2)},
+        {"nemotron_3_nano", 6144, 23LL * (64 * 64 * 128 * 4 + 6144 * 4 * 2)},
     };
     for (size_t i = 0; i < COUNT(models); i++) {
         kvm_arena a = check_arena(1 << 26);
