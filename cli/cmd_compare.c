@@ -1,8 +1,9 @@
 /* cmd_compare.c - `kvmill compare RUN RUN`: what changed between two runs, item by
  * item.
  *
- * Evaluations of the same label are compared on the items that both scored, arm by arm
- * and metric by metric: the paired difference with its bootstrap interval. */
+ * Evaluations of the same label and the same suite (by its hash, not its name) are
+ * compared on the items that both scored, arm by arm and metric by metric: the paired
+ * difference with its bootstrap interval. */
 #include <string.h>
 #include <unistd.h>
 
@@ -22,11 +23,32 @@ typedef struct comparing {
     json_t *rows;
 } comparing;
 
-/* {label: hash of its "items"} of a run's evaluations */
+/* the suites that a run's jobs have scored: {job: hash of card and items} */
+static kvm_status suites_of(comparing *w, int64_t run, json_t **out, kvm_err *err)
+{
+    const kvm_view_filter f = {"run", {0}, run};
+    json_t *rows, *row;
+    size_t i;
+    *out = json_object();
+    if (!kvm_json_own(w->cli->keep, *out)) return kvm_nomem(err, w->cli->keep);
+    TRY(kvm_catalogue_view(w->c, &rows, w->cli->keep, "v_quality", &f, 1, 0, err));
+    json_array_foreach(rows, i, row)
+    {
+        char job[32];
+        snprintf(job, sizeof job, "%lld",
+                 (long long)json_integer_value(json_object_get(row, "job")));
+        json_object_set(*out, job, json_object_get(row, "suite_sha"));
+    }
+    return KVM_OK;
+}
+
+/* {label: [hash of its "items", hash of its suite]} of a run's evaluations */
 static kvm_status evaluations(comparing *w, int64_t run, json_t **out, kvm_err *err)
 {
-    const kvm_view_filter f[] = {{"run", {0}, run}, {"kind", KVM_STR("evaluate"), 0}};
-    json_t *rows, *row;
+    const kvm_view_filter f[] = {{"run", {0}, run},
+                                 {"kind", KVM_STR("evaluate"), 0},
+                                 {"output", KVM_STR("items"), 0}};
+    json_t *rows, *row, *suites;
     size_t i;
     kvm_run_state state;
     if (kvm_run_state_of(w->c, run, &state, NULL) == KVM_NOTFOUND)
@@ -36,12 +58,17 @@ static kvm_status evaluations(comparing *w, int64_t run, json_t **out, kvm_err *
             (long long)run);
     *out = json_object();
     if (!kvm_json_own(w->cli->keep, *out)) return kvm_nomem(err, w->cli->keep);
-    TRY(kvm_catalogue_view(w->c, &rows, w->cli->keep, "v_lineage", f, 2, 0, err));
-    json_array_foreach(
-        rows, i, row) if (strcmp(json_string_value(json_object_get(row, "output")),
-                                 "items") == 0)
-        json_object_set(*out, json_string_value(json_object_get(row, "label")),
-                        json_object_get(row, "sha"));
+    TRY(suites_of(w, run, &suites, err));
+    TRY(kvm_catalogue_view(w->c, &rows, w->cli->keep, "v_artefacts", f, 3, 0, err));
+    json_array_foreach(rows, i, row)
+    {
+        char job[32];
+        snprintf(job, sizeof job, "%lld",
+                 (long long)json_integer_value(json_object_get(row, "job")));
+        json_object_set_new(*out, json_string_value(json_object_get(row, "label")),
+                            json_pack("[O, O?]", json_object_get(row, "sha"),
+                                      json_object_get(suites, job)));
+    }
     if (json_object_size(*out) == 0)
         return kvm_fail(err, KVM_NOTFOUND, "run %lld has no evaluation to compare",
                         (long long)run);
@@ -188,21 +215,32 @@ static kvm_status read_runs(comparing *w, kvm_err *err)
 static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
     comparing w = {.cli = cli, .rows = json_array()};
-    json_t *before, *after, *sha;
+    json_t *before, *after, *one;
     const char *label;
+    ptrdiff_t unlike = 0;
     if (!kvm_json_own(cli->keep, w.rows)) return kvm_nomem(err, cli->keep);
     TRY(read_runs(&w, err));
     TRY(kvm_cli_catalogue(cli, false, &w.c, err));
     TRY(kvm_store_open(&w.store, cli->keep, kvm_cli_store(cli), err));
     TRY(evaluations(&w, w.run[0], &before, err));
     TRY(evaluations(&w, w.run[1], &after, err));
-    json_object_foreach(before, label, sha)
+    json_object_foreach(before, label, one)
     {
         const json_t *other = json_object_get(after, label);
-        if (other)
-            TRY(compare_label(&w, label, json_string_value(sha),
-                              json_string_value(other), err));
+        if (!other) continue;
+        if (!json_equal(json_array_get(one, 1), json_array_get(other, 1))) {
+            fprintf(stderr, "%s: the runs have different suites of this name\n", label);
+            unlike++;
+            continue;
+        }
+        TRY(compare_label(&w, label, json_string_value(json_array_get(one, 0)),
+                          json_string_value(json_array_get(other, 0)), err));
     }
+    if (json_array_size(w.rows) == 0)
+        return kvm_fail(err, KVM_NOTFOUND,
+                        "runs %lld and %lld have no item in common that both scored%s",
+                        (long long)w.run[0], (long long)w.run[1],
+                        unlike ? ": their suites differ" : "");
     return kvm_cli_has(cli, KVM_OPT_JSON)
                ? kvm_cli_print_json(cli, json_incref(w.rows), err)
                : print_rows(&w, err);

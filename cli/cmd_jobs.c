@@ -212,7 +212,7 @@ static kvm_status artefacts(kvm_cli *cli, kvm_err *err)
         f.text = cli->args[1];
         TRY(check_pair(cli, c, f.text, err));
     }
-    return show_view(cli, c, "v_lineage", &f, cli->arg_count > 1, columns, err);
+    return show_view(cli, c, "v_artefacts", &f, cli->arg_count > 1, columns, err);
 }
 
 static kvm_status print_state(kvm_cli *cli, int64_t id, kvm_job_state now, kvm_err *err)

@@ -26,7 +26,6 @@ static kvm_str file_name(kvm_arena *keep, kvm_str pair, kvm_str output)
     return kvm_str_fmt(keep, "%.*s.%.*s", KVM_STR_ARG(pair), KVM_STR_ARG(output));
 }
 
-/* outputs of the report job, each once: v_lineage has a row per output and input */
 static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
                           kvm_str pair, int64_t run, kvm_str dir, kvm_str *html,
                           kvm_str *json, kvm_err *err)
@@ -43,7 +42,7 @@ static kvm_status put_all(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
     json_t *rows, *row;
     size_t i;
     const kvm_view_filter f[] = {{"pair", pair, 0}, {"kind", KVM_STR("report"), 0}};
-    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_lineage", f, 2, 0, err));
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_artefacts", f, 2, 0, err));
     json_array_foreach(rows, i, row)
     {
         const kvm_str output =

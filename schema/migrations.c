@@ -13,8 +13,10 @@
             ".popsection\n");
 
 SCRIPT(1, "0001_first.sql")
+SCRIPT(2, "0002_equal_suites.sql")
 
 const kvm_migration kvm_migrations[] = {
     {1, kvm_migration_1},
+    {2, kvm_migration_2},
 };
 const int kvm_migration_count = sizeof kvm_migrations / sizeof *kvm_migrations;

@@ -21,7 +21,7 @@ static const struct {
     {"v_events", "event run job at what text", "event"},
     {"v_metrics", "pair run job kind label metric labels value",
      "run, job, metric, labels"},
-    {"v_quality", "pair run job suite arm metric items mean run_created_at",
+    {"v_quality", "pair run job suite arm metric items mean run_created_at suite_sha",
      "run DESC, job, suite, arm, metric"},
     {"v_ttft",
      "pair run job arm tokens stage rounds median_s least_s most_s run_created_at",
@@ -30,6 +30,8 @@ static const struct {
      "pair, what, name, arm, metric, run"},
     {"v_pairs", "team pair runs last_run last_state last_created_at last_finished_at",
      "team, pair"},
+    {"v_artefacts", "pair run job kind label output sha bytes equal_job",
+     "run, job, output"},
     {"v_lineage",
      "pair run job kind label output sha bytes equal_job input from_job from_output "
      "from_sha",

@@ -171,7 +171,7 @@ static void every_view_answers_and_names_its_columns(void **state)
 {
     (void)state;
     static const char *const views[] = {
-        "v_runs",    "v_queue", "v_attempts",    "v_events", "v_metrics",
+        "v_runs",    "v_queue", "v_attempts",    "v_events", "v_metrics", "v_artefacts",
         "v_quality", "v_ttft",  "v_regressions", "v_pairs",  "v_lineage"};
     kvm_catalogue *c;
     json_t *rows;
@@ -211,6 +211,56 @@ static void every_view_answers_and_names_its_columns(void **state)
         kvm_catalogue_view(c, &rows, &keep, "job; DROP TABLE job", NULL, 0, 0, &err),
         KVM_NOTFOUND);
     assert_non_null(strstr(err.msg, "v_lineage"));
+}
+
+/* jobs of three runs, the second on another suite of the same name */
+static void unequal_suites_are_not_compared(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sha;
+        double value;
+    } runs[] = {{"aa", 0.5}, {"bb", 1}, {"aa", 0.625}};
+    kvm_catalogue *c;
+    json_t *rows;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    for (int i = 0; i < 3; i++) {
+        int64_t run, job;
+        char sql[400];
+        const kvm_run_new r = {.team = KVM_STR("t"),
+                               .pair = KVM_STR("p"),
+                               .spec = KVM_STR("{}"),
+                               .key = "k"};
+        MUST(kvm_run_insert(c, &r, &run, e));
+        const kvm_job_new j = {
+            .run = run,
+            .kind = 5,
+            .kind_name = "evaluate",
+            .version = 1,
+            .label = KVM_STR("evaluate needle"),
+            .params = kvm_str_fmt(&keep, "{\"suite\":\"%s\"}", runs[i].sha),
+            .identity = KVM_STR("{}")};
+        MUST(kvm_job_insert(c, &j, &job, e));
+        snprintf(
+            sql, sizeof sql,
+            "UPDATE job SET state = 'succeeded' WHERE id = %lld; INSERT INTO sample "
+            "VALUES (%lld, 'needle', 'native', 'recall', 'x', %g);"
+            "INSERT INTO artefact VALUES (%lld, 'items', 'h%d', 7, 0)",
+            (long long)job, (long long)job, runs[i].value, (long long)job, i);
+        kvm_test_sql(path, sql);
+    }
+    MUST(kvm_catalogue_view(c, &rows, &keep, "v_regressions", NULL, 0, 0, e));
+    assert_int_equal(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(rows, i);
+        const json_t *previous = json_object_get(row, "previous");
+        if (json_integer_value(json_object_get(row, "run")) == 3)
+            assert_true(json_number_value(previous) == 0.5);
+        else
+            assert_true(json_is_null(previous));
+    }
+    MUST(kvm_catalogue_view(c, &rows, &keep, "v_artefacts", NULL, 0, 0, e));
+    assert_int_equal(json_array_size(rows), 3);
 }
 
 static void the_check_finds_drift_and_damage(void **state)
@@ -276,6 +326,7 @@ int main(void)
         T(unknown_addresses_are_refused),
         T(many_starters_migrate_once),
         T(every_view_answers_and_names_its_columns),
+        T(unequal_suites_are_not_compared),
         T(the_check_finds_drift_and_damage),
         T(rollback_takes_all_back),
         T(network_file_systems_are_known),
