@@ -10,8 +10,14 @@ export KVMILL_THREADS=2
 . tests/e2e/tap.sh
 
 # A sanitizer makes each step ten to fifty times slower and looks at every access of any size.
+prose=prose
 case $1 in
-*san*) sequences=8 tokens=128 items=2 lengths=64 ;;
+*san*)
+    sequences=8 tokens=128 items=2 lengths=64 prose=prose.yaml
+    cat README.md docs/*.md >"$work/text"
+    "$kvmill" suites import text "$work/text" --out "$work/prose.yaml" --tokens 32 --limit 2 \
+        --tokenizer "$zoo/small" --licence Apache-2.0 >"$work/log" 2>&1
+    ;;
 *) sequences=24 tokens=256 items=5 lengths='64, 256' ;;
 esac
 spec() { # spec FILE FIT - a pair that takes seconds
@@ -23,7 +29,7 @@ both_directions: true
 calibration: {text: calibration, sequences: $sequences, tokens: $tokens}
 fit: $2
 mlp: {hidden: 16, epochs: 2, batch: 512}
-evaluate: {suites: [prose, facts-mc, facts-qa, needle], items: $items, attention_items: 2, ablations: [rotated, k1]}
+evaluate: {suites: [$prose, facts-mc, facts-qa, needle], items: $items, attention_items: 2, ablations: [rotated, k1]}
 timing: {lengths: [$lengths], rounds: 3, warmups: 1}
 EOF
 }
