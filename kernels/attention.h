@@ -145,6 +145,19 @@ static float softmax_row(float *s, ptrdiff_t n, ptrdiff_t from, ptrdiff_t to, fl
     return factor[0];
 }
 
+/* whether rows r..r+mr look at any of keys j0..j1 */
+static bool any_chosen(const attention_job *j, const attention_part *a, ptrdiff_t r,
+                       ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
+{
+    const ptrdiff_t last = a->q0 + (r + mr - 1) / j->group;
+    for (ptrdiff_t q = a->q0 + r / j->group; q <= last; q++) {
+        const uint64_t *bits = j->mask->bits + q * j->mask->words;
+        for (ptrdiff_t w = j0 / 64; w * 64 < j1; w++)
+            if (bits[w]) return true; /* a neighbour's bit costs a tile, no more */
+    }
+    return false;
+}
+
 /* keys of j0..j1 that rows r..r+mr see, counted from j0; <= 0 when none */
 static ptrdiff_t keys_seen(const attention_job *j, const attention_part *a, ptrdiff_t r,
                            ptrdiff_t mr, ptrdiff_t j0, ptrdiff_t j1)
@@ -152,6 +165,7 @@ static ptrdiff_t keys_seen(const attention_job *j, const attention_part *a, ptrd
     const ptrdiff_t at = j->first + a->q0;
     const ptrdiff_t low = at + r / j->group, high = at + (r + mr - 1) / j->group;
     if (j->window && j1 <= low - j->window + 1) return 0;
+    if (j->mask && !any_chosen(j, a, r, mr, j0, least(j1, high + 1))) return 0;
     return least(j1, high + 1) - j0;
 }
 
