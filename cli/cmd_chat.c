@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/find.h"
 #include "cli/switching.h"
 #include "models/chat.h"
 
@@ -105,7 +106,7 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
 
 static void show_times(const talk *t, const times *when)
 {
-    fprintf(stderr, "\n  [%s: first token after %.1f ms",
+    fprintf(stderr, "  [%s: first token after %.1f ms",
             t->on_target ? "target" : "source", when->first * 1e3);
     if (when->cold >= 0)
         fprintf(stderr, ", of which translating %.1f ms; reading it all again: %.1f ms",
@@ -123,6 +124,7 @@ static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
     TRY(answer(t, &text, &when, err));
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("assistant"), text};
     if (!kvm_cli_has(t->cli, KVM_OPT_JSON)) {
+        TRY(kvm_cli_print(KVM_STR("\n"), err));
         show_times(t, &when);
         return KVM_OK;
     }
@@ -149,22 +151,6 @@ static kvm_status talk_from_input(talk *t, kvm_err *err)
     }
 }
 
-/* the translator that the newest run of this pair made */
-static kvm_status find_translator(kvm_cli *cli, kvm_str pair, kvm_str *path,
-                                  kvm_err *err)
-{
-    kvm_catalogue *c;
-    kvm_store *store;
-    char sha[65];
-    int64_t bytes;
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
-    TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
-    const kvm_status s =
-        kvm_catalogue_output(c, pair, 0, "fit", "translator", sha, &bytes, err);
-    if (s) return kvm_err_prefix(err, s, "run `kvmill run` on this pair first");
-    return kvm_store_get(store, path, cli->keep, sha, bytes, err);
-}
-
 static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
 {
     kvm_str file, translator;
@@ -175,7 +161,7 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_i64(cli, KVM_OPT_TOKENS, 128, 1, &max_new, err));
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
-    TRY(find_translator(cli, spec.name, &translator, err));
+    TRY(kvm_cli_spec_translator(cli, &spec, &translator, err));
     TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;

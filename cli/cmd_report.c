@@ -6,7 +6,9 @@ static kvm_status one(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_str 
                       json_t *out, kvm_err *err)
 {
     kvm_str html, json;
-    TRY(kvm_cli_publish_report(cli, c, store, pair, 0, &html, &json, err));
+    int64_t run;
+    TRY(kvm_cli_i64(cli, KVM_OPT_RUN, 0, 1, &run, err));
+    TRY(kvm_cli_publish_report(cli, c, store, pair, run, &html, &json, err));
     if (!kvm_cli_has(cli, KVM_OPT_JSON)) {
         const kvm_str shown = kvm_cli_shown(cli->keep, html);
         printf("%.*s\n", KVM_STR_ARG(shown));
@@ -42,6 +44,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     kvm_store *store;
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
+    if (kvm_cli_has(cli, KVM_OPT_RUN) && cli->arg_count != 1)
+        return kvm_fail(err, KVM_USAGE, "--run is of one pair: name it");
     TRY(kvm_cli_catalogue(cli, false, &c, err));
     TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
     if (cli->arg_count == 0) TRY(all(cli, c, store, out, err));
@@ -52,4 +56,8 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                : KVM_OK;
 }
 
-const kvm_command kvm_command_report = {"report", NULL, run, KVM_ANY_ARGS};
+static const kvm_option options[] = {
+    {KVM_OPT_RUN, "run", "N", "that of this run of the pair, not of the newest"},
+    {0},
+};
+const kvm_command kvm_command_report = {"report", options, run, KVM_ANY_ARGS};

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "cli/open.h"
 #include "cli/publish.h"
 #include "reports/page.h"
@@ -20,18 +22,20 @@ typedef struct planned { /* one direction */
     kvm_submitted submitted;
 } planned;
 
-static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
-                              planned out[2], ptrdiff_t *n, kvm_arena *plan,
-                              kvm_err *err)
+/* The store is made when the spec has been found good. */
+static kvm_status submit_spec(kvm_cli *cli, kvm_str path, planned out[2], ptrdiff_t *n,
+                              kvm_arena *plan, kvm_err *err)
 {
     kvm_spec spec;
     kvm_compute *compute;
+    kvm_catalogue *c;
     kvm_store *store;
     kvm_graph graphs[2];
     TRY(kvm_spec_read(&spec, plan, path, err));
     TRY(kvm_cli_compute(cli, plan, &compute, err));
-    TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
     TRY(kvm_spec_graphs(&spec, plan, compute, graphs, n, err));
+    TRY(kvm_cli_catalogue(cli, true, &c, err));
+    TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
     const kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
                                   .machine =
                                       kvm_machine_class(plan, kvm_cli_backend(cli))};
@@ -43,17 +47,17 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
         if (!out[i].pair.at) return kvm_nomem(err, cli->keep);
         TRY(kvm_submit(c, store, &graphs[i], &o, &out[i].submitted, *plan, err));
     }
+    kvm_catalogue_close(c); /* not to be inherited by a worker's children */
     return KVM_OK;
 }
 
-static kvm_status submit(kvm_cli *cli, kvm_catalogue *c, planned out[2], ptrdiff_t *n,
-                         kvm_err *err)
+static kvm_status submit(kvm_cli *cli, planned out[2], ptrdiff_t *n, kvm_err *err)
 {
     kvm_str path;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     kvm_arena plan = {0};
     TRY(kvm_arena_reserve(&plan, (size_t)1 << 38, err));
-    const kvm_status s = submit_spec(cli, c, path, out, n, &plan, err);
+    const kvm_status s = submit_spec(cli, path, out, n, &plan, err);
     kvm_arena_free(&plan);
     return s;
 }
@@ -141,6 +145,61 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
 
 /* ---- results ---- */
 
+/* the spec of a run, by its hash; "": no such run */
+static kvm_status spec_of(kvm_cli *cli, kvm_catalogue *c, int64_t run, const char **sha,
+                          kvm_err *err)
+{
+    json_t *rows;
+    const kvm_view_filter f = {"run", {0}, run};
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_runs", &f, 1, 0, err));
+    *sha = json_string_value(json_object_get(json_array_get(rows, 0), "spec_sha"));
+    if (!*sha) *sha = "";
+    return KVM_OK;
+}
+
+/* the newest run whose report the published page is; 0: there is none, or nobody's */
+static kvm_status published(kvm_cli *cli, kvm_catalogue *c, kvm_str pair, int64_t *run,
+                            kvm_err *err)
+{
+    char sha[65];
+    json_t *rows;
+    const kvm_view_filter f[] = {{"pair", pair, 0}, {"output", KVM_STR("html"), 0}};
+    const kvm_str home = kvm_cli_store(cli);
+    const kvm_str page = kvm_str_fmt(cli->keep, "%.*s/reports/%.*s.html",
+                                     KVM_STR_ARG(home), KVM_STR_ARG(pair));
+    *run = 0;
+    if (!page.at) return kvm_nomem(err, cli->keep);
+    if (!kvm_path_exists(page)) return KVM_OK;
+    TRY(kvm_sha_file(page, sha, *cli->keep, err));
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_artefacts", f, 2, 0, err));
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        if (strcmp(json_string_value(json_object_get(row, "sha")), sha) == 0)
+            *run = json_integer_value(json_object_get(row, "run"));
+    }
+    return KVM_OK;
+}
+
+/* Reports are files of the pair's name: one of another spec is replaced, and can be had
+ * again. */
+static kvm_status warn_of_others(kvm_cli *cli, kvm_catalogue *c, const planned *p,
+                                 kvm_err *err)
+{
+    int64_t run;
+    const char *mine, *other;
+    TRY(published(cli, c, p->pair, &run, err));
+    if (run == 0) return KVM_OK;
+    TRY(spec_of(cli, c, p->submitted.run, &mine, err));
+    TRY(spec_of(cli, c, run, &other, err));
+    if (strcmp(mine, other) == 0) return KVM_OK;
+    fprintf(
+        stderr,
+        "%.*s: this report replaces that of run %lld, which another spec made under "
+        "the same name; `kvmill report %.*s --run %lld` writes that one again\n",
+        KVM_STR_ARG(p->pair), (long long)run, KVM_STR_ARG(p->pair), (long long)run);
+    return KVM_OK;
+}
+
 static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
                               const planned *p, json_t *out, bool *gates_met,
                               kvm_err *err)
@@ -148,6 +207,7 @@ static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
     kvm_arena *keep = cli->keep;
     kvm_str html, json, headline, sentence;
     kvm_jat doc;
+    TRY(warn_of_others(cli, c, p, err));
     TRY(kvm_cli_publish_report(cli, c, store, p->pair, p->submitted.run, &html, &json,
                                err));
     TRY(kvm_json_read(&doc, keep, json, err));
@@ -172,7 +232,7 @@ static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
     printf("\n%.*s: %.*s\n  %.*s\n  report: %.*s\n", KVM_STR_ARG(kvm_text_str(&t)),
            KVM_STR_ARG(headline), KVM_STR_ARG(sentence), KVM_STR_ARG(html));
     kvm_text_free(&t);
-    return KVM_OK;
+    return fflush(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
 }
 
 static void announce(const planned *p)
@@ -254,26 +314,32 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
     return judge(cli, p, err);
 }
 
-static kvm_status run(kvm_cli *cli, kvm_err *err)
+/* The report of a run is there when the run is done, whatever becomes of the next. */
+static kvm_status publish(kvm_cli *cli, const planned *p, json_t *out, bool *gates_met,
+                          kvm_err *err)
 {
     kvm_catalogue *c;
     kvm_store *store;
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    kvm_status s = kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err);
+    if (!s) s = show_result(cli, c, store, p, out, gates_met, err);
+    kvm_catalogue_close(c); /* not to be inherited by the next worker's children */
+    return s;
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
     planned p[2];
     ptrdiff_t n;
     bool gates_met = true;
-    TRY(kvm_cli_catalogue(cli, true, &c, err));
-    TRY(submit(cli, c, p, &n, err));
-    kvm_catalogue_close(c); /* not to be inherited by the worker's children */
+    json_t *out = json_array();
+    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
+    TRY(submit(cli, p, &n, err));
     for (ptrdiff_t i = 0; i < n; i++) {
         if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p[i]);
         TRY(run_one(cli, &p[i], err));
+        TRY(publish(cli, &p[i], out, &gates_met, err));
     }
-    TRY(kvm_cli_catalogue(cli, false, &c, err));
-    TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
-    json_t *out = json_array();
-    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
-    for (ptrdiff_t i = 0; i < n; i++)
-        TRY(show_result(cli, c, store, &p[i], out, &gates_met, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         TRY(kvm_cli_print_json(cli, json_incref(out), err));
     return gates_met ? KVM_OK
@@ -283,11 +349,9 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 
 static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
 {
-    kvm_catalogue *c;
     planned p[2];
     ptrdiff_t n;
-    TRY(kvm_cli_catalogue(cli, true, &c, err));
-    TRY(submit(cli, c, p, &n, err));
+    TRY(submit(cli, p, &n, err));
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
     for (ptrdiff_t i = 0; i < n; i++) {

@@ -1,6 +1,7 @@
 /* cmd_translate.c - `kvmill translate`: one prompt read by the source, continued by the
  * target. */
 #include "base/clock.h"
+#include "cli/find.h"
 #include "cli/switching.h"
 
 enum { MAX_NEW = 4096 };
@@ -11,11 +12,13 @@ typedef struct answer {
     ptrdiff_t tokens, generated;
 } answer;
 
-static kvm_status option(const kvm_cli *cli, kvm_opt_id id, const char *name,
-                         kvm_str *out, kvm_err *err)
+/* the option, else what the spec says */
+static kvm_status checkpoint(const kvm_cli *cli, kvm_opt_id id, const char *name,
+                             kvm_str of_spec, kvm_str *out, kvm_err *err)
 {
-    if (!cli->value[id]) return kvm_fail(err, KVM_USAGE, "--%s DIR is missing", name);
-    *out = kvm_str_of(cli->value[id]);
+    if (!cli->value[id] && !of_spec.len)
+        return kvm_fail(err, KVM_USAGE, "--%s DIR is missing", name);
+    *out = cli->value[id] ? kvm_str_of(cli->value[id]) : of_spec;
     return KVM_OK;
 }
 
@@ -55,8 +58,9 @@ static kvm_status show(kvm_cli *cli, const answer *a, kvm_err *err)
                       a->cold),
             err);
     TRY(kvm_cli_print(a->text, err));
+    TRY(kvm_cli_print(KVM_STR("\n"), err));
     fprintf(stderr,
-            "\n%td tokens; first token of the target: %.1f ms through the translator, "
+            "%td tokens; first token of the target: %.1f ms through the translator, "
             "%.1f ms by "
             "reading them itself\n",
             a->tokens, a->translate * 1e3, a->cold * 1e3);
@@ -66,6 +70,7 @@ static kvm_status show(kvm_cli *cli, const answer *a, kvm_err *err)
 static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
     kvm_str translator, source, target, text;
+    kvm_found found;
     kvm_switching s;
     kvm_encoder *e;
     kvm_tokenizer *t;
@@ -75,8 +80,9 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     answer a = {0};
     TRY(kvm_cli_arg(cli, 0, "the translator", &translator, err));
     TRY(kvm_cli_arg(cli, 1, "the text", &text, err));
-    TRY(option(cli, KVM_OPT_SOURCE, "source", &source, err));
-    TRY(option(cli, KVM_OPT_TARGET, "target", &target, err));
+    TRY(kvm_cli_find(cli, translator, &found, err));
+    TRY(checkpoint(cli, KVM_OPT_SOURCE, "source", found.source, &source, err));
+    TRY(checkpoint(cli, KVM_OPT_TARGET, "target", found.target, &target, err));
     TRY(kvm_cli_i64(cli, KVM_OPT_TOKENS, 64, 1, &max_new, err));
     if (max_new > MAX_NEW)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", MAX_NEW);
@@ -85,15 +91,17 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_encode(e, text, &(kvm_encode_options){.add_bos = true}, cli->keep, &ids, &n,
                    err));
     if (n < 2) return kvm_fail(err, KVM_USAGE, "the text must have at least 2 tokens");
-    TRY(kvm_switching_open(&s, cli, source, target, translator, n + (ptrdiff_t)max_new,
+    TRY(kvm_switching_open(&s, cli, source, target, found.path, n + (ptrdiff_t)max_new,
                            err));
     TRY(run_prompt(&s, ids, n, (ptrdiff_t)max_new, &a, cli->keep, err));
     return show(cli, &a, err);
 }
 
 static const kvm_option options[] = {
-    {KVM_OPT_SOURCE, "source", "DIR", "the checkpoint whose cache is translated"},
-    {KVM_OPT_TARGET, "target", "DIR", "the checkpoint that continues"},
+    {KVM_OPT_SOURCE, "source", "DIR",
+     "the checkpoint whose cache is translated (that of PAIR.yaml)"},
+    {KVM_OPT_TARGET, "target", "DIR",
+     "the checkpoint that continues (that of PAIR.yaml)"},
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many new tokens (64)"},
     {0},
 };

@@ -140,8 +140,7 @@ kvm_status kvm_catalogue_output(kvm_catalogue *c, kvm_str pair, int64_t run,
                               kvm_cell_c(output)),
                      &rows, &scratch, err));
     if (rows.count == 0)
-        return kvm_fail(err, KVM_NOTFOUND,
-                        "pair %.*s has no finished %s with a %s: run it first",
+        return kvm_fail(err, KVM_NOTFOUND, "pair %.*s has no finished %s with a %s",
                         KVM_STR_ARG(pair), kind, output);
     const kvm_str hex = kvm_rows_str(&rows, 0, 0);
     if (hex.len != 64)

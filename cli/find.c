@@ -1,0 +1,163 @@
+#include "cli/find.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+
+enum { LEAST_DIGITS = 4, HASH_DIGITS = 64 };
+
+typedef struct finding {
+    kvm_cli *cli;
+    kvm_catalogue *c;
+} finding;
+
+static const char *text(const json_t *row, const char *key)
+{
+    const char *v = json_string_value(json_object_get(row, key));
+    return v ? v : "";
+}
+
+static kvm_status open_store(finding *f, kvm_cli *cli, kvm_err *err)
+{
+    f->cli = cli;
+    return kvm_cli_catalogue(cli, false, &f->c, err);
+}
+
+static kvm_status take(const finding *f, const json_t *row, kvm_str *path, kvm_err *err)
+{
+    kvm_store *store;
+    TRY(kvm_store_open(&store, f->cli->keep, kvm_cli_store(f->cli), err));
+    return kvm_store_get(store, path, f->cli->keep, text(row, "sha"),
+                         json_integer_value(json_object_get(row, "bytes")), err);
+}
+
+/* The fit of the run itself: those of its ablations are fits too, by other labels. NULL:
+ * none is done. */
+static kvm_status translator_of(const finding *f, int64_t run, const json_t **out,
+                                kvm_err *err)
+{
+    const kvm_view_filter filters[] = {{"run", {0}, run},
+                                       {"kind", KVM_STR("fit"), 0},
+                                       {"output", KVM_STR("translator"), 0}};
+    json_t *rows, *row;
+    size_t i;
+    *out = NULL;
+    TRY(kvm_catalogue_view(f->c, &rows, f->cli->keep, "v_artefacts", filters, 3, 0,
+                           err));
+    json_array_foreach(rows, i, row)
+    {
+        const kvm_str label = kvm_str_of(text(row, "label"));
+        if (kvm_str_starts(label, KVM_STR("fit ")) &&
+            kvm_str_eq(kvm_str_slice(label, 4, label.len),
+                       kvm_str_of(text(row, "pair"))))
+            *out = row;
+    }
+    return KVM_OK;
+}
+
+static kvm_status not_run(const finding *f, const kvm_spec *spec, bool others,
+                          kvm_err *err)
+{
+    const kvm_str home = kvm_cli_store(f->cli);
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "the store %.*s has no translator of this spec%s: `kvmill run %.*s` "
+        "makes it (--store names another store)",
+        KVM_STR_ARG(home),
+        others ? ", only of others that call their pair the same" : "",
+        KVM_STR_ARG(spec->file));
+}
+
+kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_str *path,
+                                   kvm_err *err)
+{
+    finding f;
+    kvm_str canonical;
+    char sha[65];
+    json_t *rows;
+    const json_t *row = NULL;
+    bool others = false;
+    TRY(open_store(&f, cli, err));
+    TRY(kvm_json_canonical(&canonical, cli->keep, spec->root.v, err));
+    TRY(kvm_sha_of(canonical, sha, err));
+    const kvm_view_filter filter = {"pair", spec->name, 0};
+    TRY(kvm_catalogue_view(f.c, &rows, cli->keep, "v_runs", &filter, 1, 0, err));
+    for (size_t i = json_array_size(rows); !row && i-- > 0;) {
+        const json_t *run = json_array_get(rows, i);
+        if (strcmp(text(run, "spec_sha"), sha) != 0)
+            others = true;
+        else
+            TRY(translator_of(&f, json_integer_value(json_object_get(run, "run")), &row,
+                              err));
+    }
+    return row ? take(&f, row, path, err) : not_run(&f, spec, others, err);
+}
+
+static kvm_status of_run(kvm_cli *cli, int64_t run, bool *found, kvm_str *path,
+                         kvm_err *err)
+{
+    finding f;
+    const json_t *row;
+    TRY(open_store(&f, cli, err));
+    TRY(translator_of(&f, run, &row, err));
+    *found = row != NULL;
+    return row ? take(&f, row, path, err) : KVM_OK;
+}
+
+static bool hash_like(kvm_str s)
+{
+    bool good = s.len >= LEAST_DIGITS && s.len <= HASH_DIGITS;
+    for (ptrdiff_t i = 0; i < s.len; i++)
+        good &=
+            (s.at[i] >= '0' && s.at[i] <= '9') || (s.at[i] >= 'a' && s.at[i] <= 'f');
+    return good;
+}
+
+/* one artefact, under however many names */
+static kvm_status of_hash(kvm_cli *cli, kvm_str what, bool *found, kvm_str *path,
+                          kvm_err *err)
+{
+    finding f;
+    json_t *rows, *row, *hit = NULL;
+    size_t i;
+    TRY(open_store(&f, cli, err));
+    TRY(kvm_catalogue_view(f.c, &rows, cli->keep, "v_artefacts", NULL, 0, 0, err));
+    json_array_foreach(rows, i, row)
+    {
+        if (!kvm_str_starts(kvm_str_of(text(row, "sha")), what)) continue;
+        if (hit && strcmp(text(hit, "sha"), text(row, "sha")) != 0)
+            return kvm_fail(err, KVM_USAGE,
+                            "\"%s\" begins the hashes of more than one artefact: "
+                            "give more of its digits",
+                            kvm_quote(what).at);
+        hit = row;
+    }
+    *found = hit != NULL;
+    return hit ? take(&f, hit, path, err) : KVM_OK;
+}
+
+kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out, kvm_err *err)
+{
+    *out = (kvm_found){.path = what};
+    bool found = false;
+    int64_t run;
+    if (kvm_str_ends(what, KVM_STR(".yaml"))) {
+        kvm_spec spec;
+        TRY(kvm_spec_read(&spec, cli->keep, what, err));
+        out->source = spec.source_path;
+        out->target = spec.target_path;
+        return kvm_cli_spec_translator(cli, &spec, &out->path, err);
+    }
+    if (kvm_path_exists(what)) return KVM_OK;
+    if (kvm_str_to_i64(what, &run) && run > 0)
+        TRY(of_run(cli, run, &found, &out->path, err));
+    if (!found && hash_like(what)) TRY(of_hash(cli, what, &found, &out->path, err));
+    if (found) return KVM_OK;
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "\"%s\" is no file, no run that has made a translator, and begins the "
+        "hash of no artefact (`kvmill jobs artefacts` lists those of the store "
+        "%s)",
+        kvm_quote(what).at, kvm_quote(kvm_cli_store(cli)).at);
+}

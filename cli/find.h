@@ -1,0 +1,22 @@
+/* find.h - the artefact that a person means: by its spec, its run, its hash, or as a
+ * file. */
+#ifndef KVM_CLI_FIND_H
+#define KVM_CLI_FIND_H
+
+#include "cli/open.h"
+
+typedef struct kvm_found {
+    kvm_str path;
+    kvm_str source, target; /* the checkpoints that the spec names; else empty */
+} kvm_found;
+
+/* kvm_cli_spec_translator - the closed form that the newest run of just this spec made;
+ * KVM_NOTFOUND names the store and what to do */
+KVM_MUST kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec,
+                                            kvm_str *path, kvm_err *err);
+/* kvm_cli_find - the translator of PAIR.yaml or of a run's number; the artefact whose hash
+ * begins so (four digits or more); or a file or folder that is there. */
+KVM_MUST kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out,
+                                 kvm_err *err);
+
+#endif

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# A pair's results by name, spec, run and hash: what is published when, whose translator a
+# command takes, how it comes out of the store. Output is TAP; usage: test_pair.sh BUILD-DIR
+set -u
+kvmill=$PWD/$1/kvmill
+work=build/tmp/e2e-pair-${1##*/}
+rm -rf "$work" && mkdir -p "$work"
+export KVMILL_THREADS=2
+. tests/e2e/tap.sh
+
+spec() { # spec FILE FIT - a pair without scores, in both directions
+    cat >"$work/$1" <<END
+name: small-large
+source: $PWD/tests/zoo/small
+target: $PWD/tests/zoo/large
+both_directions: true
+calibration: {text: calibration, sequences: 12, tokens: 64}
+fit: $2
+evaluate: {suites: [prose], items: 2, attention_items: 1, ablations: [k1]}
+END
+}
+call() { # call STATUS COMMAND... - on the store; its output is $work/out and $work/log
+    local status=$1 got
+    shift
+    timeout 300 "$kvmill" "$@" --store "$work/a" >"$work/out" 2>"$work/log" </dev/null
+    got=$?
+    [ $got = "$status" ] || { echo "exit status $got, expected $status" >>"$work/log"; false; }
+}
+shas() { # shas LABEL - of the translators that this step has made, the newest run last
+    "$kvmill" jobs artefacts --json --store "$work/a" | tr -d '",' | sed 's/^ *//' |
+        awk -F': ' -v want="$1" '
+            /^(label|output|sha):/ {v[$1]=$2}
+            /^}/ && v["label"]==want && v["output"]=="translator" {print v["sha"]}' | uniq
+}
+
+call 2 plan "$work/none.yaml" && [ ! -e "$work/a" ]
+ok $? "a plan makes no store"
+spec one.yaml '{lambda: 1e-2}'
+call 0 plan "$work/one.yaml" && [ ! -e "$work/a" ]
+ok $? "... nor does a good one"
+sed 's/^fit: .*/fit: {lamda: 1}/' "$work/one.yaml" >"$work/typo.yaml"
+call 2 run "$work/typo.yaml" && [ ! -e "$work/a" ]
+ok $? "a spec that is refused leaves no store"
+call 4 chat "$work/one.yaml" Hello && grep -q 'no catalogue' "$work/log"
+ok $? "a chat before any run says that there is no store"
+
+timeout 300 "$kvmill" run "$work/one.yaml" --store "$work/a" >"$work/log" 2>&1
+s=$?
+{ [ $s = 0 ] || [ $s = 3 ]; } &&
+    [ "$(grep -n 'report: .*/small-large.html' "$work/log" | cut -d: -f1)" -lt \
+        "$(grep -n '^large-small: run 2' "$work/log" | cut -d: -f1)" ]
+ok $? "the first direction's report is published before the other begins"
+
+spec two.yaml '{lambda: 1e-1}'
+call 2 chat "$work/two.yaml" Hello --tokens 4 && grep -q "$work/a" "$work/log" &&
+    grep -q 'kvmill run .*two.yaml' "$work/log" && [ "$(grep -c 'run' "$work/log")" = 1 ]
+ok $? "a chat takes no translator of another spec of the same name, and says what to do"
+"$kvmill" run "$work/two.yaml" --store "$work/a" --quiet >"$work/log" 2>&1
+grep -q 'replaces that of run 1, .* small-large --run 1' "$work/log"
+ok $? "a report that replaces another spec's says so"
+cp "$work/a/reports/small-large.html" "$work/two.html"
+call 0 report small-large --run 1 && ! cmp -s "$work/two.html" "$work/a/reports/small-large.html"
+ok $? "... and the other can be written again"
+
+first=$(shas "fit small-large" | head -n 1) second=$(shas "fit small-large" | tail -n 1)
+for one in "$work/one.yaml" 1 "${first:0:12}"; do
+    call 0 export "$one" --out "$work/t" &&
+        [ "$(sha256sum "$work/t" | cut -d' ' -f1)" = "$first" ]
+    ok $? "export ${one##*/}: the run's own translator, not an ablation's or another spec's"
+done
+[ "$first" != "$second" ] && call 0 export "$work/two.yaml" --out "$work/t" &&
+    [ "$(sha256sum "$work/t" | cut -d' ' -f1)" = "$second" ]
+ok $? "... each spec its own"
+call 2 export feed --out "$work/u" && grep -q 'jobs artefacts' "$work/log" && [ ! -e "$work/u" ]
+ok $? "a hash that there is not is refused"
+
+call 0 translate "$work/one.yaml" "Hello there, how are you?" --tokens 4 &&
+    [ "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" = '\n' ]
+ok $? "translate takes the pair's spec, and ends its answer with a newline"
+call 0 translate "${second:0:10}" "Hello there." --tokens 4 --source tests/zoo/small --target tests/zoo/large
+ok $? "... or a hash with both checkpoints"
+call 0 chat "$work/one.yaml" --switch --tokens 4 "Hello there." "And now?" &&
+    [ "$(grep -c '^> ' "$work/out")" = 2 ] && [ "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" = '\n' ]
+ok $? "answers of a chat end with a newline"
+echo "1..$n"
