@@ -366,7 +366,7 @@ def kda_from_mla(new, old, mixer, _):
 
 def qsa_from_gdn(new, old, mixer, mlp):
     """Two equal streams compute what one did. Gates change from silu to a steeper sigmoid,
-    feed-forwards become experts, indexers begin as the first two heads of their layer."""
+    feed-forwards become experts, indexers begin as the first head of their layer."""
     for i, layer in enumerate(new.model.layers):
         was = old.model.layers[i]
         copy_matching(getattr(layer, layer.mixer_name), getattr(was, layer.mixer_name))
@@ -381,8 +381,8 @@ def qsa_from_gdn(new, old, mixer, mlp):
             layer.linear_attn.norm.weight.mul_(2)
         else:
             index, attn = layer.self_attn.indexer, was.self_attn
-            heads = [attn.q_proj.weight[2 * h * D:][:D] for h in range(4)]
-            index.index_qk_proj.weight.copy_(torch.cat(heads + [attn.k_proj.weight[:D]]))
+            query, key = attn.q_proj.weight[:D], attn.k_proj.weight[:D]
+            index.index_qk_proj.weight.copy_(torch.cat([query] * index.c.indexer_n_heads + [key]))
             index.q_layernorm.weight.copy_(attn.q_norm.weight)
             index.k_layernorm.weight.copy_(attn.k_norm.weight)
         if layer.ple is not None:

@@ -156,8 +156,8 @@ class GatedAttention(nn.Module):
     def among_blocks(self, x, angles, q, k, v):
         """Attention within the indexer's choice, and how far its scores are from the attention.
 
-        A choice has no gradient, so the scores learn to rank blocks as all heads together
-        look at them when they may look everywhere.
+        A choice has no gradient, so the scores learn to rank blocks by the heads that would
+        look at them most if they might look everywhere.
         """
         scores, chosen = self.indexer(x, angles)
         t, r = x.shape[1], self.c.indexer_compress_ratio
@@ -167,8 +167,9 @@ class GatedAttention(nn.Module):
             return y, None
         with torch.no_grad():
             everywhere = logits + torch.full((t, t), -math.inf).triu(1)
-            seen = everywhere.softmax(-1).mean(1)[..., :t // r * r]
-            seen = seen.unflatten(-1, (-1, r)).sum(-1).masked_fill(scores.isinf(), 0)
+            seen = everywhere.softmax(-1)[..., :t // r * r].unflatten(-1, (-1, r)).sum(-1)
+            seen = seen.amax(1).masked_fill(scores.isinf(), 0)
+            seen = seen / seen.sum(-1, keepdim=True).clamp(min=1e-6)
         ranked = scores[:, r - 1:].log_softmax(-1).masked_fill(scores[:, r - 1:].isinf(), 0)
         return y, -(seen[:, r - 1:] * ranked).sum(-1).mean()
 

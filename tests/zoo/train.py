@@ -44,6 +44,7 @@ MIX = {"needle": 0.24, "recital": 0.02, "echo": 0.03, "story": 0.36, "talk": 0.0
 BATCH_TOKENS = 4096
 GROW_AT = 0.93
 MUON_LR, ADAM_LR, MOMENTUM = 0.02, 4e-3, 0.95
+INDEXER_SCALE = 0.1  # a choice that wanders leaves the attention behind it nothing to find
 WARMUP_STEPS, DECAY_FROM = 60, 0.6
 SAVE_MINUTES = 2
 # Without such units bf16 products are many times slower than float32's.
@@ -94,8 +95,8 @@ class Muon:
     @staticmethod
     def takes(name, p):
         """Whether a parameter is a matrix of a layer, wide and tall enough to be one."""
-        known = "embed" in name or name.startswith("lm_head")
-        return p.dim() in (2, 3) and min(p.shape[-2:]) >= 16 and not known
+        other = "embed" in name or name.startswith("lm_head") or "indexer" in name
+        return p.dim() in (2, 3) and min(p.shape[-2:]) >= 16 and not other
 
     @torch.no_grad()
     def step(self, lr):
@@ -133,7 +134,10 @@ class Trainer:
         named = list(self.model.named_parameters())
         self.muon_rate, self.adam_rate = args.rates
         self.muon = Muon([p for n, p in named if Muon.takes(n, p)])
-        self.adam = torch.optim.AdamW([p for n, p in named if not Muon.takes(n, p)], lr=self.adam_rate,
+        rest = [(n, p) for n, p in named if not Muon.takes(n, p)]
+        groups = [dict(params=[p for n, p in rest if "indexer" not in n], scale=1.0),
+                  dict(params=[p for n, p in rest if "indexer" in n], scale=INDEXER_SCALE)]
+        self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=self.adam_rate,
                                       betas=(0.9, 0.98), weight_decay=0.0)
         self.state = dict(step=0, tokens=0, seconds=0.0, stage=0, warm=False)
         if self.path.exists():
@@ -193,7 +197,7 @@ class Trainer:
         rate = self.rate()
         torch.nn.utils.clip_grad_norm_([p for g in self.adam.param_groups for p in g["params"]], 1.0)
         for group in self.adam.param_groups:
-            group["lr"] = self.adam_rate * rate
+            group["lr"] = self.adam_rate * rate * group.get("scale", 1.0)
         self.adam.step()
         self.muon.step(self.muon_rate * rate)
         if hasattr(self.model, "after_step"):
