@@ -43,6 +43,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_DRY_RUN,
     KVM_OPT_HOURS,
     KVM_OPT_RUN,
+    KVM_OPT_APART,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/open.h"
+#include "jobs/calibration.h"
 #include "jobs/suite_import.h"
 #include "reports/table.h"
 
@@ -119,17 +120,25 @@ static kvm_status import(kvm_cli *cli, kvm_err *err)
     o.card = kvm_str_of(cli->value[KVM_OPT_OUT]);
     o.licence = kvm_str_of(cli->value[KVM_OPT_LICENCE]);
     o.tokenizer = kvm_str_of(cli->value[KVM_OPT_TOKENIZER]);
+    o.apart = kvm_str_of(cli->value[KVM_OPT_APART]);
     o.limit = (ptrdiff_t)limit;
     o.tokens = (ptrdiff_t)tokens;
     TRY(kvm_suite_import(&done, cli->keep, &o, err));
+    if (done.replaced >= 0)
+        fprintf(stderr, "%.*s: replaces a card of %td items\n", KVM_STR_ARG(done.card),
+                done.replaced);
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(cli,
-                                  json_pack("{s:s%, s:I, s:I, s:s}", "card",
-                                            done.card.at, (size_t)done.card.len,
-                                            "items", (json_int_t)done.items, "left_out",
-                                            (json_int_t)done.left_out, "why", done.why),
-                                  err);
+        return kvm_cli_print_json(
+            cli,
+            json_pack("{s:s%, s:I, s:I, s:s, s:I}", "card", done.card.at,
+                      (size_t)done.card.len, "items", (json_int_t)done.items,
+                      "left_out", (json_int_t)done.left_out, "why", done.why,
+                      "overlapping", (json_int_t)done.overlapping),
+            err);
     printf("%.*s: %td items\n", KVM_STR_ARG(done.card), done.items);
+    if (done.overlapping)
+        printf("%td left out: %d tokens in a row also stand in %s\n", done.overlapping,
+               KVM_OVERLAP_TOKENS, cli->value[KVM_OPT_APART]);
     if (done.left_out) printf("%td left out: %s\n", done.left_out, done.why);
     return KVM_OK;
 }
@@ -154,6 +163,8 @@ static const kvm_option options[] = {
      "text: tokens of a prefix (512); needle: the longest (2048)"},
     {KVM_OPT_TOKENIZER, "tokenizer", "DIR",
      "a checkpoint that counts them; else four bytes are one"},
+    {KVM_OPT_APART, "apart", "TEXT",
+     "leave out items of which tokens also stand in this calibration text"},
     {KVM_OPT_LICENCE, "licence", "TEXT", "of the data, when not the format's"},
     {0},
 };

@@ -540,12 +540,28 @@ static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out,
     return out->at ? KVM_OK : kvm_nomem(err, keep);
 }
 
+/* Maps are of K and V alone, and a target cache with a layer missing serves nobody. */
+static kvm_status translatable(const kvm_model *m, kvm_str path, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->kind != KVM_OBJECT_K && o->kind != KVM_OBJECT_V)
+            return kvm_fail(
+                err, KVM_UNSUPPORTED,
+                "%.*s: layer %td caches %s, and translators are built between "
+                "models that cache K and V alone so far",
+                KVM_STR_ARG(path), o->layer, kvm_object_name(o->kind));
+    }
+    return KVM_OK;
+}
+
 static kvm_status open_side(side *s, kvm_arena *keep, kvm_compute *c, kvm_str path,
                             kvm_err *err)
 {
     kvm_model *m;
     TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true},
                        err));
+    TRY(translatable(m, path, err));
     *s = (side){path, kvm_model_info_of(m), kvm_model_tokenizer(m)};
     return KVM_OK;
 }

@@ -37,10 +37,9 @@ kvm_status kvm_items_fit(const kvm_items *it, const kvm_model_info *m, kvm_err *
     return KVM_OK;
 }
 
-/* everything that is read or scored of an item, end to end for each choice, in the text
- * that was fitted on; *at: token of the first hit, -1: none */
-static kvm_status find_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
-                               kvm_arena scratch, ptrdiff_t *at, kvm_err *err)
+/* end to end for each choice */
+kvm_status kvm_item_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
+                            kvm_arena scratch, ptrdiff_t *at, kvm_err *err)
 {
     int32_t *all = kvm_new(&scratch, int32_t, ids->prefix_n + ids->longest);
     if (!all) return kvm_nomem(err, &scratch);
@@ -60,7 +59,7 @@ kvm_status kvm_items_apart(const kvm_items *it, const kvm_overlap *o, kvm_str pa
 {
     for (ptrdiff_t i = 0; i < it->n; i++) {
         ptrdiff_t at;
-        TRY(find_overlap(o, &it->ids[i], scratch, &at, err));
+        TRY(kvm_item_overlap(o, &it->ids[i], scratch, &at, err));
         if (at >= 0)
             return kvm_fail(err, KVM_MISMATCH,
                             "suite %.*s, item %.*s: tokens %td..%td also stand in the "

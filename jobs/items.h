@@ -33,4 +33,9 @@ KVM_MUST kvm_status kvm_items_fit(const kvm_items *it, const kvm_model_info *m,
 KVM_MUST kvm_status kvm_items_apart(const kvm_items *it, const kvm_overlap *o,
                                     kvm_str path, kvm_arena scratch, kvm_err *err);
 
+/* kvm_item_overlap - the token of an item, with all that may follow its prefix, at which a
+ * window of the calibration text stands; -1: none */
+KVM_MUST kvm_status kvm_item_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
+                                     kvm_arena scratch, ptrdiff_t *at, kvm_err *err);
+
 #endif

@@ -22,15 +22,19 @@ typedef struct kvm_import_options {
     kvm_str card;    /* the card to write; the items go beside it, as .jsonl */
     kvm_str licence; /* empty: the format's */
     kvm_str
-        tokenizer;   /* text, needle: a checkpoint that counts tokens; empty: four bytes
+        tokenizer; /* text, needle: a checkpoint that counts tokens; empty: four bytes
                           are one */
-    ptrdiff_t limit; /* items at most, spread evenly; 0: all that there are */
+    kvm_str apart; /* calibration text: items that share a window of tokens with it are
+                        left out; needs the tokenizer. empty: none */
+    ptrdiff_t limit;  /* items at most, spread evenly; 0: all that there are */
     ptrdiff_t tokens; /* text: of a prefix (0: 512); needle: the longest (0: 2048) */
 } kvm_import_options;
 
 typedef struct kvm_imported {
     ptrdiff_t items, left_out; /* left_out: before the limit was applied */
     const char *why;           /* of those left out; static, "" when none */
+    ptrdiff_t overlapping;     /* left out for what also stands in `apart` */
+    ptrdiff_t replaced;        /* items of the card that stood there; -1: none did */
     kvm_str card;
 } kvm_imported;
 

@@ -432,6 +432,44 @@ static void public_files_are_read_whole(void **state)
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+/* the first of four items is text that was fitted on; a card that stood there is told */
+static void items_of_the_calibration_text_are_left_out(void **state)
+{
+    (void)state;
+    kvm_imported done;
+    kvm_err err = {0};
+    kvm_text t = {0}, boiler = {0};
+    for (int i = 0; i < 12; i++)
+        kvm_text_addf(&boiler, "This text may be copied, part %d, by all. ", i);
+    for (int i = 0; i < 400; i++)
+        kvm_text_addf(&t, "%sThe number %d is followed by the number %d. ",
+                      i == 0 ? boiler.at : "", i * i, 7 * i + 1);
+    check_write(DIR "/prose.txt", kvm_text_str(&t));
+    check_write(DIR "/fitted.txt", kvm_text_str(&boiler));
+    kvm_import_options o = options("text", DIR "/prose.txt");
+    o.tokens = 256;
+    o.tokenizer = KVM_STR("tests/zoo/small");
+    const ptrdiff_t all = imported(&o, &done)->count;
+    assert_true(all > 3);
+    assert_int_equal(done.overlapping, 0);
+    o.apart = KVM_STR(DIR "/fitted.txt");
+    assert_int_equal(imported(&o, &done)->count, all - 1);
+    assert_int_equal(done.overlapping, 1);
+    assert_int_equal(done.replaced, all);
+    assert_false(kvm_path_exists(KVM_STR(DIR "/out.all.yaml")));
+    kvm_arena keep = check_arena((size_t)1 << 30);
+    assert_int_equal(
+        kvm_str_find(check_read(&keep, o.card.at), KVM_STR("max_new_tokens")), -1);
+    kvm_arena_free(&keep);
+    o.apart = o.input;
+    check_status(KVM_MISMATCH, kvm_suite_import(&done, &arena, &o, &err), &err);
+    o.tokenizer = (kvm_str){0};
+    err = (kvm_err){0};
+    check_status(KVM_USAGE, kvm_suite_import(&done, &arena, &o, &err), &err);
+    kvm_text_free(&t);
+    kvm_text_free(&boiler);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +484,7 @@ int main(void)
         T(text_is_cut_between_words),
         T(a_needle_lies_at_every_depth_once),
         T(a_tokenizer_counts),
+        T(items_of_the_calibration_text_are_left_out),
         T(bad_requests_are_refused),
         T(public_files_are_read_whole),
     };
