@@ -89,17 +89,19 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
          {"cold_s", "cold", KVM_FORMAT_SECONDS, false},
          {"switch_s", "switch", KVM_FORMAT_SECONDS, false},
          {"speedup", "sooner by", KVM_FORMAT_RATIO, false});
-    LIST("jobs", "jobs, estimated", {"kind", "step", KVM_FORMAT_COUNT, true},
-         {"jobs", "jobs", KVM_FORMAT_COUNT, false},
-         {"seconds", "time", KVM_FORMAT_SECONDS, false},
-         {"bytes", "on disk", KVM_FORMAT_BYTES, false},
-         {"memory_bytes", "memory of one", KVM_FORMAT_BYTES, false});
+    const bool jobs = json_array_size(json_object_get(plan, "jobs")) > 0;
+    if (jobs)
+        LIST("jobs", "jobs, estimated", {"kind", "step", KVM_FORMAT_COUNT, true},
+             {"jobs", "jobs", KVM_FORMAT_COUNT, false},
+             {"seconds", "time", KVM_FORMAT_SECONDS, false},
+             {"bytes", "on disk", KVM_FORMAT_BYTES, false},
+             {"memory_bytes", "memory of one", KVM_FORMAT_BYTES, false});
     const char *warning = json_string_value(json_object_get(plan, "warning"));
     const json_t *m = json_object_get(plan, "moments");
     printf("\nmoments on disk: %.1f MiB + %.1f MiB (Gram), %.1f MiB (cross)\n",
            get(m, "gram_source_bytes") / (1 << 20),
            get(m, "gram_target_bytes") / (1 << 20), get(m, "cross_bytes") / (1 << 20));
-    print_total(json_object_get(plan, "total"));
+    if (jobs) print_total(json_object_get(plan, "total"));
     if (warning) printf("\nwarning: %s\n", warning);
     return KVM_OK;
 }
@@ -123,18 +125,23 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     kvm_compute *c;
     kvm_machine_rates r;
     kvm_graph graphs[2];
-    ptrdiff_t n;
+    ptrdiff_t n = 0;
     json_t *plan;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     TRY(kvm_spec_read(&spec, cli->keep, path, err));
     TRY(kvm_cli_compute(cli, cli->keep, &c, err));
-    TRY(kvm_spec_graphs(&spec, cli->keep, c, graphs, &n,
-                        err)); /* refuse what run does */
+    const bool sizes =
+        kvm_plan_is_config(spec.source_path) && kvm_plan_is_config(spec.target_path);
+    if (!sizes) /* refuse what run does */
+        TRY(kvm_spec_graphs(&spec, cli->keep, c, graphs, &n, err));
     TRY(kvm_plan_measure(&r, c, err));
     TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
     TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));
     TRY(kvm_plan_json(&plan, &spec, graphs, n, c, &r, cli->keep, err));
-    const kvm_str warning = graphs[0].warning;
+    const kvm_str warning = sizes
+                                ? KVM_STR("sizes of two configs: what the checkpoints "
+                                          "hold was not looked at")
+                                : graphs[0].warning;
     if (warning.len)
         json_object_set_new(plan, "warning",
                             json_stringn(warning.at, (size_t)warning.len));

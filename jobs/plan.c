@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "jobs/fit_sweep.h"
 #include "jobs/plan_internal.h"
+#include "jobs/spec_internal.h"
 #include "jobs/timing.h"
 
 enum { SIDE = 768, COPY_BYTES = 64 << 20, ROUNDS = 5 };
@@ -54,6 +55,16 @@ kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err)
     return s;
 }
 
+/* What maps are fitted between: rows of a kind to rows of the same kind. Spaces: of those
+ * with a position, content and rotated. */
+static const struct {
+    kvm_object_kind kind;
+    double spaces;
+} row_kinds[] = {{KVM_OBJECT_K, 2},         {KVM_OBJECT_V, 1},
+                 {KVM_OBJECT_LATENT, 1},    {KVM_OBJECT_ROTARY_KEY, 2},
+                 {KVM_OBJECT_INDEX_KEY, 2}, {KVM_OBJECT_INDEX_GATE, 1}};
+enum { ROW_KINDS = (int)(sizeof row_kinds / sizeof *row_kinds) };
+
 double kvm_plan__features(const kvm_model *m, kvm_object_kind kind)
 {
     double n = 0;
@@ -64,13 +75,30 @@ double kvm_plan__features(const kvm_model *m, kvm_object_kind kind)
     return n;
 }
 
+/* layers that keep such an object; 1 for none, whose features are 0 */
+static double layers_of(const kvm_model *m, kvm_object_kind kind)
+{
+    double n = 0;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++)
+        n += kvm_model_object(m, i)->kind == kind;
+    return n > 0 ? n : 1;
+}
+
 double kvm_plan__moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric)
 {
-    const double k =
-        kvm_plan__features(a, KVM_OBJECT_K) * kvm_plan__features(b, KVM_OBJECT_K);
-    const double v =
-        kvm_plan__features(a, KVM_OBJECT_V) * kvm_plan__features(b, KVM_OBJECT_V);
-    return (2 * k + v) * KVM_SPLITS * 8 * (symmetric ? 0.5 : 1);
+    double n = 0;
+    for (int i = 0; i < ROW_KINDS; i++)
+        n += row_kinds[i].spaces * kvm_plan__features(a, row_kinds[i].kind) *
+             kvm_plan__features(b, row_kinds[i].kind);
+    return n * KVM_SPLITS * 8 * (symmetric ? 0.5 : 1);
+}
+
+double kvm_plan__row_width(const kvm_model *m)
+{
+    double width = 0;
+    for (int i = 0; i < ROW_KINDS; i++)
+        width += kvm_plan__features(m, row_kinds[i].kind);
+    return width;
 }
 
 static json_t *model_plan(const kvm_model *m)
@@ -87,40 +115,41 @@ static json_t *model_plan(const kvm_model *m)
 static json_t *capture_plan(const kvm_model *m, double sequences, double tokens,
                             double stride, double row_bytes, const kvm_machine_rates *r)
 {
-    const double width =
-        kvm_plan__features(m, KVM_OBJECT_K) + kvm_plan__features(m, KVM_OBJECT_V);
+    const double states = sequences * (double)kvm_model_info_of(m)->prompt_bytes;
     const double flops = sequences * kvm_prefill_flops(kvm_model_info_of(m), tokens);
     const double rows = sequences * tokens / stride;
-    return json_pack(
-        "{s:s%, s:f, s:f, s:f, s:f}", "model", kvm_model_info_of(m)->name.at,
-        (size_t)kvm_model_info_of(m)->name.len, "rows", rows, "bytes",
-        rows * width * row_bytes, "flops", flops, "seconds", flops / r->flops);
+    return json_pack("{s:s%, s:f, s:f, s:f, s:f}", "model",
+                     kvm_model_info_of(m)->name.at,
+                     (size_t)kvm_model_info_of(m)->name.len, "rows", rows, "bytes",
+                     rows * kvm_plan__row_width(m) * row_bytes + states, "flops", flops,
+                     "seconds", flops / r->flops);
 }
 
 double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model *target,
                                        double k)
 {
-    const double layers = (double)kvm_model_info_of(source)->layers;
     double n = 0;
-    const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
-    for (int i = 0; i < 2; i++)
-        n += kvm_plan__features(target, kinds[i]) *
-             (k * kvm_plan__features(source, kinds[i]) / layers + 1);
+    for (int i = 0; i < ROW_KINDS; i++) {
+        const double in = kvm_plan__features(source, row_kinds[i].kind);
+        const double layers = layers_of(source, row_kinds[i].kind);
+        if (in > 0)
+            n += kvm_plan__features(target, row_kinds[i].kind) *
+                 (fmin(k, layers) * in / layers + 1);
+    }
     return n;
 }
 
-/* the Gram matrix of the source, whose symmetric half is computed, over K content, K
- * rotated and V; with a target also their cross product */
+/* the Gram matrices of the source, whose symmetric half is computed; with a target also
+ * their cross products */
 double kvm_plan__stats_flops(const kvm_model *source, const kvm_model *target,
                              double rows)
 {
-    const double k = kvm_plan__features(source, KVM_OBJECT_K),
-                 v = kvm_plan__features(source, KVM_OBJECT_V);
-    double flops = rows * (2 * k * k + v * v);
-    if (target)
-        flops += 2 * rows *
-                 (2 * k * kvm_plan__features(target, KVM_OBJECT_K) +
-                  v * kvm_plan__features(target, KVM_OBJECT_V));
+    double flops = 0;
+    for (int i = 0; i < ROW_KINDS; i++) {
+        const double n = kvm_plan__features(source, row_kinds[i].kind);
+        const double out = target ? kvm_plan__features(target, row_kinds[i].kind) : 0;
+        flops += row_kinds[i].spaces * rows * (n * n + 2 * n * out);
+    }
     return flops;
 }
 
@@ -148,15 +177,16 @@ double kvm_plan__sweep_flops(const kvm_model *source, const kvm_model *target,
                              double k_most, bool full)
 {
     ptrdiff_t ks[KVM_KS], curve[KVM_GREEDY_TARGETS];
-    const ptrdiff_t targets = kvm_model_info_of(target)->layers;
-    const ptrdiff_t n = kvm_select_ks(kvm_model_info_of(source)->layers, ks);
-    const double layers = (double)kvm_model_info_of(source)->layers;
-    const double curves = full ? (double)kvm_fit_greedy_targets(targets, curve) : 0;
-    const kvm_object_kind kinds[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     double flops = 0;
-    for (int i = 0; i < 2; i++) {
-        const double out = kvm_plan__features(target, kinds[i]);
-        const double width = kvm_plan__features(source, kinds[i]) / layers;
+    for (int i = 0; i < ROW_KINDS; i++) {
+        const kvm_object_kind kind = row_kinds[i].kind;
+        const double out = kvm_plan__features(target, kind),
+                     layers = layers_of(source, kind);
+        const double width = kvm_plan__features(source, kind) / layers;
+        const ptrdiff_t targets = (ptrdiff_t)layers_of(target, kind);
+        const ptrdiff_t n = kvm_select_ks((ptrdiff_t)layers, ks);
+        const double curves = full ? (double)kvm_fit_greedy_targets(targets, curve) : 0;
+        if (!(out > 0 && width > 0)) continue;
         double squares = 0, widest = 0;
         for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
             widest = (double)ks[k] * width;
@@ -185,23 +215,34 @@ static json_t *fit_plan(const kvm_model *source, const kvm_model *target, bool c
                      2 * sweep / r->flops); /* fp64: half the rate */
 }
 
+/* the kind that most layers of the source keep: k counts its layers */
+static kvm_object_kind main_kind(const kvm_model *source)
+{
+    kvm_object_kind best = KVM_OBJECT_K;
+    for (int i = 0; i < ROW_KINDS; i++)
+        if (kvm_plan__features(source, row_kinds[i].kind) > 0 &&
+            (kvm_plan__features(source, best) == 0 ||
+             layers_of(source, row_kinds[i].kind) > layers_of(source, best)))
+            best = row_kinds[i].kind;
+    return best;
+}
+
 static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
                                double fit_rows)
 {
     ptrdiff_t ks[KVM_KS];
-    const ptrdiff_t layers = kvm_model_info_of(source)->layers;
-    const ptrdiff_t n = kvm_select_ks(layers, ks);
+    const kvm_object_kind kind = main_kind(source);
+    const double layers = layers_of(source, kind);
+    const ptrdiff_t n = kvm_select_ks((ptrdiff_t)layers, ks);
     json_t *list = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double k = (double)ks[i];
-        const double width =
-            k * kvm_plan__features(source, KVM_OBJECT_K) / (double)layers;
+        const double k = (double)ks[i],
+                     all = kvm_plan__translator_parameters(source, target, k);
+        const double width = k * kvm_plan__features(source, kind) / layers;
         json_array_append_new(
-            list,
-            json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i], "parameters",
-                      kvm_plan__translator_parameters(source, target, k), "bytes_f32",
-                      4 * kvm_plan__translator_parameters(source, target, k),
-                      "features", width, "rows_per_feature", fit_rows / width));
+            list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i],
+                            "parameters", all, "bytes_f32", 4 * all, "features", width,
+                            "rows_per_feature", width > 0 ? fit_rows / width : 0));
     }
     return list;
 }
@@ -252,13 +293,30 @@ static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes,
     return KVM_OK;
 }
 
-/* of what the captures read, by their params: defaults are filled in there */
-static double captured(const kvm_graph *g, const char *key)
+/* of what the captures read: by their params, where defaults are filled in, or, without a
+ * graph, by the spec */
+static kvm_status captured(const kvm_spec *s, const kvm_graph *g, kvm_arena *keep,
+                           const char *key, double fallback, double *out, kvm_err *err)
 {
-    for (ptrdiff_t i = 0; i < g->count; i++)
-        if (g->nodes[i].kind == KVM_JOB_CAPTURE)
-            return json_number_value(json_object_get(g->nodes[i].params, key));
-    return 0;
+    for (ptrdiff_t i = 0; g && i < g->count; i++)
+        if (g->nodes[i].kind == KVM_JOB_CAPTURE) {
+            *out = json_number_value(json_object_get(g->nodes[i].params, key));
+            return KVM_OK;
+        }
+    return number(s, keep, "calibration", key, fallback, out, err);
+}
+
+bool kvm_plan_is_config(kvm_str path)
+{
+    return kvm_str_ends(path, KVM_STR(".json"));
+}
+
+static kvm_status open_model(kvm_model **m, kvm_arena *keep, kvm_compute *c,
+                             kvm_str path, kvm_err *err)
+{
+    const bool config = kvm_plan_is_config(path);
+    const kvm_model_options o = {.no_tokenizer = config, .imagined = config};
+    return kvm_model_open(m, keep, c, path, &o, err);
 }
 
 kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graphs,
@@ -266,13 +324,14 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graph
                          kvm_arena *keep, kvm_err *err)
 {
     kvm_model *source, *target;
-    const kvm_graph *g = &graphs[0];
+    const kvm_graph *g = n > 0 ? &graphs[0] : NULL;
     json_t *ttft, *jobs, *total;
-    const double sequences = captured(g, "sequences"), tokens = captured(g, "tokens");
-    const double stride = captured(g, "stride");
-    double held, k_most, bytes;
-    TRY(kvm_model_open(&source, keep, c, s->source_path, NULL, err));
-    TRY(kvm_model_open(&target, keep, c, s->target_path, NULL, err));
+    double sequences, tokens, stride, held, k_most, bytes;
+    TRY(captured(s, g, keep, "sequences", KVM_SEQUENCES, &sequences, err));
+    TRY(captured(s, g, keep, "tokens", KVM_TOKENS, &tokens, err));
+    TRY(captured(s, g, keep, "stride", 1, &stride, err));
+    TRY(open_model(&source, keep, c, s->source_path, err));
+    TRY(open_model(&target, keep, c, s->target_path, err));
     TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
     TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
     TRY(row_bytes(s, keep, &bytes, err));

@@ -17,7 +17,10 @@ typedef struct kvm_machine_rates {
 /* about a third of a second */
 KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
                                      kvm_err *err);
-/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once.
+/* A model of which there is a config.json alone is planned with, and nothing else. */
+bool kvm_plan_is_config(kvm_str path);
+/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once. n = 0:
+ * there are none, as of two configs; sequences are those of the spec, or 300 of 512 tokens.
  * {"models": {...}, "capture": [...], "moments": {...},
  * "translator": [...], "fit": [... a direction each; the first has the cross moments of
  * both], "ttft": [... a row for each length of the spec's timing],

@@ -76,8 +76,7 @@ static cost capture_cost(const planner *a, const kvm_node *n)
 {
     const bool first = kvm_str_eq(text(n, "model_path"), a->p->spec->source_path);
     const kvm_model *m = first ? a->p->source : a->p->target;
-    const double width =
-        kvm_plan__features(m, KVM_OBJECT_K) + kvm_plan__features(m, KVM_OBJECT_V);
+    const double width = kvm_plan__row_width(m);
     const double tokens = number(n, "tokens", 0);
     const double bytes = a->p->rows * width * a->p->row_bytes;
     return (cost){number(n, "sequences", 0) * call_s(a, m, 0, tokens, 0) +

@@ -3,15 +3,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/file.h"
 #include "models/safetensors.h"
 
 struct kvm_checkpoint {
     kvm_str path;
     kvm_config config;
-    kvm_st *st; /* one of the two */
+    kvm_st *st; /* one of the two, or neither: of a config alone */
     kvm_gguf *gguf;
+    char *zeros; /* (ZEROS) what its tensors hold then; untouched, so no memory */
     const char *prefix; /* of the safetensors names */
+    kvm_dtype dtype;    /* of what is imagined */
 };
 
 static const struct row {
@@ -29,6 +32,8 @@ static const struct row {
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
                                        "model.", "backbone.", ""};
 static const char *const head_prefixes[] = {"", "language_model.", "model."};
+
+static const size_t ZEROS = (size_t)1 << 36; /* the largest tensor, and room */
 
 enum { NAME_BYTES = 160 }; /* the longest prefix, layer number and row of weights.def */
 
@@ -77,6 +82,32 @@ static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
         "language_model.model., no embeddings.weight under backbone.: not a language "
         "model, or an adapter",
         ck->path.at);
+}
+
+static void free_zeros(void *zeros)
+{
+    kvm_arena_free(zeros);
+}
+
+kvm_status kvm_checkpoint_imagine(kvm_checkpoint **out, kvm_arena *keep, kvm_str path,
+                                  kvm_err *err)
+{
+    kvm_jat root;
+    kvm_checkpoint *ck = kvm_new(keep, kvm_checkpoint, 1);
+    kvm_arena *zeros = kvm_new(keep, kvm_arena, 1);
+    if (!ck || !zeros) return kvm_nomem(err, keep);
+    ck->path = kvm_str_copy(keep, path);
+    if (!ck->path.at) return kvm_nomem(err, keep);
+    TRY(kvm_json_read(&root, keep, ck->path, err));
+    TRY(kvm_config_of_json(&ck->config, keep, root, err));
+    TRY(kvm_config_dtype(&ck->dtype, keep, root, err));
+    TRY(kvm_arena_reserve(zeros, ZEROS + 4096, err));
+    TRY(kvm_arena_defer(keep, free_zeros, zeros, err));
+    ck->zeros = kvm_new_raw(zeros, char, (ptrdiff_t)ZEROS);
+    if (!ck->zeros) return kvm_nomem(err, zeros);
+    ck->prefix = "";
+    *out = ck;
+    return KVM_OK;
 }
 
 kvm_status kvm_checkpoint_open(kvm_checkpoint **out, kvm_arena *keep, kvm_str path,
@@ -178,6 +209,7 @@ static bool find(const kvm_checkpoint *ck, kvm_weight_at w, char name[NAME_BYTES
 
 bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w)
 {
+    if (ck->zeros) return false;
     char name[NAME_BYTES];
     kvm_found f;
     return find(ck, w, name, &f);
@@ -188,7 +220,7 @@ bool kvm_checkpoint_beside(const kvm_checkpoint *ck, kvm_weight_at w,
 {
     char name[NAME_BYTES], full[2 * NAME_BYTES];
     kvm_found f;
-    if (ck->gguf || !find(ck, w, name, &f)) return false;
+    if (!ck->st || !find(ck, w, name, &f)) return false;
     snprintf(full, sizeof full, "%.*s%s", KVM_STR_ARG(f.name), ending);
     const kvm_st_tensor *t = kvm_st_find(ck->st, kvm_str_of(full));
     if (t) *out = (kvm_found){.t = t->t, .name = t->name, .file = t->file};
@@ -215,9 +247,27 @@ static bool same_shape(const kvm_tensor *t, int rank, const ptrdiff_t *dim)
     }
 }
 
+/* what is asked for, all zeros */
+static kvm_status imagine(const kvm_checkpoint *ck, int rank, const ptrdiff_t *dim,
+                          kvm_found *out, kvm_err *err)
+{
+    kvm_tensor t = {.data = ck->zeros, .rank = rank, .dtype = ck->dtype};
+    ptrdiff_t bytes = kvm_dtype_block_bytes(ck->dtype);
+    for (int i = rank - 1; i >= 0; i--) {
+        t.dim[i] = dim[i];
+        t.stride[i] = bytes / kvm_dtype_block_bytes(ck->dtype);
+        if (!kvm_mul(bytes, dim[i], &bytes) || (size_t)bytes > ZEROS)
+            return kvm_fail(err, KVM_RANGE, "%s: a tensor of more than %zu GiB",
+                            ck->path.at, ZEROS >> 30);
+    }
+    *out = (kvm_found){.t = t, .name = KVM_STR("?"), .file = ck->path};
+    return KVM_OK;
+}
+
 kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int rank,
                               const ptrdiff_t *dim, kvm_found *out, kvm_err *err)
 {
+    if (ck->zeros) return imagine(ck, rank, dim, out, err);
     char name[NAME_BYTES], found[64], wanted[64];
     kvm_found f;
     if (!find(ck, w, name, &f))
@@ -238,18 +288,19 @@ kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w, int ran
 }
 
 kvm_status kvm_checkpoint_get_rows(const kvm_checkpoint *ck, kvm_weight_at w,
-                                   ptrdiff_t cols, kvm_found *out, kvm_err *err)
+                                   ptrdiff_t usual, ptrdiff_t cols, kvm_found *out,
+                                   kvm_err *err)
 {
     char name[NAME_BYTES];
     kvm_found f;
-    ptrdiff_t dim[2] = {0, cols};
-    if (find(ck, w, name, &f) && f.t.rank == 2) dim[0] = f.t.dim[0];
+    ptrdiff_t dim[2] = {ck->zeros ? usual : 0, cols};
+    if (!ck->zeros && find(ck, w, name, &f) && f.t.rank == 2) dim[0] = f.t.dim[0];
     return kvm_checkpoint_get(ck, w, 2, dim, out, err);
 }
 
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck)
 {
-    return ck->gguf ? 1 : kvm_st_files(ck->st);
+    return ck->gguf ? 1 : ck->st ? kvm_st_files(ck->st) : 0;
 }
 
 kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i)

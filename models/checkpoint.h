@@ -27,6 +27,11 @@ typedef struct kvm_checkpoint kvm_checkpoint;
  * file. KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
 KVM_MUST kvm_status kvm_checkpoint_open(kvm_checkpoint **ck, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
+/* kvm_checkpoint_imagine - what a config.json at path describes, without its weights: every
+ * tensor that is asked for is there, in the shape that was asked for and the config's type,
+ * all zeros; optional ones are not. For sizes; it has no files. */
+KVM_MUST kvm_status kvm_checkpoint_imagine(kvm_checkpoint **ck, kvm_arena *keep,
+                                           kvm_str path, kvm_err *err);
 const kvm_config *kvm_checkpoint_config(const kvm_checkpoint *ck);
 kvm_str kvm_checkpoint_path(const kvm_checkpoint *ck);
 /* q and k rows stand in pair order (2j, 2j+1) and must be put in halves */
@@ -46,10 +51,11 @@ bool kvm_checkpoint_beside(const kvm_checkpoint *ck, kvm_weight_at w,
 KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,
                                        int rank, const ptrdiff_t *dim, kvm_found *out,
                                        kvm_err *err);
-/* the same for a matrix of so many columns and whatever rows the file gives it */
+/* the same for a matrix of so many columns and whatever rows the file gives it, `usual`
+ * without one */
 KVM_MUST kvm_status kvm_checkpoint_get_rows(const kvm_checkpoint *ck, kvm_weight_at w,
-                                            ptrdiff_t cols, kvm_found *out,
-                                            kvm_err *err);
+                                            ptrdiff_t usual, ptrdiff_t cols,
+                                            kvm_found *out, kvm_err *err);
 
 /* the files that hold the weights, in order of their names */
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);

@@ -139,6 +139,10 @@ KVM_MUST kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat
                                        kvm_err *err);
 KVM_MUST kvm_status kvm_config_of_gguf(kvm_config *out, kvm_arena *keep,
                                        const kvm_gguf *g, kvm_err *err);
+/* kvm_config_dtype - the type that a config.json says weights have, BF16 when it says
+ * nothing */
+KVM_MUST kvm_status kvm_config_dtype(kvm_dtype *d, kvm_arena *keep, kvm_jat root,
+                                     kvm_err *err);
 /* kvm_config_hash - SHA-256 over the canonical text of the struct: equal for the two
  * rope dialects of one config */
 KVM_MUST kvm_status kvm_config_hash(const kvm_config *c, char hex[65],

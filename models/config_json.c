@@ -168,3 +168,25 @@ kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
     *out = c;
     return KVM_OK;
 }
+
+kvm_status kvm_config_dtype(kvm_dtype *d, kvm_arena *keep, kvm_jat root, kvm_err *err)
+{
+    static const struct {
+        const char *name;
+        kvm_dtype type;
+    } types[] = {{"float32", KVM_F32}, {"float16", KVM_F16}, {"bfloat16", KVM_BF16}};
+    kvm_str name;
+    kvm_jat text = kvm_json_get(root, keep, "text_config");
+    if (!kvm_json_has(text)) text = root;
+    kvm_jat at = kvm_json_get(text, keep, "torch_dtype");
+    if (!kvm_json_has(at)) at = kvm_json_get(text, keep, "dtype");
+    if (!kvm_json_has(at)) at = kvm_json_get(root, keep, "torch_dtype");
+    TRY(kvm_json_str_or(at, KVM_STR("bfloat16"), &name, err));
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (!kvm_str_eq(name, kvm_str_of(types[i].name))) continue;
+        *d = types[i].type;
+        return KVM_OK;
+    }
+    return kvm_fail(err, KVM_UNSUPPORTED, "%s: %s is \"%s\"", at.file, at.path,
+                    kvm_quote(name).at);
+}

@@ -142,29 +142,6 @@ kvm_status kvm_model_inspect(json_t **out, kvm_arena *keep, const kvm_model *m,
     return describe(out, keep, describe_model(m), &s, m->info.path, err);
 }
 
-/* the type that the config says weights have: "bfloat16" */
-static kvm_status stored_type(kvm_jat root, kvm_arena *keep, kvm_dtype *d, kvm_err *err)
-{
-    static const struct {
-        const char *name;
-        kvm_dtype type;
-    } types[] = {{"float32", KVM_F32}, {"float16", KVM_F16}, {"bfloat16", KVM_BF16}};
-    kvm_str name;
-    kvm_jat text = kvm_json_get(root, keep, "text_config");
-    if (!kvm_json_has(text)) text = root;
-    kvm_jat at = kvm_json_get(text, keep, "torch_dtype");
-    if (!kvm_json_has(at)) at = kvm_json_get(text, keep, "dtype");
-    if (!kvm_json_has(at)) at = kvm_json_get(root, keep, "torch_dtype");
-    TRY(kvm_json_str_or(at, KVM_STR("bfloat16"), &name, err));
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (!kvm_str_eq(name, kvm_str_of(types[i].name))) continue;
-        *d = types[i].type;
-        return KVM_OK;
-    }
-    return kvm_fail(err, KVM_UNSUPPORTED, "%s: %s is \"%s\"", at.file, at.path,
-                    kvm_quote(name).at);
-}
-
 kvm_status kvm_config_inspect(json_t **out, kvm_arena *keep, kvm_str path, kvm_err *err)
 {
     kvm_jat root;
@@ -176,7 +153,7 @@ kvm_status kvm_config_inspect(json_t **out, kvm_arena *keep, kvm_str path, kvm_e
     TRY(kvm_json_read_loose(&root, keep, path, err));
     TRY(kvm_config_of_json(&c, keep, root, err));
     TRY(kvm_rope_of(&rope, keep, &c.rope, NULL, err));
-    TRY(stored_type(root, keep, &stored, err));
+    TRY(kvm_config_dtype(&stored, keep, root, err));
     TRY(kvm_model__objects(&objects, &s.count, keep, &c, &rope, stored, err));
     s.objects = objects;
     json_t *model = json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:b}", "path", text(path),

@@ -202,7 +202,8 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
     kvm_checkpoint *ck;
     kvm_model *m = kvm_new(keep, kvm_model, 1);
     if (!m) return kvm_nomem(err, keep);
-    TRY(kvm_checkpoint_open(&ck, keep, path, err));
+    TRY(o && o->imagined ? kvm_checkpoint_imagine(&ck, keep, path, err)
+                         : kvm_checkpoint_open(&ck, keep, path, err));
     m->config = *kvm_checkpoint_config(ck);
     m->compute = c;
     m->offload = o && o->offload;

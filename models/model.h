@@ -70,6 +70,7 @@ typedef struct kvm_model kvm_model;
 
 typedef struct kvm_model_options {
     bool no_tokenizer; /* do not look for one */
+    bool imagined;     /* path is a config.json: sizes are right, weights are zeros */
     bool offload;      /* for kvm_model_run_layers: weights leave memory when read */
     bool check_finite; /* look for NaN/Inf in every weight at load (KVM_NAN names the
                           tensor), unless large files are known to hold none */

@@ -134,7 +134,8 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
     const int64_t end = g->offsets[g->heads - 1] + g->sizes[g->heads - 1];
     const bool whole =
         kvm_checkpoint_has(ld->ck, (kvm_weight_at){KVM_W_NGRAM_TABLE, g->layer, 0});
-    const ptrdiff_t parts = whole ? 1 : g->size.parts;
+    const ptrdiff_t parts = whole ? 1 : g->size.parts, fill = g->size.multiple;
+    const ptrdiff_t usual = ((ptrdiff_t)end + fill - 1) / fill * fill / parts;
     g->parts = kvm_new(ld->keep, kvm_tensor, parts);
     if (!g->parts) return kvm_nomem(err, ld->keep);
     for (ptrdiff_t i = 0; i < parts; i++) {
@@ -142,7 +143,7 @@ static kvm_status load_table(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
         const kvm_weight_at w = {whole ? KVM_W_NGRAM_TABLE : KVM_W_NGRAM_PART, g->layer,
                                  i};
         ptrdiff_t scales;
-        TRY(kvm_checkpoint_get_rows(ld->ck, w, g->width, &f, err));
+        TRY(kvm_checkpoint_get_rows(ld->ck, w, usual, g->width, &f, err));
         TRY(kvm_scales_find(ld, w, &f, &scales, err));
         if (f.t.dtype != KVM_F32 && f.t.dtype != KVM_F16 && f.t.dtype != KVM_BF16 &&
             !f.t.scales)

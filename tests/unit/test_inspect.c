@@ -104,6 +104,13 @@ static void published_sizes(void **state)
         /* 11 layers of latents, index keys and gates; 34 states and windows: 142 MiB */
         {"glm5_3_flash", 11LL * (512 + 2 * 128) * 2,
          34LL * (64 * 128 * 128 * 4 + 3 * 8192 * 4 * 2)},
+        /* 7 layers of latents; 20 states and windows: 41.9 MiB */
+        {"kimi_linear_48b", 7LL * 576 * 2,
+         20LL * (32 * 128 * 128 * 4 + 3 * 4096 * 4 * 2)},
+        /* 12 layers of K, V and index keys; 36 states and windows: 111 MiB, with the 9 inputs
+         * of the n-grams' convolution and the two last ids */
+        {"qwen3_8_flash_next", 12LL * (2 * 2 * 256 + 128) * 2,
+         36LL * (48 * 128 * 128 * 4 + 10240 * 4 * 2) + 4LL * 2560 * 9 * 2 + 16},
         /* 6 of 52 layers, 2 x 128: 6 KiB; 23 states and windows: 47 MiB */
         {"nemotron_3_nano", 6144, 23LL * (64 * 64 * 128 * 4 + 6144 * 4 * 2)},
     };
@@ -148,12 +155,41 @@ static void single_blocks(void **state)
     kvm_arena_free(&a);
 }
 
+/* What the paper's Table 1 says of Qwen3.8-2.4T-A95B, 563 MiB: 69 layers with a state of 128
+ * heads and 23 with attention. The sizes that do not enter are any. */
+static void a_flagship(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 26);
+    kvm_err err = {0};
+    json_t *v;
+    check_tmpdir("inspect");
+    check_write(
+        "build/tmp/inspect/config.json",
+        KVM_STR("{\"model_type\": \"qwen3_5_moe\", \"num_hidden_layers\": 92, "
+                "\"linear_num_value_heads\": 128, \"linear_num_key_heads\": 16, "
+                "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+                "\"hidden_size\": 1024, \"intermediate_size\": 64, "
+                "\"num_attention_heads\": 4, \"head_dim\": 256, "
+                "\"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                "\"moe_intermediate_size\": 64, "
+                "\"shared_expert_intermediate_size\": 64, "
+                "\"vocab_size\": 64}"));
+    check_ok(kvm_config_inspect(&v, &a, KVM_STR("build/tmp/inspect/config.json"), &err),
+             &err);
+    check_int(v, "totals.bytes_per_prompt",
+              69LL * (128 * 128 * 128 * 4 + (2 * 2048 + 16384) * 4 * 2));
+    const double mib =
+        (double)json_integer_value(at(v, "totals.bytes_per_prompt")) / (1 << 20);
+    assert_true(mib > 562.5 && mib < 563.5);
+    kvm_arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(normed_keys),
-        cmocka_unit_test(scaled_positions),
-        cmocka_unit_test(published_sizes),
+        cmocka_unit_test(normed_keys),     cmocka_unit_test(scaled_positions),
+        cmocka_unit_test(published_sizes), cmocka_unit_test(a_flagship),
         cmocka_unit_test(single_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -315,6 +315,150 @@ static void items_and_arms_count(void **state)
     kvm_arena_free(&keep);
 }
 
+/* ---- of two configs ---- */
+
+typedef struct shape { /* of rows of one kind: layers, entries of one */
+    double layers, width;
+} shape;
+typedef struct published {
+    const char *config;
+    double parameters; /* as its publisher counts them, in 1e9 */
+    shape k, v, latent, rotary, index;
+    double state_bytes;
+} published;
+
+enum { QWEN_4, QWEN_8, QWEN_14, QWEN_32, LLAMA_8, LLAMA_70, MINI_3, MINI_8, MINI_14 };
+enum { KIMI_VL = MINI_14 + 1, KIMI_LINEAR, QWEN_27, FLASH_NEXT };
+#define DENSE(n)                                                                       \
+    {n, 1024},                                                                         \
+    {                                                                                  \
+        n, 1024                                                                        \
+    }
+static const published models[] = {
+    [QWEN_4] = {"qwen3_4b", 4.02, DENSE(36)},
+    [QWEN_8] = {"qwen3_8b", 8.19, DENSE(36)},
+    [QWEN_14] = {"qwen3_14b", 14.77, DENSE(40)},
+    [QWEN_32] = {"qwen3_32b", 32.76, DENSE(64)},
+    [LLAMA_8] = {"llama31_8b", 8.03, DENSE(32)},
+    [LLAMA_70] = {"llama31_70b", 70.55, DENSE(80)},
+    [MINI_3] = {"ministral3_3b", 3.43, DENSE(26)},
+    [MINI_8] = {"ministral3_8b", 8.49, DENSE(34)},
+    [MINI_14] = {"ministral3_14b", 13.5, DENSE(40)},
+    [KIMI_VL] = {"kimi_vl", 16, .latent = {27, 512}, .rotary = {27, 64}},
+    [KIMI_LINEAR] = {"kimi_linear_48b", 48, .latent = {7, 512}, .rotary = {7, 64},
+                     .state_bytes = 20 * (32 * 128 * 128 * 4 + 3 * 4096 * 4 * 2)},
+    [QWEN_27] = {"qwen3_5_27b",
+                 27,
+                 {16, 1024},
+                 {16, 1024},
+                 .state_bytes = 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
+    /* the published count leaves its n-gram tables out: 320 M rows of 160 */
+    [FLASH_NEXT] = {"qwen3_8_flash_next",
+                    125 + 51.2,
+                    {12, 512},
+                    {12, 512},
+                    .index = {12, 128},
+                    .state_bytes = 36 * (48 * 128 * 128 * 4 + 10240 * 4 * 2) +
+                                   4 * 2560 * 9 * 2 + 2 * 8},
+};
+
+static double all(shape s)
+{
+    return s.layers * s.width;
+}
+
+static double row_width(const published *p)
+{
+    return all(p->k) + all(p->v) + all(p->latent) + all(p->rotary) + all(p->index);
+}
+
+/* content, and rotated where there is a position, in three splits of fp64 */
+static double moments(const published *a, const published *b)
+{
+    return 24 * (2 * all(a->k) * all(b->k) + all(a->v) * all(b->v) +
+                 all(a->latent) * all(b->latent) + 2 * all(a->rotary) * all(b->rotary) +
+                 2 * all(a->index) * all(b->index));
+}
+
+static double maps(shape s, shape t, double k)
+{
+    return s.layers > 0 ? all(t) * (fmin(k, s.layers) * s.width + 1) : 0;
+}
+
+static double parameters(const published *s, const published *t, double k)
+{
+    return maps(s->k, t->k, k) + maps(s->v, t->v, k) + maps(s->latent, t->latent, k) +
+           maps(s->rotary, t->rotary, k) + maps(s->index, t->index, k);
+}
+
+static double number_of(const json_t *v, const char *list, size_t i, const char *key)
+{
+    const json_t *at = json_object_get(v, list);
+    return json_number_value(
+        json_object_get(json_is_array(at) ? json_array_get(at, i) : at, key));
+}
+
+static void check_sizes(const published *s, const published *t)
+{
+    kvm_arena keep = check_arena((size_t)1 << 38);
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_spec spec;
+    json_t *plan;
+    const kvm_machine_rates rates = {.flops = 1e12, .bytes = 1e11};
+    const published *both[] = {s, t};
+    check_write(DIR "/sizes.yaml",
+                kvm_str_fmt(&keep,
+                            "name: a-b\n"
+                            "source: ../../../tests/golden/configs/%s.json\n"
+                            "target: ../../../tests/golden/configs/%s.json\n"
+                            "calibration: {text: calibration, sequences: 200, tokens: "
+                            "1024, stride: 4, dtype: bf16}\n",
+                            s->config, t->config));
+    check_ok(kvm_compute_new(&c, &keep, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+             &err);
+    check_ok(kvm_spec_read(&spec, &keep, KVM_STR(DIR "/sizes.yaml"), &err), &err);
+    check_ok(kvm_plan_json(&plan, &spec, NULL, 0, c, &rates, &keep, &err), &err);
+    kvm_json_own(&keep, plan);
+    for (size_t i = 0; i < 2; i++) {
+        const double rows = 200 * 256;
+        const double found = number_of(plan, "models", i, "parameters") / 1e9;
+        if (fabs(found / both[i]->parameters - 1) > 0.04)
+            fail_msg("%s: %.2f e9 parameters, published %.2f", both[i]->config, found,
+                     both[i]->parameters);
+        check_near(number_of(plan, "capture", i, "rows"), rows);
+        check_near(number_of(plan, "capture", i, "bytes"),
+                   rows * 2 * row_width(both[i]) + 200 * both[i]->state_bytes);
+    }
+    check_near(number_of(plan, "moments", 0, "gram_source_bytes"), moments(s, s) / 2);
+    check_near(number_of(plan, "moments", 0, "gram_target_bytes"), moments(t, t) / 2);
+    assert_true(fabs(number_of(plan, "moments", 0, "cross_bytes") - moments(s, t)) < 1);
+    const json_t *sizes = json_object_get(plan, "translator");
+    assert_true(json_array_size(sizes) > 0);
+    for (size_t i = 0; i < json_array_size(sizes); i++) {
+        const double k = number_of(plan, "translator", i, "k");
+        check_near(number_of(plan, "translator", i, "parameters"), parameters(s, t, k));
+        check_near(number_of(plan, "translator", i, "bytes_f32"),
+                   4 * parameters(s, t, k));
+    }
+    kvm_arena_free(&keep);
+}
+
+/* the four pairs of the paper and the six of the article before it, from their configs */
+static void published_pairs(void **state)
+{
+    (void)state;
+    static const int pairs[][2] = {
+        {QWEN_4, QWEN_8},      {KIMI_VL, KIMI_LINEAR}, {QWEN_27, QWEN_27},
+        {QWEN_27, FLASH_NEXT}, {QWEN_14, QWEN_32},     {QWEN_8, QWEN_32},
+        {LLAMA_8, LLAMA_70},   {MINI_3, MINI_8},       {MINI_3, MINI_14},
+        {MINI_8, MINI_14},
+    };
+    check_tmpdir("plan");
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        check_sizes(&models[pairs[i][0]], &models[pairs[i][1]]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +468,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_job_has_a_figure),
         cmocka_unit_test(lengths_and_rounds_are_the_specs),
         cmocka_unit_test(items_and_arms_count),
+        cmocka_unit_test(published_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
