@@ -61,8 +61,10 @@ static json_t *describe_points(const kvm_object *o)
 {
     if (kvm_object_per_prompt(o))
         return o->replay > 0
-                   ? json_pack("[{s:i,s:s},{s:i,s:s}]", "point", KVM_POINT_RAW, "what",
+                   ? json_pack("[{s:i,s:s},{s:i,s:s},{s:i,s:s}]", "point",
+                               KVM_POINT_RAW, "what",
                                "the layer's input, to be replayed", "point",
+                               KVM_POINT_NORMED, "what", "what the rule reads", "point",
                                KVM_POINT_ENGINE, "what", "as it stands")
                    : json_pack("[{s:i,s:s}]", "point", KVM_POINT_ENGINE, "what",
                                "as it stands");

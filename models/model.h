@@ -45,6 +45,7 @@ typedef struct kvm_object {
      * with these axes (objects.def), and 0 after the last */
     ptrdiff_t shape[3];
     ptrdiff_t replay; /* width of the rows at point 1 from which it can be made again */
+    ptrdiff_t inputs; /* width of the rows at point 2: what its layer's rule reads */
 } kvm_object;
 bool kvm_object_per_prompt(const kvm_object *o);
 /* of a token's row, or of the whole */
@@ -152,9 +153,9 @@ KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
 /* ---- running ---- */
 
 /* What a forward may hand out. Rows are f32 (n, H*D), tokens first .. first+n-1 of the
- * cache; valid during the call only. Of an object per prompt: (n, replay) at point 1, and
- * at point 3 after each chunk the whole of it, with first = the tokens it stands after and
- * n = 1. */
+ * cache; valid during the call only. Of an object per prompt: (n, replay) at point 1, (n,
+ * inputs) at point 2, where it has such, and at point 3 after each chunk the whole of it,
+ * with first = the tokens it stands after and n = 1. */
 typedef struct kvm_capture {
     kvm_status (*rows)(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                        ptrdiff_t n, const float *rows, kvm_err *err);

@@ -1,6 +1,7 @@
 #include "models/recurrent.h"
 
 #include <math.h>
+#include <string.h>
 
 static const double unit_eps = 1e-6; /* beside the sum of squares, not their mean */
 
@@ -15,6 +16,16 @@ static ptrdiff_t values_of(const kvm_recurrent_config *r)
 static ptrdiff_t channels_of(const kvm_recurrent_config *r)
 {
     return 2 * keys_of(r) + values_of(r);
+}
+
+/* numbers that the rule reads of a token: channels after the convolution, decays, and beta,
+ * which Mamba-2 has none of */
+static ptrdiff_t inputs_of(const kvm_config *c)
+{
+    const kvm_recurrent_config *r = &c->recurrent;
+    const kvm_layer_id kind = c->family->recurrent;
+    return channels_of(r) + r->value_heads * ((kind == KVM_LAYER_KDA ? r->key_dim : 1) +
+                                              (kind == KVM_LAYER_MAMBA2 ? 0 : 1));
 }
 
 static const kvm_recurrent *of(const kvm_layer *l)
@@ -66,6 +77,7 @@ kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep, const kvm_confi
     *out = (kvm_recurrent){.size = *r,
                            .hidden = c->hidden,
                            .channels = channels_of(r),
+                           .inputs = inputs_of(c),
                            .values = values_of(r),
                            .eps = c->eps,
                            .norm_width = r->value_dim,
@@ -93,7 +105,8 @@ ptrdiff_t kvm_recurrent_objects(const kvm_config *c, ptrdiff_t layer,
                      .heads = r->value_heads,
                      .dim = r->key_dim * r->value_dim,
                      .shape = {r->value_heads, r->key_dim, r->value_dim},
-                     .replay = c->hidden};
+                     .replay = c->hidden,
+                     .inputs = inputs_of(c)};
     out[KVM_RECURRENT_WINDOW] = (kvm_object){.kind = KVM_OBJECT_WINDOW,
                                              .layer = layer,
                                              .heads = 1,
@@ -129,7 +142,33 @@ size_t kvm_recurrent_scratch(const kvm_layer *l, ptrdiff_t n)
     const kvm_recurrent *r = of(l);
     return 2 * kvm_step_rows_bytes(n, r->values) + kvm_step_rows_bytes(n, r->channels) +
            kvm_step_rows_bytes(n, decays(r)) +
-           kvm_step_rows_bytes(n, r->size.value_heads);
+           kvm_step_rows_bytes(n, r->size.value_heads) +
+           kvm_step_rows_bytes(n, r->inputs);
+}
+
+static void put_columns(kvm_tensor to, ptrdiff_t *at, kvm_tensor from)
+{
+    const ptrdiff_t n = from.dim[1] < to.dim[1] - *at ? from.dim[1] : to.dim[1] - *at;
+    for (ptrdiff_t t = 0; t < from.dim[0]; t++)
+        memcpy((float *)to.data + t * to.dim[1] + *at,
+               (float *)from.data + t * from.stride[0], (size_t)n * sizeof(float));
+    *at += n;
+}
+
+/* point 2: what the rule has read, side by side; a replay has no use for it */
+static kvm_status emit_inputs(const kvm_recurrent *r, const kvm_step *s,
+                              const kvm_recurrent_inputs *in, kvm_arena temp,
+                              kvm_err *err)
+{
+    ptrdiff_t at = 0;
+    if (!s->capture || !(s->capture->points & 1u << KVM_POINT_NORMED)) return KVM_OK;
+    kvm_tensor rows = kvm_step_rows(&temp, in->u.dim[0], r->inputs);
+    if (!rows.data) return kvm_nomem(err, &temp);
+    put_columns(rows, &at, in->u);
+    put_columns(rows, &at, in->decay);
+    put_columns(rows, &at, in->beta);
+    return kvm_step_emit(s, r->base.first_object + KVM_RECURRENT_STATE,
+                         KVM_POINT_NORMED, rows.data, err);
 }
 
 /* x -> o (T, values); the state and the window move on by T tokens */
@@ -149,7 +188,8 @@ static kvm_status recur(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
         s->compute, in.u, in.u, kvm_view2(r->conv, KVM_F32, r->channels, taps),
         r->conv_bias,
         kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, r->channels, taps), err));
-    return r->rule(r, s, &in, slot[KVM_RECURRENT_STATE].rows, o, err);
+    TRY(r->rule(r, s, &in, slot[KVM_RECURRENT_STATE].rows, o, err));
+    return emit_inputs(r, s, &in, temp, err);
 }
 
 kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *s, kvm_tensor x,

@@ -23,7 +23,8 @@ typedef struct kvm_recurrent kvm_recurrent;
 struct kvm_recurrent {
     kvm_layer base;
     kvm_recurrent_config size;
-    ptrdiff_t hidden, channels, values; /* numbers of a token's x, of q|k|v, of v */
+    ptrdiff_t hidden, channels, values; /* numbers of a token's x, of q|k|v, of v, */
+    ptrdiff_t inputs;                   /* of all that the rule reads */
     double eps;
     bool per_channel;             /* decay */
     bool sigmoid;                 /* the gate; else silu */
@@ -38,7 +39,7 @@ struct kvm_recurrent {
                           const kvm_recurrent_inputs *in, kvm_arena temp, kvm_err *err);
     kvm_status (*gate)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor x,
                        kvm_tensor z, kvm_arena temp, kvm_err *err);
-    /* in, whose u went through the convolution and is spent -> o (T, values); state, its
+    /* in, whose u went through the convolution and becomes what is read -> o (T, values); state, its
      * numbers as the slot has them, moves on by T tokens */
     kvm_status (*rule)(const kvm_recurrent *l, const kvm_step *s,
                        const kvm_recurrent_inputs *in, float *state, kvm_tensor o,

@@ -49,8 +49,9 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     const tape *t = ctx;
     const kvm_object *o = kvm_model_object(t->m, object);
     const bool whole = kvm_object_per_prompt(o) && point == KVM_POINT_ENGINE;
-    const ptrdiff_t width =
-        kvm_object_per_prompt(o) && !whole ? o->replay : o->heads * o->dim;
+    const ptrdiff_t width = !kvm_object_per_prompt(o) || whole ? o->heads * o->dim
+                            : point == KVM_POINT_RAW           ? o->replay
+                                                               : o->inputs;
     for (ptrdiff_t i = 0; i < n; i++)
         *place(t, object, point, whole ? 0 : first + i) =
             sum_of(rows + i * width, width);
