@@ -249,9 +249,10 @@ static void write_large(const char *dir)
     kvm_st_writer *w;
     const kvm_str path = kvm_str_fmt(&a, "%s/model.safetensors", dir);
     check_ok(kvm_st_begin(&w, &a, path, specs, n, NULL, &err), &err);
-    uint16_t *piece = kvm_new(&a, uint16_t, FFN * HIDDEN);
+    const ptrdiff_t numbers = (ptrdiff_t)FFN * HIDDEN;
+    uint16_t *piece = kvm_new(&a, uint16_t, numbers);
     kvm_rng r = kvm_rng_seed(11, 3);
-    for (ptrdiff_t i = 0; i < FFN * HIDDEN; i++) /* +- 2^-6 .. 2^-5 */
+    for (ptrdiff_t i = 0; i < numbers; i++) /* +- 2^-6 .. 2^-5 */
         piece[i] =
             (uint16_t)(0x3c80 | (kvm_rng_below(&r, 2) << 15) | kvm_rng_below(&r, 128));
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -277,7 +278,7 @@ static long high_water(void)
     FILE *f = fopen("/proc/self/status", "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %ld", &kib) == 1) break;
+        if (strncmp(line, "VmHWM:", 6) == 0) kib = strtol(line + 6, NULL, 10);
     fclose(f);
     return kib / 1024;
 }
@@ -295,6 +296,7 @@ static kvm_status count_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t f
 static long memory_of(bool offload)
 {
     enum { TOKENS = 96, BATCH = 6, MOST = 250 };
+    const ptrdiff_t tokens = (ptrdiff_t)BATCH * TOKENS;
     fflush(NULL);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -308,9 +310,9 @@ static long memory_of(bool offload)
         const long before = high_water();
         const kvm_model_options o = {
             .no_tokenizer = true, .check_finite = true, .offload = offload};
-        const int32_t *ids = some_ids(&keep, BATCH * TOKENS, VOCAB);
+        const int32_t *ids = some_ids(&keep, tokens, VOCAB);
         const kvm_capture sink = {.rows = count_rows, .points = 1u << 2, .ctx = &rows};
-        for (int i = 0; i <= BATCH; i++) offset[i] = i * TOKENS;
+        for (int i = 0; i <= BATCH; i++) offset[i] = tokens / BATCH * i;
         if (kvm_compute_new(&c, &keep, kvm_backend_find(KVM_STR("cpu")), 1, &err) ||
             kvm_model_open(&m, &keep, c, KVM_STR(DIR "/large"), &o, &err))
             _exit(MOST + 1);
@@ -331,7 +333,7 @@ static long memory_of(bool offload)
                                       &(kvm_forward_options){.capture = &sink}, &err);
             }
         }
-        if (s || rows != 2 * LAYERS * BATCH * TOKENS) _exit(MOST + 2);
+        if (s || rows != tokens * 2 * LAYERS) _exit(MOST + 2);
         const long took = high_water() - before;
         _exit(took < MOST ? (int)took : MOST);
     }
