@@ -331,9 +331,11 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
     planned p[2];
     ptrdiff_t n;
+    size_t offload;
     bool gates_met = true;
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
+    TRY(kvm_cli_offload(cli, &offload, err)); /* before anything is submitted */
     TRY(submit(cli, p, &n, err));
     for (ptrdiff_t i = 0; i < n; i++) {
         if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p[i]);

@@ -57,6 +57,8 @@ refuses 2 'KVMILL_THREADS: "many"' "a bad number in the environment names its va
     env KVMILL_THREADS=many "$kvmill" plan tests/zoo/pair.yaml
 refuses 2 '--threads: "many"' "a bad number of an option names the option" \
     env KVMILL_THREADS=2 "$kvmill" plan tests/zoo/pair.yaml --threads many
+refuses 2 'KVMILL_OFFLOAD: "all"' "a bad number of the environment names the variable" \
+    env KVMILL_OFFLOAD=all "$kvmill" run tests/zoo/pair.yaml --store "$work/offload"
 refuses 4 'KVMILL_BACKEND: backend "gpu"|cpu-bf16' "so does an unknown backend" \
     env KVMILL_BACKEND=gpu "$kvmill" plan tests/zoo/pair.yaml
 
