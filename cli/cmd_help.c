@@ -93,6 +93,11 @@ static void print_kind(kvm_kind_id id)
     printf("usage: kvmill %s PARAMS.yaml --out DIR [INPUT=FILE...]\n\nparameters:\n",
            kvm_job_kind_name(id));
     print_fields(kind->params, 2);
+    printf(
+        "\nof a model, source, target, text or suite the hash may be left out beside "
+        "its "
+        "path: it is\nthen computed (`kvmill models inspect` shows a model's, a text's "
+        "is that of `sha256sum`)\n");
     printf("\ninputs (? optional, * any number):");
     for (const char *const *in = kind->inputs; *in; in++) printf(" %s", *in);
     printf("\noutputs:");
@@ -219,7 +224,9 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
         return KVM_OK;
     }
     if (kvm_str_eq(cli->args[0], KVM_STR("spec"))) {
-        printf("keys of a pair spec (YAML 1.2):\n\n");
+        printf(
+            "keys of a pair spec (YAML 1.2); paths are relative to the spec, defaults "
+            "stand in brackets:\n\n");
         print_fields(kvm_spec_fields, 2);
         return KVM_OK;
     }

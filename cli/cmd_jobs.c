@@ -7,10 +7,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/open.h"
+#include "reports/number.h"
 #include "reports/table.h"
 #include "schema/job_state.h"
 
-enum { MAX_COLUMNS = 32 };
+enum { MAX_COLUMNS = 32, IDLE_LOOKS = 3 };
 
 static kvm_str cell_text(kvm_arena *keep, const json_t *v)
 {
@@ -134,19 +135,45 @@ static kvm_status check_state(const kvm_cli *cli, kvm_str name, kvm_err *err)
     return s;
 }
 
+/* of the latest claim: to its end, or so far */
+static void add_took(json_t *row)
+{
+    const json_t *from = json_object_get(row, "started_at");
+    const json_t *to = json_object_get(row, "finished_at");
+    if (!json_is_real(from)) return;
+    const char *state = json_string_value(json_object_get(row, "state"));
+    const bool runs = !strcmp(state, "running") || !strcmp(state, "cancelling");
+    if (!json_is_real(to) && !runs) return;
+    const double end = json_is_real(to) ? json_real_value(to) : kvm_wall();
+    json_object_set_new(
+        row, "took",
+        json_string(
+            kvm_numeral_of(end - json_real_value(from), KVM_FORMAT_SECONDS).at));
+}
+
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"job",   "run",     "pair",    "label",
-                                          "state", "attempt", "message", NULL};
+    static const char *const columns[] = {"job",     "run",        "pair", "label",
+                                          "state",   "started_at", "took", "attempt",
+                                          "message", NULL};
     kvm_catalogue *c;
+    json_t *rows, *row;
+    size_t i;
+    int64_t limit;
     kvm_view_filter f = {"state", {0}, 0};
     if (kvm_cli_has(cli, KVM_OPT_STATE)) {
         f.text = kvm_str_of(cli->value[KVM_OPT_STATE]);
         TRY(check_state(cli, f.text, err));
     }
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    return show_view(cli, c, "v_queue", &f, kvm_cli_has(cli, KVM_OPT_STATE), columns,
-                     err);
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        return show_view(cli, c, "v_queue", &f, kvm_cli_has(cli, KVM_OPT_STATE),
+                         columns, err);
+    TRY(kvm_cli_i64(cli, KVM_OPT_LIMIT, 0, 0, &limit, err));
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_queue", &f,
+                           kvm_cli_has(cli, KVM_OPT_STATE), (ptrdiff_t)limit, err));
+    json_array_foreach(rows, i, row) add_took(row);
+    return print_rows(cli, rows, "v_queue", columns, err);
 }
 
 static kvm_status show(kvm_cli *cli, kvm_err *err)
@@ -233,6 +260,9 @@ static kvm_status cancel(kvm_cli *cli, kvm_err *err)
     kvm_job_state now;
     TRY(find_job(cli, &c, &id, err));
     TRY(kvm_job_cancel(c, id, &now, err));
+    if (now != KVM_STATE_CANCELLED && now != KVM_STATE_CANCELLING)
+        return kvm_fail(err, KVM_USAGE, "job %lld is %s: there is nothing to cancel",
+                        (long long)id, kvm_state_name(now));
     return print_state(cli, id, now, err);
 }
 
@@ -268,7 +298,7 @@ static json_t *count_states(const json_t *rows, kvm_text *line)
 /* one look: a line when it differs from *last, which it replaces; *open is asked first,
  * so that the last line is of a queue at rest */
 static kvm_status look(kvm_cli *cli, kvm_catalogue *c, kvm_text *last, bool *open,
-                       kvm_err *err)
+                       int *idle, kvm_err *err)
 {
     kvm_arena each = {0};
     kvm_text line = {0};
@@ -279,6 +309,9 @@ static kvm_status look(kvm_cli *cli, kvm_catalogue *c, kvm_text *last, bool *ope
     kvm_status s = kvm_catalogue_view(c, &rows, &each, "v_queue", NULL, 0, 0, err);
     if (s) return kvm_arena_free(&each), s;
     json_t *counts = count_states(rows, &line);
+    const bool works = json_object_get(counts, "running") != NULL ||
+                       json_object_get(counts, "cancelling") != NULL;
+    *idle = works || !*open ? 0 : *idle + 1;
     kvm_arena_free(&each);
     if (!as_json && !kvm_str_eq(kvm_text_str(&line), kvm_text_str(last)))
         printf("%.*s\n", KVM_STR_ARG(kvm_text_str(&line)));
@@ -297,10 +330,15 @@ static kvm_status watch(kvm_cli *cli, kvm_err *err)
     kvm_text last = {0};
     bool open = true;
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    kvm_status s = look(cli, c, &last, &open, err);
+    int idle = 0; /* looks at which nothing ran */
+    kvm_status s = look(cli, c, &last, &open, &idle, err);
     while (!s && open) {
         kvm_sleep(1);
-        s = look(cli, c, &last, &open, err);
+        s = look(cli, c, &last, &open, &idle, err);
+        if (idle == IDLE_LOOKS)
+            fprintf(stderr,
+                    "nobody works on these jobs: `kvmill worker` or `kvmill run` "
+                    "does\n");
     }
     kvm_text_free(&last);
     return s;

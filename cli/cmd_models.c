@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/open.h"
+#include "models/config.h"
 #include "models/inspect.h"
 #include "reports/number.h"
 #include "reports/table.h"
@@ -53,9 +54,43 @@ static kvm_str points_text(kvm_arena *keep, const json_t *points)
     return s;
 }
 
-static void add_object(kvm_table *t, kvm_arena *keep, json_int_t layer, const json_t *o)
+/* layers whose objects are the same make one row: "0-35", "3, 7, 11", "0-2, 4-6" */
+static kvm_str layers_text(kvm_arena *keep, const json_t *layers, size_t first)
 {
-    kvm_table_text(t, kvm_str_fmt(keep, "%lld", (long long)layer), KVM_TONE_PLAIN);
+    const json_t *like = json_object_get(json_array_get(layers, first), "objects");
+    const size_t n = json_array_size(layers);
+    kvm_text t = {0};
+    for (size_t i = first; i < n; i++) {
+        size_t end = i;
+        while (
+            end < n &&
+            json_equal(json_object_get(json_array_get(layers, end), "objects"), like))
+            end++;
+        if (end == i) continue;
+        kvm_text_addf(&t, "%s%lld", t.len ? ", " : "",
+                      (long long)int_of(json_array_get(layers, i), "layer"));
+        if (end - i > 1)
+            kvm_text_addf(&t, "-%lld",
+                          (long long)int_of(json_array_get(layers, end - 1), "layer"));
+        i = end;
+    }
+    const kvm_str s = kvm_str_copy(keep, kvm_text_str(&t));
+    kvm_text_free(&t);
+    return s;
+}
+
+static bool like_one_before(const json_t *layers, size_t i)
+{
+    const json_t *mine = json_object_get(json_array_get(layers, i), "objects");
+    for (size_t k = 0; k < i; k++)
+        if (json_equal(json_object_get(json_array_get(layers, k), "objects"), mine))
+            return true;
+    return false;
+}
+
+static void add_object(kvm_table *t, kvm_arena *keep, kvm_str layers, const json_t *o)
+{
+    kvm_table_text(t, layers, KVM_TONE_PLAIN);
     kvm_table_text(t, kvm_str_of(text_of(o, "object")), KVM_TONE_PLAIN);
     kvm_table_text(t, shape_text(keep, json_object_get(o, "shape")), KVM_TONE_PLAIN);
     kvm_table_text(t, kvm_str_of(text_of(o, "dtype")), KVM_TONE_PLAIN);
@@ -69,7 +104,7 @@ static void add_object(kvm_table *t, kvm_arena *keep, json_int_t layer, const js
 
 static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
 {
-    static const char *const titles[] = {"layer",    "object",        "shape",
+    static const char *const titles[] = {"layers",   "object",        "shape",
                                          "dtype",    "bytes/token",   "bytes/prompt",
                                          "position", "capture points"};
     enum { N = sizeof titles / sizeof *titles };
@@ -80,9 +115,14 @@ static kvm_status print_objects(kvm_cli *cli, const json_t *v, kvm_err *err)
     kvm_table t = kvm_table_new(cli->keep, "objects", KVM_STR("cache objects"), c, N);
     size_t i, k;
     json_t *layer, *object;
-    json_array_foreach(json_object_get(v, "layers"), i, layer)
+    const json_t *layers = json_object_get(v, "layers");
+    json_array_foreach(layers, i, layer)
+    {
+        if (like_one_before(layers, i)) continue;
+        const kvm_str names = layers_text(cli->keep, layers, i);
         json_array_foreach(json_object_get(layer, "objects"), k, object)
-            add_object(&t, cli->keep, int_of(layer, "layer"), object);
+            add_object(&t, cli->keep, names, object);
+    }
     return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
@@ -102,10 +142,12 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
     else if (json_object_get(m, "parameters"))
         printf("fingerprint %.16s\n", text_of(m, "fingerprint"));
     TRY(print_objects(cli, v, err));
-    printf("  %lld objects, %.1f KiB per token, %.1f KiB per prompt\n",
-           (long long)int_of(totals, "objects"),
-           (double)int_of(totals, "bytes_per_token") / 1024,
-           (double)int_of(totals, "bytes_per_prompt") / 1024);
+    printf(
+        "  %lld objects, %s per token, %s per prompt\n",
+        (long long)int_of(totals, "objects"),
+        kvm_numeral_of((double)int_of(totals, "bytes_per_token"), KVM_FORMAT_BYTES).at,
+        kvm_numeral_of((double)int_of(totals, "bytes_per_prompt"), KVM_FORMAT_BYTES)
+            .at);
     return KVM_OK;
 }
 
@@ -163,21 +205,58 @@ static kvm_status inspect(kvm_cli *cli, kvm_err *err)
         cli, json_incref(cli->arg_count == 2 ? json_array_get(all, 0) : all), err);
 }
 
-static const char *const families[] = {
-#define X(name, ...) #name,
-#include "models/families.def"
+static const char *const layer_kinds[] = {
+#define X(NAME, name, what) [KVM_LAYER_##NAME] = #name,
+#include "models/layer_kinds.def"
 #undef X
 };
 
+/* K and V in every block, so that a translator can be built today */
+static bool translatable(const kvm_family *f)
+{
+    return f->mixer == KVM_LAYER_GQA && f->recurrent == KVM_LAYER_NONE && !f->indexed &&
+           !f->single;
+}
+
+static json_t *family_json(kvm_arena *keep, const kvm_family *f)
+{
+    const bool two = f->recurrent != KVM_LAYER_NONE;
+    const kvm_str mixers = kvm_str_fmt(
+        keep, "%s%s%s%s", two ? layer_kinds[f->recurrent] : "", two ? ", " : "",
+        layer_kinds[f->mixer], f->indexed ? " with an indexer" : "");
+    return json_pack("{s:s, s:s?, s:s%, s:b}", "family", f->name, "gguf", f->gguf,
+                     "mixers", mixers.at ? mixers.at : "", (size_t)mixers.len,
+                     "translated", translatable(f));
+}
+
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    json_t *names = json_array();
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        json_array_append_new(names, json_string(families[i]));
-        if (!kvm_cli_has(cli, KVM_OPT_JSON)) printf("%s\n", families[i]);
+    static const char *const titles[] = {"family", "gguf", "mixers", "translated"};
+    enum { N = sizeof titles / sizeof *titles };
+    json_t *rows = json_array(), *row;
+    size_t i;
+    if (!kvm_json_own(cli->keep, rows)) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t k = 0; k < kvm_families_count; k++)
+        json_array_append_new(rows, family_json(cli->keep, &kvm_families[k]));
+    if (kvm_cli_has(cli, KVM_OPT_JSON))
+        return kvm_cli_print_json(cli, json_incref(rows), err);
+    kvm_column c[N];
+    for (int k = 0; k < N; k++)
+        c[k] = (kvm_column){titles[k], kvm_str_of(titles[k]), KVM_COL_TEXT};
+    kvm_table t = kvm_table_new(cli->keep, "families", KVM_STR("families"), c, N);
+    json_array_foreach(rows, i, row)
+    {
+        for (int k = 0; k < 3; k++)
+            kvm_table_text(&t, kvm_str_of(text_of(row, titles[k])), KVM_TONE_PLAIN);
+        kvm_table_text(&t,
+                       json_is_true(json_object_get(row, titles[3]))
+                           ? KVM_STR("yes")
+                           : KVM_STR("not yet"),
+                       KVM_TONE_PLAIN);
     }
-    if (kvm_cli_has(cli, KVM_OPT_JSON)) return kvm_cli_print_json(cli, names, err);
-    json_decref(names);
+    TRY(kvm_cli_print_table(cli, NULL, &t, err));
+    printf("\nall run, and their caches can be looked at and captured; translators are "
+           "built between models whose layers all cache K and V\n");
     return KVM_OK;
 }
 

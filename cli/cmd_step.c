@@ -97,7 +97,10 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     kvm_str file;
     kvm_job_input inputs[MAX_INPUTS];
     kvm_progress progress;
-    kvm_job j = {.keep = cli->keep, .inputs = inputs, .backend = kvm_cli_backend(cli)};
+    kvm_job j = {.keep = cli->keep,
+                 .inputs = inputs,
+                 .backend = kvm_cli_backend(cli),
+                 .alone = true};
     TRY(kvm_job_kind_find(kvm_str_of(cli->name), &id));
     const kvm_job_kind *kind = kvm_job_kind_of(id);
     TRY(kvm_cli_arg(cli, 0, "the parameters (PARAMS.yaml)", &file, err));

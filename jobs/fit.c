@@ -20,26 +20,38 @@
 #include "translators/gates.h"
 #include "translators/translator.h"
 
+/* " rows_per_feature (1.0) held_out_r2 (0.0) ..." */
+#define X(id, NAME, name, sense, reduce, threshold, ...) " " name " (" #threshold ")"
+static const char gate_names[] = "thresholds by gate name, with these defaults:"
+#include "translators/gates.def"
+    ;
+#undef X
+
 const kvm_field kvm_fit_params[] = {
-    {"k", KVM_FIELD_ANY, false, "source layers per target layer: a number, or auto",
-     NULL, 0},
+    {"k", KVM_FIELD_ANY, false,
+     "source layers per target layer: a number, or auto (auto)", NULL, 0},
     {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},
     {"k_most", KVM_FIELD_INT, false,
      "largest k that the sweep tries (all source layers)", NULL, 0},
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto", NULL,
-     0},
+    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto (auto)",
+     NULL, 0},
     {"lambda_absolute", KVM_FIELD_NUM, false,
      "absolute penalty instead (the paper: 0.01)", NULL, 0},
-    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth", NULL,
+    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth (r2)",
+     NULL, 0},
+    {"heads", KVM_FIELD_STR, false,
+     "features of a map: all (heads of its source layers) or matched (the one head "
+     "that "
+     "stands where the target's does) (all)",
+     NULL, 0},
+    {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate (content)",
+     NULL, 0},
+    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},
+    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,
      0},
-    {"heads", KVM_FIELD_STR, false, "features of a map: all heads, or the matched one",
-     NULL, 0},
-    {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate", NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0},
-    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features", NULL, 0},
-    {"sweep", KVM_FIELD_BOOL, false, "false: only the one fit, no maps and curves",
-     NULL, 0},
-    {"gates", KVM_FIELD_OBJECT, false, "thresholds by gate name", NULL, 0},
+    {"sweep", KVM_FIELD_BOOL, false,
+     "false: only the one fit, no maps and curves (true)", NULL, 0},
+    {"gates", KVM_FIELD_OBJECT, false, gate_names, NULL, 0},
     {0},
 };
 
@@ -121,6 +133,25 @@ static kvm_status can_be_met(const kvm_gate *g, kvm_jat at, kvm_err *err)
                          g->threshold, above ? "less" : "more", g->reach);
 }
 
+static kvm_status no_gate(const fit *f, kvm_str name, kvm_jat at, kvm_err *err)
+{
+    kvm_str names[KVM_GATES];
+    kvm_text list = {0};
+    for (int i = 0; i < KVM_GATES; i++) {
+        names[i] = kvm_str_of(f->gates[i].name);
+        kvm_text_addf(&list, "%s%s", i ? ", " : "", f->gates[i].name);
+    }
+    const ptrdiff_t nearest = kvm_str_nearest(name, names, KVM_GATES);
+    const kvm_status s =
+        nearest >= 0
+            ? kvm_json_fail(err, KVM_USAGE, at, "is no gate; did you mean \"%.*s\"?",
+                            KVM_STR_ARG(names[nearest]))
+            : kvm_json_fail(err, KVM_USAGE, at, "is no gate; there are %.*s",
+                            KVM_STR_ARG(kvm_text_str(&list)));
+    kvm_text_free(&list);
+    return s;
+}
+
 static kvm_status read_gates(fit *f, kvm_err *err)
 {
     kvm_gates_init(f->gates);
@@ -130,10 +161,7 @@ static kvm_status read_gates(fit *f, kvm_err *err)
     const json_t *value;
     for (void *it = NULL; kvm_json_next(at, &it, &name, &value);) {
         kvm_gate *g = kvm_gate_find(f->gates, name);
-        if (!g)
-            return kvm_json_fail(err, KVM_USAGE,
-                                 kvm_json_get(at, f->job->keep, name.at),
-                                 "there is no gate of this name");
+        if (!g) return no_gate(f, name, kvm_json_get(at, f->job->keep, name.at), err);
         const kvm_jat threshold = kvm_json_get(at, f->job->keep, name.at);
         TRY(kvm_json_f64(threshold, &g->threshold, err));
         TRY(can_be_met(g, threshold, err));

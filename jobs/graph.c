@@ -357,8 +357,10 @@ static kvm_status add_ablation(builder *b, const kvm_ablation *a, kvm_jat suite)
     json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
     json_object_set_new(p, "as",
                         json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
-    TRY(add_node(b, KVM_JOB_EVALUATE, kvm_str_fmt(b->keep, "evaluate %s", a->name), p,
-                 &node));
+    TRY(add_node(
+        b, KVM_JOB_EVALUATE,
+        kvm_str_fmt(b->keep, "ablation %s", a == &complete ? "of nothing" : a->name), p,
+        &node));
     TRY(add_input(b, node, "translator", fit_node, "translator"));
     kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);
     if (!input.at) return kvm_nomem(b->err, b->keep);

@@ -67,6 +67,7 @@ struct kvm_job {
      * killed one left (resume) */
     kvm_str dir;
     kvm_job_spent before;
+    bool alone;             /* one step on plain files: no run has planned it */
     kvm_arena *keep;        /* for the life of the job */
     kvm_progress *progress; /* polls cancellation */
     const char *backend;    /* "cpu" */

@@ -27,6 +27,10 @@ kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,
     TRY(place_of(j, role, &path, err));
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, role), &planned, err));
     if (kvm_str_eq(planned, kvm_str_of(found))) return KVM_OK;
+    if (j->alone)
+        return kvm_fail(err, KVM_MISMATCH,
+                        "%.*s has the hash %s, not the one of \"%s\"",
+                        KVM_STR_ARG(path), found, role);
     const bool card = kvm_str_ends(path, KVM_STR(".yaml"));
     return kvm_fail(err, KVM_MISMATCH,
                     "%.*s%s changed since the run was planned (%.12s, planned %.12s): "

@@ -17,10 +17,10 @@
     {"per_head", KVM_FIELD_BOOL, false,                                                   \
      "a network for each head of a target layer, as the paper (false: one for the layer)", \
      NULL, 0},                                                                            \
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16", NULL, 0}
+    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0}
 
 #define KVM_EVALUATE_PARAMS                                                               \
-    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly; 0: all", NULL, 0},   \
+    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly (0: all)", NULL, 0},   \
     {"attention_items", KVM_FIELD_INT, false,                                             \
      "items of a perplexity suite whose attention outputs are compared (8)", NULL, 0}
 
@@ -30,7 +30,7 @@
     {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},            \
     {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},          \
     {"seconds", KVM_FIELD_NUM, false,                                                     \
-     "stop a length's rounds after so long, not before 3; 0: never", NULL, 0}
+     "stop a length's rounds after so long, not before 3 (0: never)", NULL, 0}
 
 /* both models, as kvm_job_model opens them; filled in by the graph */
 #define KVM_PAIR_PARAMS                                                                   \

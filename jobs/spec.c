@@ -20,7 +20,7 @@ static const kvm_field calibration_fields[] = {
      "fraction of sequences kept from the fit (0.2): half of them choose k and lambda, "
      "half are held out for figures",
      NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16", NULL, 0},
+    {"dtype", KVM_FIELD_STR, false, "rows on disk: f32 or bf16 (f32)", NULL, 0},
     {0},
 };
 static const kvm_field mlp_fields[] = {KVM_MLP_PARAMS, {0}};
@@ -37,7 +37,8 @@ static const kvm_field evaluate_fields[] = {
 static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};
 const kvm_field kvm_spec_fields[] = {
     {"name", KVM_FIELD_STR, true, "of the pair, SOURCE-TARGET say", NULL, 0},
-    {"reverse_name", KVM_FIELD_STR, false, "of the other direction", NULL, 0},
+    {"reverse_name", KVM_FIELD_STR, false,
+     "of the other direction (TARGET-SOURCE, else NAME-reversed)", NULL, 0},
     {"source", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
     {"target", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
     {"both_directions", KVM_FIELD_BOOL, false, "also target to source (false)", NULL,

@@ -89,8 +89,20 @@ refuses 2 'capture.yaml:5: stride: is 9' "a step by itself names the line too" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
 printf 'text: x\ntext_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 1\n' \
     "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
-refuses 2 'changed since the run was planned' "a step by itself believes no hash it is told" \
+refuses 2 'has the hash |not the one of "text"' "a step by itself believes no hash it is told" \
     "$kvmill" capture "$work/capture.yaml" --out "$work/out" --quiet
+
+spec gate.yaml 'calibration: {text: calibration}' 'fit: {gates: {atention_cosine: 0.9}}'
+refuses 2 'gate.yaml:5: fit.gates.atention_cosine: |did you mean "attention_cosine"' \
+    "a gate's name is suggested" "$kvmill" plan "$work/gate.yaml"
+spec gate.yaml 'calibration: {text: calibration}' 'fit: {gates: {quality: 0.9}}'
+refuses 2 'is no gate; there are rows_per_feature, held_out_r2, attention_cosine' \
+    "... or they are listed" "$kvmill" plan "$work/gate.yaml"
+refuses 0 'relative to the spec|attention_cosine (0.8)|(content)|matched|f32 or bf16 (f32)' \
+    "help spec has names and defaults" "$kvmill" help spec
+refuses 0 'llama|not yet|kimi_linear' "models list says what can be translated" \
+    "$kvmill" models list
+refuses 0 '0-5 |1.50 KiB' "equal layers are one row" "$kvmill" models inspect tests/zoo/large
 
 # --- files of another kind or version are input
 mkdir -p "$work/socket" "$work/notok"

@@ -392,7 +392,7 @@ static void ranges_are_checked_before_anything_runs(void **state)
         {"fit: {k: some}\n", ":5: fit.k"},
         {"fit: {keys: x}\n", ":5: fit.keys"},
         {"fit: {heads: x}\n", ":5: fit.heads"},
-        {"fit:\n  gates:\n    r2: 1\n", ":7: fit.gates.r2: there is no gate"},
+        {"fit:\n  gates:\n    r2: 1\n", ":7: fit.gates.r2: is no gate"},
         {"fit:\n  gates:\n    attention_cosine: 1\n",
          ":7: fit.gates.attention_cosine: is 1, a gate that is never met: must be less "
          "than 1"},
