@@ -102,7 +102,7 @@ refuses 0 'relative to the spec|attention_cosine (0.8)|(content)|matched|f32 or 
     "help spec has names and defaults" "$kvmill" help spec
 refuses 0 'llama|not yet|kimi_linear' "models list says what can be translated" \
     "$kvmill" models list
-refuses 0 '0-5 |1.50 KiB' "equal layers are one row" "$kvmill" models inspect tests/zoo/large
+refuses 0 '12 objects, 1.50|0-5 ' "equal layers are one row" "$kvmill" models inspect tests/zoo/large
 
 # --- files of another kind or version are input
 mkdir -p "$work/socket" "$work/notok"
