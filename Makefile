@@ -219,7 +219,7 @@ compile_commands.json: Makefile FORCE
 SHARE = $(DESTDIR)$(prefix)/share
 install: $(BIN)
 	install -Dm755 $(B)/kvmill '$(DESTDIR)$(prefix)/bin/kvmill'
-	install -Dm644 doc/kvmill.1 '$(SHARE)/man/man1/kvmill.1'
+	install -Dm644 docs/kvmill.1 '$(SHARE)/man/man1/kvmill.1'
 	install -Dm644 completions/kvmill.bash '$(SHARE)/bash-completion/completions/kvmill'
 	install -d '$(SHARE)/kvmill/suites'
 	install -m644 jobs/suites/* '$(SHARE)/kvmill/suites'

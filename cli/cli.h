@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 
-/* exit codes, as doc/kvmill.1 lists them */
+/* exit codes, as docs/kvmill.1 lists them */
 enum {
     KVM_EXIT_DONE = 0,
     KVM_EXIT_FAILED = 1,

@@ -326,6 +326,8 @@ static kvm_status add_suite(builder *b, kvm_jat suite, ptrdiff_t i)
     const kvm_str evaluate = label(b, "evaluate", name);
     const kvm_status s = named_once(b, evaluate, suite);
     if (s) return json_decref(p), s;
+    json_object_set(json_object_get(b->graph->nodes[b->report].params, "suites"),
+                    name.at, json_object_get(p, "suite"));
     TRY(add_node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
     TRY(add_input(b, node, "translator", b->fit, "translator"));
     if (b->mlp >= 0) TRY(add_input(b, node, "mlp", b->mlp, "translator"));
@@ -464,6 +466,7 @@ static kvm_status report_params(builder *b, kvm_str reverse, json_t **out)
     json_object_set_new(p, "target", model_json(&b->target));
     json_object_set_new(p, "calibration", calibration(b));
     json_object_set_new(p, "text", json_string(b->text_sha));
+    json_object_set_new(p, "suites", json_object()); /* filled by add_suite */
     json_object_set_new(p, "spec", str_json(b->spec->text));
     json_object_set_new(p, "seed", json_integer(b->spec->seed));
     if (b->rounds.len) json_object_set_new(p, "backend", str_json(b->rounds));

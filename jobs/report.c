@@ -3,6 +3,7 @@
 #include <dirent.h>
 
 #include "base/build.h"
+#include "base/hash.h"
 #include "jobs/open.h"
 #include "jobs/report_parts.h"
 #include "reports/page.h"
@@ -15,6 +16,8 @@ static const kvm_field params[] = {
     {"target", KVM_FIELD_OBJECT, true, "the model as the page shows it", NULL, 0},
     {"calibration", KVM_FIELD_OBJECT, true, "the spec's section", NULL, 0},
     {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
+    {"suites", KVM_FIELD_OBJECT, false, "hash of card and items of each suite", NULL,
+     0},
     {"spec", KVM_FIELD_STR, true, "the pair's YAML as it stands", NULL, 0},
     {"seed", KVM_FIELD_INT, true, "of the bootstrap", NULL, 0},
     {"backend", KVM_FIELD_STR, false, "the backend, when it rounds activations", NULL,
@@ -53,7 +56,29 @@ static void add_row(json_t *rows, const char *name, const char *value)
     json_array_append_new(rows, json_pack("[s, s]", name, value ? value : "unknown"));
 }
 
-static void add_provenance(kvm_report_builder *b)
+/* what the spec names, and what the jobs made of it */
+static kvm_status add_inputs(kvm_report_builder *b, json_t *rows, kvm_err *err)
+{
+    char sha[65];
+    const char *name;
+    json_t *hash;
+    const json_t *spec = param(b, "spec");
+    const kvm_str text = {json_string_value(spec), (ptrdiff_t)json_string_length(spec)};
+    TRY(kvm_sha_of(text, sha, err));
+    add_row(rows, "spec, as it stands", sha);
+    add_row(rows, "calibration text", json_string_value(param(b, "text")));
+    json_object_foreach(param(b, "suites"), name, hash)
+    {
+        kvm_str title = kvm_str_fmt(b->job->keep, "suite %s", name);
+        if (!title.at) return kvm_nomem(err, b->job->keep);
+        add_row(rows, title.at, json_string_value(hash));
+    }
+    for (ptrdiff_t i = 0; i < b->job->input_count; i++)
+        add_row(rows, b->job->inputs[i].name, b->job->inputs[i].sha);
+    return KVM_OK;
+}
+
+static kvm_status add_provenance(kvm_report_builder *b, kvm_err *err)
 {
     json_t *models = json_array(), *inputs = json_array(), *program = json_array();
     static const char *const sides[] = {"source", "target"};
@@ -62,9 +87,7 @@ static void add_provenance(kvm_report_builder *b)
         add_row(models, json_string_value(json_object_get(m, "name")),
                 json_string_value(json_object_get(m, "fingerprint")));
     }
-    add_row(inputs, "calibration text", json_string_value(param(b, "text")));
-    for (ptrdiff_t i = 0; i < b->job->input_count; i++)
-        add_row(inputs, b->job->inputs[i].name, b->job->inputs[i].sha);
+    TRY(add_inputs(b, inputs, err));
     add_row(program, "version", KVM_PROGRAM_VERSION);
     add_row(program, "commit", kvm_build_commit);
     add_row(program, "compiler", kvm_build_compiler);
@@ -81,6 +104,7 @@ static void add_provenance(kvm_report_builder *b)
                                         "rows", b->backends));
     json_object_set_new(b->doc, "provenance", groups);
     json_object_set(b->doc, "spec", param(b, "spec"));
+    return KVM_OK;
 }
 
 static void add_notes(kvm_report_builder *b)
@@ -103,7 +127,7 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_quality(b, err));
     TRY(kvm_report_ablations(b, err));
     TRY(kvm_report_timing(b, err));
-    add_provenance(b);
+    TRY(add_provenance(b, err));
     add_notes(b);
     return KVM_OK;
 }

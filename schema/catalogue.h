@@ -3,7 +3,7 @@
  * One file per store (SQLite, local disk) or one database per team (PostgreSQL). What
  * changes a job's state is in job_state.h; a run's results are written there too, with
  * the state, in one transaction. This header opens a catalogue and reads it: a
- * documented view (doc/views.md) comes out as a JSON array of objects, for tables,
+ * documented view (docs/views.md) comes out as a JSON array of objects, for tables,
  * --json and dashboards alike. A handle belongs to one thread at a time and must not be
  * used in a forked child. */
 #ifndef KVM_SCHEMA_CATALOGUE_H

@@ -6,7 +6,7 @@ kvmill=$PWD/$1/kvmill
 build=$1
 work=$PWD/build/tmp/e2e-man-${1##*/}
 rm -rf "$work" && mkdir -p "$work"
-page=doc/kvmill.1
+page=docs/kvmill.1
 . tests/e2e/tap.sh
 
 # "COMMAND VERB-OR-OPTION" of the program, one a line; "COMMAND" alone for every command

@@ -372,6 +372,35 @@ static kvm_jat build_step(const char *title)
 
 /* what other pairs of the models use too, or the other direction, is not this one's
  * cost alone */
+/* what a spec names has its hash under provenance: the spec itself, the text, the suite */
+static void provenance_has_a_hash_of_everything_named(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_suite *suite;
+    char text[65], spec[65];
+    const kvm_node *report = &h.graph.nodes[h.graph.count - 1];
+    check_ok(kvm_suite_read(&suite, &h.keep, KVM_STR(DIR "/unlike.yaml"), &err), &err);
+    check_ok(kvm_sha_of(
+                 kvm_str_of(json_string_value(json_object_get(report->params, "spec"))),
+                 spec, &err),
+             &err);
+    memcpy(text, json_string_value(json_object_get(report->params, "text")), 65);
+    const struct {
+        const char *name, *sha;
+    } rows[] = {{"spec, as it stands", spec},
+                {"calibration text", text},
+                {"suite unlike", suite->sha}};
+    const json_t *groups =
+        json_object_get(host_json(&h, h.graph.count - 1, "json").v, "provenance");
+    const json_t *inputs = json_object_get(json_array_get(groups, 1), "rows");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const json_t *row = json_array_get(inputs, i);
+        assert_string_equal(json_string_value(json_array_get(row, 0)), rows[i].name);
+        assert_string_equal(json_string_value(json_array_get(row, 1)), rows[i].sha);
+    }
+}
+
 static void the_cost_says_what_is_shared(void **state)
 {
     (void)state;
@@ -452,6 +481,7 @@ int main(void)
         cmocka_unit_test(the_wrong_donor_is_wrong_and_the_same),
         cmocka_unit_test(a_continuation_that_was_fitted_on_is_refused),
         cmocka_unit_test(what_changed_since_the_plan_is_refused),
+        cmocka_unit_test(provenance_has_a_hash_of_everything_named),
         cmocka_unit_test(the_cost_says_what_is_shared),
         cmocka_unit_test(scores_of_a_killed_attempt_stand),
         cmocka_unit_test(a_model_of_zeros_has_a_report),
