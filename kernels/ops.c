@@ -29,17 +29,26 @@ static bool named(const kvm_backend *b, kvm_str name)
            (!one || kvm_str_eq(isa, kvm_str_of(b->isa())));
 }
 
-const kvm_backend *kvm_backend_find(kvm_str name)
+/* its place in the table, or -1 */
+static int place_of(kvm_str name)
 {
     for (int i = 0; i < BACKENDS; i++)
-        if (named(backends[i], name) && backends[i]->supported()) return backends[i];
-    return NULL;
+        if (named(backends[i], name) && backends[i]->supported()) return i;
+    return -1;
+}
+
+const kvm_backend *kvm_backend_find(kvm_str name)
+{
+    return kvm_backend__at(place_of(name));
 }
 
 kvm_status kvm_backend_choose(const kvm_backend **b, kvm_str name, kvm_err *err)
 {
-    *b = kvm_backend_find(name);
-    if (*b) return KVM_OK;
+    const int place = place_of(name);
+    if (place >= 0) {
+        *b = backends[place];
+        return KVM_OK;
+    }
     kvm_text t = {0};
     for (int i = 0; i < BACKENDS; i++)
         kvm_text_addf(&t, backends[i] == &kvm_backend__ref ? ", %s" : ", %s-%s",
