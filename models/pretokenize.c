@@ -14,8 +14,9 @@ struct kvm_splitter {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    /* a piece with a space put in front. One is enough: that step belongs to ByteLevel,
-     * which stands last, so that a list has at most one. */
+    bool prefixes; /* KVM_STEP_PREFIX is among the steps */
+    /* a piece with a space put in front, which may be the whole text. One is enough: that
+     * step belongs to ByteLevel, which stands last, so that a list has at most one. */
     unsigned char *spaced;
     ptrdiff_t spaced_cap;
     kvm_emit *emit; /* of the split that is running */
@@ -38,6 +39,8 @@ kvm_status kvm_splitter_new(kvm_splitter **out, kvm_arena *keep,
     kvm_splitter *s = kvm_new(keep, kvm_splitter, 1);
     if (!s) return kvm_nomem(err, keep);
     s->pre = pre;
+    for (int i = 0; i < pre->n; i++)
+        if (pre->step[i].kind == KVM_STEP_PREFIX) s->prefixes = true;
     TRY(kvm_arena_defer(keep, release, s, err));
     s->match = pcre2_match_data_create(1, NULL);
     s->context = pcre2_match_context_create(NULL);
@@ -129,14 +132,6 @@ static kvm_status with_prefix(kvm_splitter *s, int step, at p, at end)
 {
     const ptrdiff_t n = end - p;
     if (*p == ' ') return cut(s, step + 1, p, end);
-    if (n + 1 > s->spaced_cap) {
-        free(s->spaced);
-        s->spaced_cap = 0;
-        s->spaced = malloc(2 * ((size_t)n + 1));
-        if (!s->spaced)
-            return kvm_fail(s->err, KVM_NOMEM, "no memory for a piece of %td bytes", n);
-        s->spaced_cap = 2 * (n + 1);
-    }
     s->spaced[0] = ' ';
     memcpy(s->spaced + 1, p, (size_t)n);
     return cut(s, step + 1, s->spaced, s->spaced + n + 1);
@@ -159,9 +154,22 @@ static kvm_status cut(kvm_splitter *s, int step, at p, at end)
     return kvm_fail(s->err, KVM_INTERNAL, "unknown step of a pre-tokenizer");
 }
 
+static kvm_status reserve(kvm_splitter *s, ptrdiff_t n, kvm_err *err)
+{
+    if (!s->prefixes || n <= s->spaced_cap) return KVM_OK;
+    free(s->spaced);
+    s->spaced_cap = 0;
+    s->spaced = malloc(2 * (size_t)n);
+    if (!s->spaced)
+        return kvm_fail(err, KVM_NOMEM, "no memory for a piece of %td bytes", n);
+    s->spaced_cap = 2 * n;
+    return KVM_OK;
+}
+
 kvm_status kvm_split(kvm_splitter *s, kvm_str text, kvm_emit *emit, void *ctx,
                      kvm_err *err)
 {
+    TRY(reserve(s, text.len + 1, err));
     s->emit = emit;
     s->ctx = ctx;
     s->err = err;

@@ -68,7 +68,7 @@ static kvm_status numbered_stops(kvm_tokenizer *t, kvm_arena *keep, kvm_jat at,
                                  kvm_arena *tmp, int32_t *first, kvm_err *err)
 {
     ptrdiff_t n = 1;
-    const bool list = at.v && json_is_array(at.v);
+    const bool list = json_is_array(at.v);
     if (!kvm_json_has(at)) return KVM_OK;
     if (list) TRY(kvm_json_array(at, &n, err));
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -95,7 +95,7 @@ static kvm_status chat_template(kvm_tokenizer *t, kvm_arena *keep, kvm_jat at,
 {
     ptrdiff_t n = 0;
     kvm_str text = KVM_STR(""), name;
-    if (at.v && json_is_array(at.v)) TRY(kvm_json_array(at, &n, err));
+    if (json_is_array(at.v)) TRY(kvm_json_array(at, &n, err));
     if (kvm_json_has(at) && !json_is_array(at.v)) TRY(kvm_json_str(at, &text, err));
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_jat item = kvm_json_item(at, tmp, i);
