@@ -154,7 +154,6 @@ typedef struct watch {
 static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                           ptrdiff_t n, const float *rows, kvm_err *err)
 {
-    (void)err;
     watch *w = ctx;
     const kvm_object *o = kvm_model_object(w->r->model, object);
     static const char *const names[] = {"k",     "v",      "latent", "rotary",
@@ -171,10 +170,9 @@ static kvm_status on_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t firs
     if (o->kind != KVM_OBJECT_V)
         snprintf(full, sizeof full, "%s%d", names[o->kind], point);
     const kvm_st_tensor *t = want(w->r, full, o->layer);
-    if (!t) {
-        fail_msg("%s: no golden %s of layer %td", w->r->g->model, full, o->layer);
-        return KVM_NOTFOUND;
-    }
+    if (!t)
+        return kvm_fail(err, KVM_NOTFOUND, "%s: no golden %s of layer %td",
+                        w->r->g->model, full, o->layer);
     w->points++;
     if (once && point == KVM_POINT_ENGINE) {
         assert_int_equal(first, T);
@@ -311,10 +309,10 @@ static void greedily(const golden *g, const char *backend)
 
 /* ---- identity: the model's own rows put back at each point ---- */
 
-enum { PREFIX = 40, PIECE = 17, WIDEST = 64, OBJECTS = 12 };
+enum { PREFIX = 40, PIECE = 17, ROOM = PREFIX * 64, OBJECTS = 12 };
 typedef struct tape {
     const kvm_model *model;
-    float rows[4][OBJECTS][PREFIX * WIDEST]; /* by point and object */
+    float rows[4][OBJECTS][ROOM]; /* by point and object */
 } tape;
 
 static kvm_status record(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
@@ -327,7 +325,7 @@ static kvm_status record(void *ctx, ptrdiff_t object, int point, ptrdiff_t first
     const ptrdiff_t width = once && point == 1 ? o->replay : o->heads * o->dim;
     if (once && point == KVM_POINT_NORMED) return KVM_OK;
     assert_true(object < OBJECTS);
-    assert_true(width <= WIDEST * (once && point == 3 ? PREFIX : (ptrdiff_t)1));
+    assert_true(width * (once && point == 3 ? 1 : PREFIX) <= ROOM);
     memcpy(t->rows[point][object] + (once && point == 3 ? 0 : first * width), rows,
            (size_t)(n * width) * sizeof *rows);
     return KVM_OK;
@@ -375,6 +373,12 @@ static void put_back(run *r, kvm_cache *c, const tape *t, int point)
     check_ok(kvm_inject_end(c, &err), &err);
 }
 
+/* as bytes: 0 is not -0, and what is no number equals itself */
+static bool same_bits(const void *a, const void *b, size_t bytes)
+{
+    return memcmp(a, b, bytes) == 0;
+}
+
 static void put_in_again(const golden *g, const char *backend)
 {
     run r = start(g, backend);
@@ -395,12 +399,12 @@ static void put_in_again(const golden *g, const char *backend)
         put_back(&r, other, &t, point);
         check_ok(kvm_model_forward(r.model, other, r.ids + PREFIX, 13, &o, &err), &err);
         /* norm and rotary work row by row, so points 1 and 2 give the same bits too */
-        if (memcmp(again, native, sizeof native) != 0) /* NOLINT(*comparison,*-c) */
+        if (!same_bits(again, native, sizeof native))
             fail_msg("%s on %s: other bits after an injection at point %d", g->model,
                      backend, point);
     }
     /* and what the cache gives back at point 2 is what was captured there */
-    static float rows[PREFIX * WIDEST];
+    static float rows[ROOM];
     for (ptrdiff_t i = 0; i < r.info->objects; i++) {
         const kvm_object *ob = kvm_model_object(r.model, i);
         const ptrdiff_t n = PREFIX * ob->heads * ob->dim;
