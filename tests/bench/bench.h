@@ -23,6 +23,15 @@ static inline void die(const char *what, const char *why)
         if (call) die(#call, err.msg);                                                 \
     } while (0)
 
+/* argument i as a number of 0 .. 2^20, or `other` where there are fewer */
+static inline int number_of(int argc, char **argv, int i, int other)
+{
+    int64_t n = other;
+    if (i < argc && (!kvm_str_to_i64(kvm_str_of(argv[i]), &n) || n < 0 || n > 1 << 20))
+        die(argv[i], "not a number of 0 to 1048576");
+    return (int)n;
+}
+
 static inline int by_size(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;

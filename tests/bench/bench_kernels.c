@@ -330,17 +330,18 @@ static void delta_gemms_of(void *ctx, ptrdiff_t head, int thread)
     (void)thread;
     const delta_case *k = ctx;
     enum { C = GEMM_CHUNK, D = HEAD, ROW = HEADS * HEAD };
-    float *x = k->products + head * 4 * C * D, *y = x + 2 * C * D;
+    float *x = k->products + head * 4 * C * D, *y = x + (ptrdiff_t)2 * C * D;
+    float *xq = x + (ptrdiff_t)C * D, *yq = y + (ptrdiff_t)C * C;
     float *s = (float *)k->again.data + head * D * D;
     for (ptrdiff_t t = 0; t < k->o.dim[0]; t += C) {
         const float *kt = (const float *)k->k.data + t * ROW + head * D;
         const float *qt = (const float *)k->q.data + t * ROW + head * D;
         sgemm(CblasNoTrans, CblasNoTrans, C, D, D, kt, ROW, s, D, x, D);
-        sgemm(CblasNoTrans, CblasNoTrans, C, D, D, qt, ROW, s, D, x + C * D, D);
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, D, qt, ROW, s, D, xq, D);
         sgemm(CblasNoTrans, CblasTrans, C, C, D, kt, ROW, kt, ROW, y, C);
-        sgemm(CblasNoTrans, CblasTrans, C, C, D, qt, ROW, kt, ROW, y + C * C, C);
+        sgemm(CblasNoTrans, CblasTrans, C, C, D, qt, ROW, kt, ROW, yq, C);
         sgemm(CblasNoTrans, CblasNoTrans, C, D, C, y, C, qt, ROW, x, D);
-        sgemm(CblasNoTrans, CblasNoTrans, C, D, C, y + C * C, C, kt, ROW, x + C * D, D);
+        sgemm(CblasNoTrans, CblasNoTrans, C, D, C, yq, C, kt, ROW, xq, D);
         sgemm(CblasTrans, CblasNoTrans, D, D, C, kt, ROW, qt, ROW, s, D);
     }
 }
@@ -536,11 +537,11 @@ static void linear_all(bench *b, bool decode)
 
 int main(int argc, char **argv)
 {
-    bench b = {.rounds = argc > 3 ? atoi(argv[3]) : 9};
+    bench b = {.rounds = number_of(argc, argv, 3, 9)};
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 101");
     OK(kvm_arena_init(&b.keep, (size_t)8 << 30, &err));
     const kvm_backend *back = kvm_backend_find(kvm_str_of(argc > 1 ? argv[1] : "cpu"));
-    OK(kvm_compute_new(&b.c, &b.keep, back, argc > 2 ? atoi(argv[2]) : 0, &err));
+    OK(kvm_compute_new(&b.c, &b.keep, back, number_of(argc, argv, 2, 0), &err));
     b.threads = kvm_compute_threads(b.c);
     b.rng = kvm_rng_seed(7, 0);
     openblas_set_num_threads(b.threads);

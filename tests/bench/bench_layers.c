@@ -38,12 +38,20 @@ enum {
     CONTEXT = 16384,
     DEPTH = 8192, /* tokens in the cache before decoding */
     WIDE = HEADS * HEAD,
+    CONV = 3 * WIDE, /* of kda: queries, keys and values */
+    MLA_QUERY = HEADS * (NOPE + ROTARY),
+    MLA_UP = HEADS * (NOPE + VALUE), /* what a latent is multiplied out to */
+    MLA_WIDE = HEADS * VALUE,
+    GATE_UP = 2 * INNER,
     SCAN_HEADS = 32, /* of mamba2, SCAN_HEAD wide, in GROUPS with states of STATE */
     SCAN_HEAD = 64,
     GROUPS = 4,
     STATE = 128,
     SCAN_WIDE = SCAN_HEADS * SCAN_HEAD,
     SCAN_CONV = SCAN_WIDE + 2 * GROUPS * STATE,
+    M = 512, /* the product that gives sgemm's pace: (M,K) x (K,N) */
+    N = 2048,
+    K = 1024,
     MOST_ROUNDS = 51
 };
 
@@ -96,7 +104,7 @@ static const shape kda[] = {{"self_attn.q_proj.weight", {WIDE, HIDDEN}},
                             {"self_attn.g_a_proj.weight", {HEAD, HIDDEN}},
                             {"self_attn.g_b_proj.weight", {WIDE, HEAD}},
                             {"self_attn.o_proj.weight", {HIDDEN, WIDE}},
-                            {"self_attn.conv1d.weight", {3 * WIDE, 1, 4}},
+                            {"self_attn.conv1d.weight", {CONV, 1, 4}},
                             {"self_attn.A_log", {HEADS}},
                             {"self_attn.dt_bias", {WIDE}},
                             {"self_attn.o_norm.weight", {HEAD}},
@@ -106,15 +114,15 @@ static const shape dense[] = {{"mlp.gate_proj.weight", {DENSE, HIDDEN}},
                               {"mlp.down_proj.weight", {HIDDEN, DENSE}},
                               {0}};
 static const shape mla[] = {
-    {"self_attn.q_proj.weight", {HEADS * (NOPE + ROTARY), HIDDEN}},
+    {"self_attn.q_proj.weight", {MLA_QUERY, HIDDEN}},
     {"self_attn.kv_a_proj_with_mqa.weight", {RANK + ROTARY, HIDDEN}},
     {"self_attn.kv_a_layernorm.weight", {RANK}},
-    {"self_attn.kv_b_proj.weight", {HEADS * (NOPE + VALUE), RANK}},
-    {"self_attn.o_proj.weight", {HIDDEN, HEADS *VALUE}},
+    {"self_attn.kv_b_proj.weight", {MLA_UP, RANK}},
+    {"self_attn.o_proj.weight", {HIDDEN, MLA_WIDE}},
     {0}};
 static const shape moe[] = {{"mlp.gate.weight", {EXPERTS, HIDDEN}},
                             {"mlp.gate.e_score_correction_bias", {EXPERTS}},
-                            {"mlp.experts.gate_up_proj", {EXPERTS, 2 * INNER, HIDDEN}},
+                            {"mlp.experts.gate_up_proj", {EXPERTS, GATE_UP, HIDDEN}},
                             {"mlp.experts.down_proj", {EXPERTS, HIDDEN, INNER}},
                             {"mlp.shared_experts.gate_proj.weight", {SHARED, HIDDEN}},
                             {"mlp.shared_experts.up_proj.weight", {SHARED, HIDDEN}},
@@ -231,7 +239,6 @@ static double run(const bench *b, const kvm_layer *l, ptrdiff_t from, ptrdiff_t 
 
 static double sgemm_pace(const bench *b)
 {
-    enum { M = 512, N = 2048, K = 1024 };
     const double start = seconds_of(b->c);
     for (int i = 0; i < 4; i++)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, M, N, K, 1, b->a, K, b->b,
@@ -270,8 +277,8 @@ static void bench_products(bench *b, const kvm_layer *l, double flops)
 
 static double mla_flops(double n)
 {
-    const double maps = HIDDEN * (HEADS * (NOPE + ROTARY) + RANK + ROTARY) +
-                        RANK * HEADS * (NOPE + VALUE) + HEADS * VALUE * HIDDEN;
+    const double maps =
+        HIDDEN * (MLA_QUERY + RANK + ROTARY) + RANK * MLA_UP + MLA_WIDE * HIDDEN;
     return 2 * (n * maps + n * n / 2 * HEADS * (NOPE + ROTARY + VALUE));
 }
 
@@ -330,19 +337,19 @@ static bool wanted(int argc, char **argv, const char *part)
 
 int main(int argc, char **argv)
 {
-    bench b = {.rounds = argc > 2 ? atoi(argv[2]) : 5,
-               .tokens = argc > 3 ? atoi(argv[3]) : 2048};
+    bench b = {.rounds = number_of(argc, argv, 2, 5),
+               .tokens = number_of(argc, argv, 3, 2048)};
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 51");
     if (b.tokens < 1 || b.tokens > CONTEXT) die("tokens", "1 to 16384");
     OK(kvm_arena_init(&b.keep, (size_t)8 << 30, &err));
     OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(KVM_STR("cpu")),
-                       argc > 1 ? atoi(argv[1]) : 0, &err));
+                       number_of(argc, argv, 1, 0), &err));
     openblas_set_num_threads(kvm_compute_threads(b.c));
     b.rng = kvm_rng_seed(1, 2);
     b.x = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
     b.y = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.a = numbers(&b, 512 * 1024), b.b = numbers(&b, 2048 * 1024);
-    b.out = numbers(&b, 512 * 2048);
+    b.a = numbers(&b, (ptrdiff_t)M * K), b.b = numbers(&b, (ptrdiff_t)K * N);
+    b.out = numbers(&b, (ptrdiff_t)M * N);
     b.pos = kvm_new(&b.keep, int32_t, CONTEXT);
     if (!b.pos) die("positions", "out of memory");
     for (int32_t i = 0; i < CONTEXT; i++) b.pos[i] = i;

@@ -172,22 +172,14 @@ static void verify(bench *b)
     if (!(diff <= 1e-4 * most)) die("check", "one pass and chunks differ");
 }
 
-static int number(const char *text)
-{
-    int64_t n;
-    if (!kvm_str_to_i64(kvm_str_of(text), &n) || n < 0 || n > 1 << 20)
-        die(text, "not a number of 0 to 1048576");
-    return (int)n;
-}
-
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "BF16";
-    bench b = {.rounds = argc > 2 ? number(argv[2]) : 5};
-    const int threads = argc > 3 ? number(argv[3]) : 0;
-    ptrdiff_t longest = argc > 4 ? number(argv[4]) : 8192;
+    bench b = {.rounds = number_of(argc, argv, 2, 5)};
+    const int threads = number_of(argc, argv, 3, 0);
+    ptrdiff_t longest = number_of(argc, argv, 4, 8192);
     const char *backend = argc > 5 ? argv[5] : "cpu";
-    b.depth = argc > 6 ? number(argv[6]) : 512;
+    b.depth = number_of(argc, argv, 6, 512);
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) die("rounds", "1 to 64");
     OK(kvm_arena_init(&b.keep, (size_t)1 << 34, &err));
     OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(kvm_str_of(backend)), threads,

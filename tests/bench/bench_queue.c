@@ -252,7 +252,7 @@ static void waves(int count, int width)
 
 int main(int argc, char **argv)
 {
-    const long jobs = argc > 1 ? strtol(argv[1], NULL, 10) : 100000;
+    const long jobs = number_of(argc, argv, 1, 100000);
     rate("normal", false, 1, 4000);
     rate("normal, 100 a batch", false, 100, 4000);
     rate("full", true, 1, 200);

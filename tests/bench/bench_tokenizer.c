@@ -25,8 +25,7 @@ static const char *const prose[] = {
     "Nobody could say whether the old bridge would hold another winter of heavy carts.",
     "She'd walked the coast road before dawn, counting lights in the harbour below.",
     "In 1998 the mill produced 14,250 tons; by 2007 output had fallen to 3,100 tons.",
-    "\"We'll see,\" he said, folding the letter twice, \"what they've decided by "
-    "noon.\"",
+    "\"We'll see,\" he said, folding the letter, \"what they've decided by noon.\"",
     "Engineers tested every valve, recorded pressures, and wrote a careful report.\n\n",
 };
 static const char *const cjk[] = {

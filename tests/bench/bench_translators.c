@@ -277,9 +277,9 @@ static void bench_apply(const char *label, const kvm_model *from, const kvm_mode
 int main(int argc, char **argv)
 {
     const char *part = argc > 1 ? argv[1] : "all";
-    const int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 0;
-    const ptrdiff_t block = argc > 4 ? strtol(argv[4], NULL, 10) : 0;
-    if (argc > 3) rounds = (int)strtol(argv[3], NULL, 10);
+    const int threads = number_of(argc, argv, 2, 0);
+    const ptrdiff_t block = number_of(argc, argv, 4, 0);
+    rounds = number_of(argc, argv, 3, rounds);
     if (rounds < 1 || rounds > MOST_ROUNDS) die("rounds", "1 to 51");
     OK(kvm_arena_init(&keep, (size_t)32 << 30, &err));
     OK(kvm_arena_init(&scratch, (size_t)8 << 30, &err));
