@@ -9,13 +9,13 @@
 
 #include "base/str.h"
 
-/* kvm_file_read - the whole file into keep (NUL after it). Regular files only; a size of
- * zero is not believed (/proc). KVM_RANGE beyond max_bytes. */
+/* kvm_file_read - the whole file into keep (NUL after it). Regular files only; a size
+ * of zero is not believed (/proc). KVM_RANGE beyond max_bytes. */
 KVM_MUST kvm_status kvm_file_read(kvm_str *out, kvm_arena *keep, kvm_str path,
                                   size_t max_bytes, kvm_err *err);
 
-/* kvm_file_open - a regular file, to read; the caller closes fd. KVM_USAGE for a folder,
- * pipe or device, which could be read for ever. */
+/* kvm_file_open - a regular file, to read; the caller closes fd. KVM_USAGE for a
+ * folder, pipe or device, which could be read for ever. */
 KVM_MUST kvm_status kvm_file_open(int *fd, kvm_str path, kvm_err *err);
 
 /* kvm_file_map - map read-only, length taken from fstat before mapping; unmapped by
@@ -28,12 +28,13 @@ struct stat;
 KVM_MUST kvm_status kvm_file_map_state(kvm_str *out, struct stat *state,
                                        kvm_arena *keep, kvm_str path, kvm_err *err);
 
-/* hints: n bytes of a mapped file will be read soon; they need not stay in memory (what is
- * read of them again comes from the file) */
+/* hints: n bytes of a mapped file will be read soon; they need not stay in memory (what
+ * is read of them again comes from the file) */
 void kvm_file_want(const void *at, size_t n);
 void kvm_file_leave(const void *at, size_t n);
 
-/* A file that is read and written at places: all n bytes, or a failure that names path */
+/* A file that is read and written at places: all n bytes, or a failure that names
+ * path */
 KVM_MUST kvm_status kvm_file_read_at(int fd, kvm_str path, void *buf, size_t n,
                                      off_t at, kvm_err *err);
 KVM_MUST kvm_status kvm_file_write_at(int fd, kvm_str path, const void *buf, size_t n,

@@ -54,9 +54,10 @@ static ptrdiff_t string_end(kvm_str text, ptrdiff_t i)
 }
 
 /* One pass before jansson's, over text that need not be JSON. Depth is checked here
- * since jansson recurses. Model configurations hold integers such as 10^30 ("no limit"),
- * which jansson refuses: with an exponent behind them it reads them as reals. `patched`
- * gets the text in which that was done, and stays empty when there is no such number. */
+ * since jansson recurses. Model configurations hold integers such as 10^30 ("no
+ * limit"), which jansson refuses: with an exponent behind them it reads them as reals.
+ * `patched` gets the text in which that was done, and stays empty when there is no such
+ * number. */
 static kvm_status prepare(kvm_str text, const char *file, bool infinities,
                           kvm_text *patched, kvm_err *err)
 {
@@ -365,7 +366,8 @@ kvm_status kvm_json_f64_or(kvm_jat at, double fallback, double *out, kvm_err *er
     return KVM_OK;
 }
 
-/* YAML 1.1 took these for truth values; here they are strings, and people mistake them */
+/* YAML 1.1 took these for truth values; here they are strings, and people mistake
+ * them */
 static const char *meant_bool(const json_t *v)
 {
     static const char *const words[][2] = {

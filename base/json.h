@@ -24,8 +24,8 @@ typedef struct kvm_jat {
 
 KVM_MUST kvm_status kvm_json_read(kvm_jat *root, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
-/* the same for a file of Python's, which writes "no limit" as Infinity: that is read as the
- * largest real */
+/* the same for a file of Python's, which writes "no limit" as Infinity: that is read as
+ * the largest real */
 KVM_MUST kvm_status kvm_json_read_loose(kvm_jat *root, kvm_arena *keep, kvm_str path,
                                         kvm_err *err);
 KVM_MUST kvm_status kvm_json_parse(kvm_jat *root, kvm_arena *keep, kvm_str text,
@@ -58,13 +58,14 @@ KVM_MUST kvm_status kvm_json_str_or(kvm_jat at, kvm_str fallback, kvm_str *out,
 KVM_MUST kvm_status kvm_json_array(kvm_jat at, ptrdiff_t *n, kvm_err *err);
 KVM_MUST kvm_status kvm_json_object(kvm_jat at, kvm_err *err);
 
-/* kvm_json_fail - kvm_fail with the place of a value in front: "FILE:LINE: PATH: ..." */
+/* kvm_json_fail - kvm_fail with a value's place in front: "FILE:LINE: PATH: ..." */
 #define kvm_json_fail(err, code, at, ...)                                              \
     kvm_given(kvm_json_fail_at(err, code, at, __FILE__, __LINE__, __VA_ARGS__), code)
 kvm_status kvm_json_fail_at(kvm_err *err, kvm_status code, kvm_jat at, const char *file,
                             int line, const char *fmt, ...) KVM_PRINTF(6, 7);
 
-/* kvm_json_prefix - kvm_err_prefix with the place of the value that named the culprit */
+/* kvm_json_prefix - kvm_err_prefix with the place of the value that named the
+ * culprit */
 kvm_status kvm_json_prefix(kvm_err *err, kvm_status code, kvm_jat at);
 
 /* kvm_json_place_as - copy, whose members were copied from original's, says where those

@@ -1,11 +1,12 @@
-/* json_internal.h - where the members of a YAML document stand, for json.c and yaml.c. */
+/* json_internal.h - where the members of a YAML document stand, for json.c and
+ * yaml.c. */
 #ifndef KVM_BASE_JSON_INTERNAL_H
 #define KVM_BASE_JSON_INTERNAL_H
 
 #include "base/json.h"
 
-/* A line belongs to a place (container and member), not to a value: jansson has only one
- * null, one true and one false. */
+/* A line belongs to a place (container and member), not to a value: jansson has only
+ * one null, one true and one false. */
 typedef struct kvm_line {
     const json_t *in;
     uint64_t member; /* index in a list; kvm_json__member of the key in an object */

@@ -1,7 +1,7 @@
 /* JSON text in two forms from one writer: canonical (keys sorted by bytes, no spaces)
- * and pretty (indented, keys in their order). Numbers are the shortest decimals that read
- * back as the same double, and whole numbers have no fraction, so that equal values give
- * equal bytes wherever they were read from. */
+ * and pretty (indented, keys in their order). Numbers are the shortest decimals that
+ * read back as the same double, and whole numbers have no fraction, so that equal
+ * values give equal bytes wherever they were read from. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

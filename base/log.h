@@ -19,10 +19,10 @@ void kvm_log_set(kvm_log_level least, kvm_log_sink *sink,
 void kvm_log(kvm_log_level level, const char *event, const char *fmt, ...)
     KVM_PRINTF(3, 4);
 
-/* Trouble that lasts (a full disk, a catalogue that is locked) is met at every try and told
- * once per cause: kvm_log_trouble warns when `error` is not what it said last,
- * kvm_log_relief says how often it was met. job 0: of no job. Zero value: no trouble; for
- * one thread. */
+/* Trouble that lasts (a full disk, a catalogue that is locked) is met at every try and
+ * told once per cause: kvm_log_trouble warns when `error` is not what it said last,
+ * kvm_log_relief says how often it was met. job 0: of no job. Zero value: no trouble;
+ * for one thread. */
 typedef struct kvm_trouble {
     char error[KVM_ERR_BYTES];
     long times;

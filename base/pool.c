@@ -1,19 +1,22 @@
 /* A region is announced by one store to `ticket`: the number of the region in its high
- * half, the parts that nobody has taken yet in its low half. Whoever takes a part lowers
- * the low half by compare-and-swap.
+ * half, the parts that nobody has taken yet in its low half. Whoever takes a part
+ * lowers the low half by compare-and-swap.
  *
  *   idle ──kvm_pool_run──► open (parts left > 0) ──take()──► drained (parts left = 0)
  *     ▲                                                            │
  *     └──────────────── finish(): done = parts ◄───────────────────┘
  *
- * 1. fn, ctx, base and parts are written only while idle, before ticket (seq_cst store).
- * 2. They are read only by a thread that holds a part, i.e. between its compare-and-swap
- *    and its increment of done; the region cannot end before that, so they cannot change.
+ * 1. fn, ctx, base and parts are written only while idle, before ticket (seq_cst
+ *    store).
+ * 2. They are read only by a thread that holds a part, i.e. between its
+ *    compare-and-swap and its increment of done; the region cannot end before that, so
+ *    they cannot change.
  * 3. A late thread that slept through a region finds 0 parts left or, by the number of
  *    the region, fails its compare-and-swap: it can never take a part of a region whose
  *    fields it has not seen.
- * 4. Nobody sleeps on news: a sleeper counts itself in `asleep` before it looks at ticket
- *    a last time, the owner stores ticket before it looks at asleep (both seq_cst). */
+ * 4. Nobody sleeps on news: a sleeper counts itself in `asleep` before it looks at
+ *    ticket a last time, the owner stores ticket before it looks at asleep (both
+ *    seq_cst). */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_COUNT */
 #include "base/pool.h"
 

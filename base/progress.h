@@ -22,8 +22,8 @@ enum { KVM_PROGRESS_UNIT = 32 };
 void kvm_progress_terminal(kvm_progress *p,
                            const char *title); /* draws on stderr as fits it */
 void kvm_progress_begin(kvm_progress *p, const char *title);
-/* done may hold a share of the next one; of a total it should grow as time does, for the
- * time left is read off it */
+/* done may hold a share of the next one; of a total it should grow as time does, for
+ * the time left is read off it */
 void kvm_progress_at(kvm_progress *p, double done, double total, const char *unit);
 void kvm_progress_end(kvm_progress *p); /* clears or ends the line */
 bool kvm_progress_cancelled(kvm_progress *p);

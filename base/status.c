@@ -21,9 +21,9 @@ static int utf8_length(const unsigned char *p)
     return n;
 }
 
-/* A message is one line of UTF-8: control and broken bytes of a hostile file name or key
- * (or of a character that was cut) become '?', so that no log line or terminal is forged
- * by one and the message may stand in JSON. */
+/* A message is one line of UTF-8: control and broken bytes of a hostile file name or
+ * key (or of a character that was cut) become '?', so that no log line or terminal is
+ * forged by one and the message may stand in JSON. */
 static void one_line(char *text)
 {
     unsigned char *p = (unsigned char *)text;

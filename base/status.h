@@ -52,8 +52,8 @@ kvm_status kvm_fail_at(kvm_err *err, kvm_status code, const char *file, int line
 
 /* kvm_fail_errno - the same from errno, translated once at the call: ENOSPC, EDQUOT,
  * EFBIG -> NOSPACE; ENOENT, ENOTDIR -> NOTFOUND; EEXIST -> EXISTS; ENOMEM -> NOMEM;
- * EACCES, EPERM, EROFS, EMFILE, ENFILE -> ENVIRONMENT; else IO. The message ends in strerror's text;
- * errno is left as it was. */
+ * EACCES, EPERM, EROFS, EMFILE, ENFILE -> ENVIRONMENT; else IO. The message ends in
+ * strerror's text; errno is left as it was. */
 #define kvm_fail_errno(err, ...)                                                       \
     kvm_failed(kvm_fail_errno_at(err, __FILE__, __LINE__, __VA_ARGS__))
 static inline kvm_status kvm_failed(kvm_status s)

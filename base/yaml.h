@@ -6,10 +6,10 @@
  * anchors with cycles, tags and more than one document are refused. Every node keeps
  * its line, so that a spec error names it.
  *
- * A document has at most 16 MiB, 256 anchors, 64 levels and a million values, each alias
- * counted as a copy of what it names; all aliases together repeat at most 1 MiB of text
- * (keys, strings, numbers as they are written). Beyond that it is KVM_RANGE, and
- * KVM_FORMAT where it is too deep. */
+ * A document has at most 16 MiB, 256 anchors, 64 levels and a million values, each
+ * alias counted as a copy of what it names; all aliases together repeat at most 1 MiB
+ * of text (keys, strings, numbers as they are written). Beyond that it is KVM_RANGE,
+ * and KVM_FORMAT where it is too deep. */
 #ifndef KVM_BASE_YAML_H
 #define KVM_BASE_YAML_H
 

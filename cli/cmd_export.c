@@ -1,5 +1,5 @@
-/* cmd_export.c - `kvmill export WHAT --out FILE`: a translator, or any other artefact, out
- * of the store. */
+/* cmd_export.c - `kvmill export WHAT --out FILE`: a translator, or any other artefact,
+ * out of the store. */
 #include <unistd.h>
 
 #include "base/file.h"

@@ -1,5 +1,5 @@
-/* cmd_models.c - `kvmill models inspect PATH...` (checkpoints, or a config.json) and `models list`: what a checkpoint
- * caches. */
+/* cmd_models.c - `kvmill models inspect PATH...` (checkpoints, or a config.json) and
+ * `models list`: what a checkpoint caches. */
 #include <string.h>
 
 #include "cli/open.h"
@@ -151,8 +151,9 @@ static kvm_status print_model(kvm_cli *cli, const json_t *v, kvm_err *err)
     return KVM_OK;
 }
 
-/* A fingerprint covers the tokenizer. Of a checkpoint whose tokenizer cannot be read the
- * rest is shown, and why no run would know it in place of a fingerprint that none has. */
+/* A fingerprint covers the tokenizer. Of a checkpoint whose tokenizer cannot be read
+ * the rest is shown, and why no run would know it in place of a fingerprint that none
+ * has. */
 static kvm_status look_at_model(kvm_cli *cli, kvm_compute *c, kvm_str path,
                                 kvm_arena *keep, json_t **v, kvm_err *err)
 {

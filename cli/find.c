@@ -32,8 +32,8 @@ static kvm_status take(const finding *f, const json_t *row, kvm_str *path, kvm_e
                          json_integer_value(json_object_get(row, "bytes")), err);
 }
 
-/* The fit of the run itself: those of its ablations are fits too, by other labels. NULL:
- * none is done. */
+/* The fit of the run itself: those of its ablations are fits too, by other labels.
+ * NULL: none is done. */
 static kvm_status translator_of(const finding *f, int64_t run, const json_t **out,
                                 kvm_err *err)
 {

@@ -14,8 +14,8 @@ typedef struct kvm_found {
  * KVM_NOTFOUND names the store and what to do */
 KVM_MUST kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec,
                                             kvm_str *path, kvm_err *err);
-/* kvm_cli_find - the translator of PAIR.yaml or of a run's number; the artefact whose hash
- * begins so (four digits or more); or a file or folder that is there. */
+/* kvm_cli_find - the translator of PAIR.yaml or of a run's number; the artefact whose
+ * hash begins so (four digits or more); or a file or folder that is there. */
 KVM_MUST kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out,
                                  kvm_err *err);
 

@@ -2,8 +2,8 @@
  *
  * One model is open at a time, one forward per sequence in one shot (a chunked prefill
  * rounds otherwise), rows at capture point 2. A killed capture goes on after the last
- * whole sequence. Where the model need not fit into memory (kvm_job.offload), sequences go
- * through it in batches, layer by layer, and a killed one loses its batch. */
+ * whole sequence. Where the model need not fit into memory (kvm_job.offload), sequences
+ * go through it in batches, layer by layer, and a killed one loses its batch. */
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"

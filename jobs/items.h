@@ -1,9 +1,9 @@
 /* items.h - the items of a suite as both models of a pair read them.
  *
- * Those that are scored, tokenised, and what can be wrong with them that their text does
- * not show: nothing to cache, more than a model's context holds, or text that was fitted
- * on. A plan asks it so that nothing of it is left for the job to find; the job asks
- * again. */
+ * Those that are scored, tokenised, and what can be wrong with them that their text
+ * does not show: nothing to cache, more than a model's context holds, or text that was
+ * fitted on. A plan asks it so that nothing of it is left for the job to find; the job
+ * asks again. */
 #ifndef KVM_JOBS_ITEMS_H
 #define KVM_JOBS_ITEMS_H
 
@@ -33,8 +33,8 @@ KVM_MUST kvm_status kvm_items_fit(const kvm_items *it, const kvm_model_info *m,
 KVM_MUST kvm_status kvm_items_apart(const kvm_items *it, const kvm_overlap *o,
                                     kvm_str path, kvm_arena scratch, kvm_err *err);
 
-/* kvm_item_overlap - the token of an item, with all that may follow its prefix, at which a
- * window of the calibration text stands; -1: none */
+/* kvm_item_overlap - the token of an item, with all that may follow its prefix, at
+ * which a window of the calibration text stands; -1: none */
 KVM_MUST kvm_status kvm_item_overlap(const kvm_overlap *o, const kvm_item_ids *ids,
                                      kvm_arena scratch, ptrdiff_t *at, kvm_err *err);
 

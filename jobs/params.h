@@ -1,6 +1,7 @@
-/* params.h - parameters that a pair's spec sets and a job kind reads, each once: the rows
- * stand in the spec's section (spec.c) and in the kind's own table, which adds what the
- * graph fills in. (The fit's whole table is the spec's section: kvm_fit_params.) */
+/* params.h - parameters that a pair's spec sets and a job kind reads, each once: the
+ * rows stand in the spec's section (spec.c) and in the kind's own table, which adds
+ * what the graph fills in. (The fit's whole table is the spec's section:
+ * kvm_fit_params.) */
 #ifndef KVM_JOBS_PARAMS_H
 #define KVM_JOBS_PARAMS_H
 
@@ -9,34 +10,35 @@
 #include "kernels/tensor.h"
 
 /* clang-format off */
-#define KVM_MLP_PARAMS                                                                    \
-    {"hidden", KVM_FIELD_INT, false, "width of both hidden layers (1024)", NULL, 0},      \
-    {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},           \
-    {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},                     \
-    {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},              \
-    {"per_head", KVM_FIELD_BOOL, false,                                                   \
-     "a network for each head of a target layer, as the paper (false: one for the layer)", \
-     NULL, 0},                                                                            \
+#define KVM_MLP_PARAMS                                                                 \
+    {"hidden", KVM_FIELD_INT, false, "width of both hidden layers (1024)", NULL, 0},   \
+    {"epochs", KVM_FIELD_INT, false, "passes over the fit rows (20)", NULL, 0},        \
+    {"batch", KVM_FIELD_INT, false, "rows per step (4096)", NULL, 0},                  \
+    {"rate", KVM_FIELD_NUM, false, "Adam's learning rate (0.001)", NULL, 0},           \
+    {"per_head", KVM_FIELD_BOOL, false,                                                \
+     "a network for each head of a target layer, as the paper (false: one for the "    \
+     "layer)", NULL, 0},                                                               \
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0}
 
-#define KVM_EVALUATE_PARAMS                                                               \
-    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly (0: all)", NULL, 0},   \
-    {"attention_items", KVM_FIELD_INT, false,                                             \
+#define KVM_EVALUATE_PARAMS                                                            \
+    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly (0: all)", NULL,   \
+     0},                                                                               \
+    {"attention_items", KVM_FIELD_INT, false,                                          \
      "items of a perplexity suite whose attention outputs are compared (8)", NULL, 0}
 
-#define KVM_TIMING_PARAMS                                                                 \
-    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)", NULL,   \
-     KVM_FIELD_INT},                                                                      \
-    {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},            \
-    {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},          \
-    {"seconds", KVM_FIELD_NUM, false,                                                     \
+#define KVM_TIMING_PARAMS                                                              \
+    {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)",      \
+     NULL, KVM_FIELD_INT},                                                             \
+    {"rounds", KVM_FIELD_INT, false, "timed rounds per length (10)", NULL, 0},         \
+    {"warmups", KVM_FIELD_INT, false, "untimed rounds per length (2)", NULL, 0},       \
+    {"seconds", KVM_FIELD_NUM, false,                                                  \
      "stop a length's rounds after so long, not before 3 (0: never)", NULL, 0}
 
 /* both models, as kvm_job_model opens them; filled in by the graph */
-#define KVM_PAIR_PARAMS                                                                   \
-    {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                              \
-    {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},                          \
-    {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                              \
+#define KVM_PAIR_PARAMS                                                                \
+    {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
+    {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},                       \
+    {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
     {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0}
 /* clang-format on */
 
@@ -44,7 +46,8 @@
  * KVM_USAGE names the place */
 KVM_MUST kvm_status kvm_param_word(kvm_job *j, const char *key, const char *first,
                                    const char *second, bool *is_second, kvm_err *err);
-/* kvm_param_dtype - "dtype": how rows or weights are stored, f32 (when absent) or bf16 */
+/* kvm_param_dtype - "dtype": how rows or weights are stored, f32 (when absent) or
+ * bf16 */
 KVM_MUST kvm_status kvm_param_dtype(kvm_job *j, kvm_dtype *d, kvm_err *err);
 
 #endif

@@ -55,8 +55,8 @@ kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c, kvm_err *err)
     return s;
 }
 
-/* What maps are fitted between: rows of a kind to rows of the same kind. Spaces: of those
- * with a position, content and rotated. */
+/* What maps are fitted between: rows of a kind to rows of the same kind. Spaces: of
+ * those with a position, content and rotated. */
 static const struct {
     kvm_object_kind kind;
     double spaces;
@@ -293,8 +293,8 @@ static kvm_status row_bytes(const kvm_spec *s, kvm_arena *keep, double *bytes,
     return KVM_OK;
 }
 
-/* of what the captures read: by their params, where defaults are filled in, or, without a
- * graph, by the spec */
+/* of what the captures read: by their params, where defaults are filled in, or, without
+ * a graph, by the spec */
 static kvm_status captured(const kvm_spec *s, const kvm_graph *g, kvm_arena *keep,
                            const char *key, double fallback, double *out, kvm_err *err)
 {

@@ -19,15 +19,16 @@ KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
                                      kvm_err *err);
 /* A model of which there is a config.json alone is planned with, and nothing else. */
 bool kvm_plan_is_config(kvm_str path);
-/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once. n = 0:
- * there are none, as of two configs; sequences are those of the spec, or 300 of 512 tokens.
+/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once.
+ * n = 0: there are none, as of two configs; sequences are those of the spec, or 300 of
+ * 512 tokens.
  * {"models": {...}, "capture": [...], "moments": {...},
  * "translator": [...], "fit": [... a direction each; the first has the cross moments of
  * both], "ttft": [... a row for each length of the spec's timing],
- * "jobs": [{"kind", "jobs", "seconds", "bytes", "memory_bytes"} of each kind there is, and
- * of all "ablation"s], "total": {"jobs", "seconds", "cpu_seconds", "bytes",
- * "memory_bytes"}}; new reference. Memory is that of the largest job: they run one after
- * another. Where the fit chooses k, the largest is counted. */
+ * "jobs": [{"kind", "jobs", "seconds", "bytes", "memory_bytes"} of each kind there is,
+ * and of all "ablation"s], "total": {"jobs", "seconds", "cpu_seconds", "bytes",
+ * "memory_bytes"}}; new reference. Memory is that of the largest job: they run one
+ * after another. Where the fit chooses k, the largest is counted. */
 KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s,
                                   const kvm_graph *graphs, ptrdiff_t n, kvm_compute *c,
                                   const kvm_machine_rates *r, kvm_arena *keep,

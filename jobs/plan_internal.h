@@ -19,9 +19,11 @@ typedef struct kvm_plan_context {
 double kvm_plan__features(const kvm_model *m, kvm_object_kind kind);
 /* entries of a token's rows of every kind */
 double kvm_plan__row_width(const kvm_model *m);
-/* every kind of row, content and where there is a position rotated, over every split, fp64 */
+/* every kind of row, content and where there is a position rotated, over every split,
+ * fp64 */
 double kvm_plan__moment_bytes(const kvm_model *a, const kvm_model *b, bool symmetric);
-/* of the maps with k source layers, of every kind of row that both keep: weights and bias */
+/* of the maps with k source layers, of every kind of row that both keep: weights and
+ * bias */
 double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model *target,
                                        double k);
 double kvm_plan__stats_flops(const kvm_model *source, const kvm_model *target,

@@ -1,9 +1,10 @@
-/* plan_jobs.c - what every job of a spec's graphs takes: seconds, bytes on disk, memory.
+/* plan_jobs.c - what every job of a spec's graphs takes: seconds, bytes on disk,
+ * memory.
  *
- * Work is counted in flops from the shapes of models and maps, the items as they will be
- * read, arms, rounds and lengths; seconds follow from the machine's two rates. They are
- * estimates: kernels reach the rate of one large product more or less, answers may end
- * before their limit, and where the fit chooses k it may choose a smaller one. */
+ * Work is counted in flops from the shapes of models and maps, the items as they will
+ * be read, arms, rounds and lengths; seconds follow from the machine's two rates. They
+ * are estimates: kernels reach the rate of one large product more or less, answers may
+ * end before their limit, and where the fit chooses k it may choose a smaller one. */
 #include <math.h>
 #include <string.h>
 

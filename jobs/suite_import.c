@@ -197,8 +197,8 @@ static kvm_status write_suite(const kvm_import *im, const kvm_import_format *f,
 
 /* ---- apart from a calibration text ---- */
 
-/* A plain text as one sequence, items of a suite whole: whatever windows a capture cuts,
- * they are in it. */
+/* A plain text as one sequence, items of a suite whole: whatever windows a capture
+ * cuts, they are in it. */
 static kvm_status whole_text(kvm_overlap **o, kvm_arena *keep, kvm_str path,
                              const kvm_tokenizer *t, kvm_err *err)
 {

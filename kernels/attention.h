@@ -1,14 +1,15 @@
 /* attention.h - causal attention in tiles with an online softmax (template; see vec.h).
  *
- * A part is one kv head and a block of queries, whose rows are (query, head of the group), so
- * that a tile of keys and values is widened once for the whole group. For each tile of
- * keys: S = Q Kt, P = 2^(S - m), O = O 2^(m_old - m) + P V, row tile by row tile, so that S stays
- * in the L1 cache. Scores carry a factor log2 e. Rows that see nothing of a tile skip it.
+ * A part is one kv head and a block of queries, whose rows are (query, head of the
+ * group), so that a tile of keys and values is widened once for the whole group. For
+ * each tile of keys: S = Q Kt, P = 2^(S - m), O = O 2^(m_old - m) + P V, row tile by
+ * row tile, so that S stays in the L1 cache. Scores carry a factor log2 e. Rows that
+ * see nothing of a tile skip it.
  *
- * Few queries over a long cache: the keys are split into ranges of fixed length, each gives
- * (m, l, O), and the ranges are merged in order. Bits depend on neither threads nor the
- * cut of the queries into blocks, for key tiles start at multiples of their size. Source: Milakov
- * and Gimelshein 2018 (online softmax); Dao 2022 (tiling). */
+ * Few queries over a long cache: the keys are split into ranges of fixed length, each
+ * gives (m, l, O), and the ranges are merged in order. Bits depend on neither threads
+ * nor the cut of the queries into blocks, for key tiles start at multiples of their
+ * size. Source: Milakov and Gimelshein 2018 (online softmax); Dao 2022 (tiling). */
 #ifndef KVM_KERNELS_ATTENTION_H
 #define KVM_KERNELS_ATTENTION_H
 
@@ -211,7 +212,7 @@ static void attend_rows(const attention_job *j, attention_part *a, ptrdiff_t r,
                     NULL, true, NR);
 }
 
-/* ---- few rows: keys and values are read once, in order, and not packed -------------- */
+/* ---- few rows: keys and values are read once, in order, and not packed ----------- */
 
 enum {
     FEW = 4,         /* rows, */
@@ -229,7 +230,8 @@ static ptrdiff_t few_tile(ptrdiff_t floats)
     return n;
 }
 
-/* scores of rows r..r+mr against `keys` keys from the i-th of the tile, which lies at key */
+/* scores of rows r..r+mr against `keys` keys from the i-th of the tile, which lies at
+ * key */
 V_INLINE void score_few(const float *q, const char *key, float *s, ptrdiff_t pitch,
                         ptrdiff_t d, const kvm_dtype type, const int mr, const int keys)
 {
@@ -253,8 +255,8 @@ V_INLINE void score_few(const float *q, const char *key, float *s, ptrdiff_t pit
         s[h * S_PITCH + k] = v_sum(acc[h][k]);
 }
 
-/* `vectors` vectors of O of rows r..r+mr += weights of n keys times their values, which lie
- * at value; the last one has `last` numbers */
+/* `vectors` vectors of O of rows r..r+mr += weights of n keys times their values, which
+ * lie at value; the last one has `last` numbers */
 V_INLINE void sum_few(float *o, const char *value, const float *s, ptrdiff_t pitch,
                       ptrdiff_t dv, ptrdiff_t n, const kvm_dtype type, const int mr,
                       const int vectors, ptrdiff_t c, ptrdiff_t last)
@@ -328,7 +330,7 @@ static void attend_few(const attention_job *j, attention_part *a, ptrdiff_t r,
 }
 #undef FEW_TYPES
 
-/* ---- one part ---------------------------------------------------------------------- */
+/* ---- one part -------------------------------------------------------------------- */
 
 static void attend_tile(const attention_job *j, attention_part *a, ptrdiff_t j0,
                         ptrdiff_t j1)

@@ -1,9 +1,9 @@
 /* backend.h - what a device offers: one function per op of ops.def.
  *
- * A backend is a constant table; kernels/ops.c holds the list of them. ops.c checks views
- * against the rule in ops.def before a backend sees them, returns early when nothing is
- * to be written, and gives sums over nothing to `ref`: a backend may rely on all extents > 0.
- * Transposed matrices arrive as views with swapped strides. */
+ * A backend is a constant table; kernels/ops.c holds the list of them. ops.c checks
+ * views against the rule in ops.def before a backend sees them, returns early when
+ * nothing is to be written, and gives sums over nothing to `ref`: a backend may rely on
+ * all extents > 0. Transposed matrices arrive as views with swapped strides. */
 #ifndef KVM_KERNELS_BACKEND_H
 #define KVM_KERNELS_BACKEND_H
 
@@ -94,7 +94,8 @@ extern const kvm_backend kvm_backend__cpu_bf16;
 extern const kvm_backend kvm_backend__cpu_avx2;
 extern const kvm_backend kvm_backend__cpu_plain;
 
-/* kvm_backend__at - every table of this build, best first under one name; NULL past the end */
+/* kvm_backend__at - every table of this build, best first under one name; NULL past the
+ * end */
 const kvm_backend *kvm_backend__at(int i);
 
 /* row i of a view as bytes: block-quantised rows are whole blocks */

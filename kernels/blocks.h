@@ -26,7 +26,8 @@ static inline float load_half(const uint8_t *p)
     return f;
 }
 
-/* Unrolled whole, a run of 16 is left scalar by gcc 12; kept a loop it becomes vectors. */
+/* Unrolled whole, a run of 16 is left scalar by gcc 12; kept a loop it becomes
+ * vectors. */
 #define RUN(i) _Pragma("GCC unroll 1") for (int i = 0; i < 16; i++)
 
 /* x = d * (q - zero) + m over 32 nibbles: low nibbles first, then high; fifth bits in
@@ -128,8 +129,8 @@ static inline void widen_q6_k(float *out, const uint8_t *b)
 }
 #undef RUN
 
-/* widen_blocks - n elements, a multiple of the block, of a block-quantised type; false for any
- * other type */
+/* widen_blocks - n elements, a multiple of the block, of a block-quantised type; false
+ * for any other type */
 #define BLOCKS(type, size, bytes, fn)                                                  \
     case type:                                                                         \
         for (ptrdiff_t i = 0; i < n / (size); i++)                                     \

@@ -1,8 +1,9 @@
 /* cpu_algebra.c - f64 algebra through OpenBLAS and LAPACKE.
  *
- * OpenBLAS keeps one global thread count; it is set before each call, so that two contexts
- * of different widths in one process stay right. Row-major lower is column-major upper:
- * LAPACK is called column-major with the triangle swapped, which avoids LAPACKE's copies. */
+ * OpenBLAS keeps one global thread count; it is set before each call, so that two
+ * contexts of different widths in one process stay right. Row-major lower is
+ * column-major upper: LAPACK is called column-major with the triangle swapped, which
+ * avoids LAPACKE's copies. */
 #include "kernels/cpu.h"
 
 #include "base/checked.h"

@@ -1,6 +1,6 @@
 /* cpu_table.h - the op table of one instruction set (template): the includer defines
- * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where products
- * round more than ops.def allows. */
+ * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where
+ * products round more than ops.def allows. */
 #include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/cpu.h"

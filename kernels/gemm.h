@@ -1,9 +1,10 @@
-/* gemm.h - y (T,O) = x (T,I) Wt + b for weights of any stored type (template; see vec.h).
+/* gemm.h - y (T,O) = x (T,I) Wt + b for weights of any stored type (template; see
+ * vec.h).
  *
- * Many tokens: a part of the work is a group of panels (columns of y) and a range of rows. It
- * widens its panels for one block of I into a buffer that stays in the L2 cache, then runs
- * all its rows over them; x is read in place. Few tokens: the weights are read once, in the
- * order they lie, and the arithmetic hides behind that. */
+ * Many tokens: a part of the work is a group of panels (columns of y) and a range of
+ * rows. It widens its panels for one block of I into a buffer that stays in the L2
+ * cache, then runs all its rows over them; x is read in place. Few tokens: the weights
+ * are read once, in the order they lie, and the arithmetic hides behind that. */
 #ifndef KVM_KERNELS_GEMM_H
 #define KVM_KERNELS_GEMM_H
 
@@ -82,10 +83,11 @@ static void linear_part(void *ctx, ptrdiff_t part, int thread)
 
 /* ---- few tokens -------------------------------------------------------------------
  *
- * Memory gives most to one sequential stream (23 GB/s a core where four rows side by side got
- * 13), so a weight is read row after row: for one or two tokens straight into the sums, for
- * more through a few rows widened into the L1 cache. A stream takes 0.6 us to start, so a part is
- * as long as the threads allow: pieces of 32 rows by turns read at two thirds of the speed. */
+ * Memory gives most to one sequential stream (23 GB/s a core where four rows side by
+ * side got 13), so a weight is read row after row: for one or two tokens straight into
+ * the sums, for more through a few rows widened into the L1 cache. A stream takes 0.6
+ * us to start, so a part is as long as the threads allow: pieces of 32 rows by turns
+ * read at two thirds of the speed. */
 
 /* out[r][t] = row r of w . x[t], all `rows` x `tokens` sums at once */
 V_INLINE void dot_tile(const int rows, const int tokens, const float *w, ptrdiff_t ldw,
@@ -174,8 +176,9 @@ static void dot_part_widened(const linear_job *j, ptrdiff_t first, ptrdiff_t end
 
 enum { DOT_STRAIGHT = 2 }; /* tokens up to which a weight goes straight into the sums */
 
-/* sum (tokens) = elements p .. end of one row of the weight against as many tokens, in WAYS
- * sums under way. More of them made memory slower, not the sums faster (RESULTS.md). */
+/* sum (tokens) = elements p .. end of one row of the weight against as many tokens, in
+ * WAYS sums under way. More of them made memory slower, not the sums faster
+ * (RESULTS.md). */
 V_INLINE void dot_span(const linear_job *j, const kvm_dtype d, const int tokens,
                        const char *w, ptrdiff_t p, ptrdiff_t end, vf sum[DOT_STRAIGHT])
 {
@@ -278,7 +281,7 @@ static ptrdiff_t cut_dots(linear_job *j, ptrdiff_t threads)
     return (outputs + j->run - 1) / j->run;
 }
 
-/* ---- both ------------------------------------------------------------------------- */
+/* ---- both ------------------------------------------------------------------------ */
 
 /* cuts the work of many tokens; gives the number of parts */
 static ptrdiff_t cut_linear(linear_job *j, ptrdiff_t threads)

@@ -1,9 +1,9 @@
-/* index.h - how well a cached token suits a query, for layers that attend to the best of
- * them only (template; see vec.h).
+/* index.h - how well a cached token suits a query, for layers that attend to the best
+ * of them only (template; see vec.h).
  *
  * A part is a block of queries, all their heads as rows; the keys go by in tiles, as in
- * attention.h, and each score is added to its token's sum at once. Heads are added in their
- * order, so bits depend on neither threads nor blocks. */
+ * attention.h, and each score is added to its token's sum at once. Heads are added in
+ * their order, so bits depend on neither threads nor blocks. */
 #ifndef KVM_KERNELS_INDEX_H
 #define KVM_KERNELS_INDEX_H
 

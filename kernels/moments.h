@@ -1,11 +1,11 @@
 /* moments.h - Xt Y in f64 from f32 rows (template; see vec.h).
  *
- * Rows come in chunks of <= 4096. A chunk is first copied into panels, in which a column is no
- * longer a page apart from row to row. Then each part owns a rectangle of the result: it
- * sums f32 products over the chunk, and adds that into f64. X's side of a
- * rectangle is turned back into rows for the tile loop. Of a Gram matrix only entries with
- * column >= row are summed; the rest is mirrored. An entry's bits depend on the shapes
- * alone, not on threads. */
+ * Rows come in chunks of <= 4096. A chunk is first copied into panels, in which a
+ * column is no longer a page apart from row to row. Then each part owns a rectangle of
+ * the result: it sums f32 products over the chunk, and adds that into f64. X's side of
+ * a rectangle is turned back into rows for the tile loop. Of a Gram matrix only entries
+ * with column >= row are summed; the rest is mirrored. An entry's bits depend on the
+ * shapes alone, not on threads. */
 #ifndef KVM_KERNELS_MOMENTS_H
 #define KVM_KERNELS_MOMENTS_H
 

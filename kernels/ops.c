@@ -7,8 +7,8 @@
 #include <cblas.h>
 #include <string.h>
 
-/* best first: a name means the first of that name which this machine supports. Where bf16
- * runs avx512 does, so "cpu" is never the one that rounds activations. */
+/* best first: a name means the first of that name which this machine supports. Where
+ * bf16 runs avx512 does, so "cpu" is never the one that rounds activations. */
 static const kvm_backend *const backends[] = {
     &kvm_backend__ref,      &kvm_backend__cpu_avx512, &kvm_backend__cpu_bf16,
     &kvm_backend__cpu_avx2, &kvm_backend__cpu_plain,
@@ -78,7 +78,7 @@ bool kvm_backend_rounds(const kvm_backend *b)
     return b->linear_tolerance > 0;
 }
 
-/* ---- the context ------------------------------------------------------------------ */
+/* ---- the context ----------------------------------------------------------------- */
 
 static void scratch_free(void *arena)
 {
@@ -142,7 +142,7 @@ static const kvm_backend *backend_for(const kvm_compute *c, ptrdiff_t terms)
                                 c->backend->name);                                     \
     } while (0)
 
-/* ---- model forward ---------------------------------------------------------------- */
+/* ---- model forward --------------------------------------------------------------- */
 
 /* ids[t] in [0,n); a NULL list passes */
 static kvm_status check_ids(const int32_t *ids, ptrdiff_t count, ptrdiff_t n,
@@ -341,7 +341,7 @@ kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k,
         ->scan(c, &o, &q, &k, &v, &dt, &rate, &skip, &state, err);
 }
 
-/* ---- translators ------------------------------------------------------------------ */
+/* ---- translators ----------------------------------------------------------------- */
 
 kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x, kvm_err *err)
 {

@@ -1,12 +1,13 @@
 /* ops.h - what models and translators may ask of a device, as typed calls.
  *
- * Each call checks its views once (shape rules of ops.def), then runs the op on the context's
- * backend: `ref` is obvious, slow and the judge; `cpu` is fast; `cuda` comes with CUDA=1. The call
- * returns when the result may be read by the next op of the same context. Unless stated all
- * activations are f32, rows contiguous; weights keep their stored type and are widened in panels.
+ * Each call checks its views once (shape rules of ops.def), then runs the op on the
+ * context's backend: `ref` is obvious, slow and the judge; `cpu` is fast; `cuda` comes
+ * with CUDA=1. The call returns when the result may be read by the next op of the same
+ * context. Unless stated all activations are f32, rows contiguous; weights keep their
+ * stored type and are widened in panels.
  *
- * Shape letters: T tokens (rows), I inputs, O outputs, H heads, Hq query heads, Hk kv heads,
- * D head size, C cached tokens, N rows, F features. */
+ * Shape letters: T tokens (rows), I inputs, O outputs, H heads, Hq query heads, Hk kv
+ * heads, D head size, C cached tokens, N rows, F features. */
 #ifndef KVM_KERNELS_OPS_H
 #define KVM_KERNELS_OPS_H
 
@@ -14,9 +15,9 @@
 #include "kernels/tensor.h"
 
 typedef struct kvm_backend kvm_backend;
-/* "ref", "cpu" (its best instruction set here; "cpu-avx2" names one), "cpu-bf16" (rounds
- * activations to bf16 against bf16 weights; never meant by "cpu"), "cuda"; NULL when not
- * built or not supported by this machine */
+/* "ref", "cpu" (its best instruction set here; "cpu-avx2" names one), "cpu-bf16"
+ * (rounds activations to bf16 against bf16 weights; never meant by "cpu"), "cuda"; NULL
+ * when not built or not supported by this machine */
 const kvm_backend *kvm_backend_find(kvm_str name);
 /* kvm_backend_choose - the same; KVM_ENVIRONMENT lists the names there are */
 KVM_MUST kvm_status kvm_backend_choose(const kvm_backend **b, kvm_str name,
@@ -28,7 +29,8 @@ kvm_str kvm_backend_label(const kvm_backend *b, kvm_arena *keep);
  * result than on the others, which differ in the order of sums. */
 bool kvm_backend_rounds(const kvm_backend *b);
 
-/* A context: backend + threads + scratch that the kernels own (packing buffers, score tiles). */
+/* A context: backend + threads + scratch that the kernels own (packing buffers, score
+ * tiles). */
 typedef struct kvm_compute kvm_compute;
 KVM_MUST kvm_status kvm_compute_new(kvm_compute **c, kvm_arena *keep,
                                     const kvm_backend *b, int threads,
@@ -36,24 +38,26 @@ KVM_MUST kvm_status kvm_compute_new(kvm_compute **c, kvm_arena *keep,
 int kvm_compute_threads(const kvm_compute *c);
 kvm_pool *kvm_compute_pool(const kvm_compute *c);
 const kvm_backend *kvm_compute_backend(const kvm_compute *c);
-/* "cpu threads=2 isa=avx2 blas=OpenBLAS/ZEN cc=gcc-12 flags=-O3": goes with every result; in keep */
+/* "cpu threads=2 isa=avx2 blas=OpenBLAS/ZEN cc=gcc-12 flags=-O3": goes with every
+ * result; in keep */
 kvm_str kvm_compute_describe(const kvm_compute *c, kvm_arena *keep);
 
-/* ---- model forward ---------------------------------------------------------------- */
+/* ---- model forward --------------------------------------------------------------- */
 
 /* y (T,I) = row ids[t] of w (V,I), widened. KVM_RANGE for an id outside [0,V). */
 KVM_MUST kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *ids,
                                  kvm_tensor w, kvm_err *err);
 
-/* y (T,F) = x * rsqrt(mean over each group of `group` entries of x^2 + eps) * w (group or F).
- * plus_one: times (1+w), for norms whose weights are kept as w-1. y may be x. group = F
- * for layer norms, D for q/k norms. */
+/* y (T,F) = x * rsqrt(mean over each group of `group` entries of x^2 + eps) * w (group
+ * or F). plus_one: times (1+w), for norms whose weights are kept as w-1. y may be x.
+ * group = F for layer norms, D for q/k norms. */
 KVM_MUST kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                    kvm_tensor w, ptrdiff_t group, double eps,
                                    bool plus_one, kvm_err *err);
 
-/* A weight made ready for linear: borrows the stored matrix (O,I) and bias, may hold a packed or
- * converted copy (never for mmap'd bf16/f16/quantised unless stated by the backend; see kvm_weight_bytes). */
+/* A weight made ready for linear: borrows the stored matrix (O,I) and bias, may hold a
+ * packed or converted copy (never for mmap'd bf16/f16/quantised unless stated by the
+ * backend; see kvm_weight_bytes). */
 typedef struct kvm_weight kvm_weight;
 KVM_MUST kvm_status kvm_weight_new(kvm_weight **w, kvm_arena *keep, kvm_compute *c,
                                    kvm_tensor matrix /* (O,I) any readable dtype */,
@@ -62,7 +66,8 @@ KVM_MUST kvm_status kvm_weight_new(kvm_weight **w, kvm_arena *keep, kvm_compute 
 size_t
 kvm_weight_bytes(const kvm_weight *w); /* owned memory beyond the stored matrix */
 
-/* y (T,O) = x (T,I) Wt + b, or y += … when add (the residual). f32 accumulation; x and y may be row-strided. */
+/* y (T,O) = x (T,I) Wt + b, or y += … when add (the residual). f32 accumulation; x and
+ * y may be row-strided. */
 KVM_MUST kvm_status kvm_op_linear(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                   const kvm_weight *w, bool add, kvm_err *err);
 
@@ -73,14 +78,16 @@ typedef struct kvm_rope {
     bool interleaved;      /* pairs (2j,2j+1) instead of (j, j+width/2) */
     float factor;          /* YaRN attention factor on cos and sin; 1 otherwise */
 } kvm_rope;
-/* x (T,H,D) rotated in place at positions pos[t]. inverse: the exact inverse (angle negated, divided by factor).
- * Angles pos*inv_freq in fp32 as the reference forms them, cos/sin in fp32. */
+/* x (T,H,D) rotated in place at positions pos[t]. inverse: the exact inverse (angle
+ * negated, divided by factor). Angles pos*inv_freq in fp32 as the reference forms them,
+ * cos/sin in fp32. */
 KVM_MUST kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos,
                                 const kvm_rope *r, bool inverse, kvm_err *err);
 
-/* Causal attention over a cache. q (T,Hq,D) row-strided ok; k,v (Hk,C,D)/(Hk,C,Dv), per-head stride free, dtype f32/f16/bf16; query t
- * stands at position first+t and sees keys j with first+t-window < j <= first+t (window 0: no limit). y (T,Hq,Dv).
- * Online softmax in blocks; never T x C in memory. */
+/* Causal attention over a cache. q (T,Hq,D) row-strided ok; k,v (Hk,C,D)/(Hk,C,Dv),
+ * per-head stride free, dtype f32/f16/bf16; query t stands at position first+t and sees
+ * keys j with first+t-window < j <= first+t (window 0: no limit). y (T,Hq,Dv). Online
+ * softmax in blocks; never T x C in memory. */
 KVM_MUST kvm_status kvm_op_attention(kvm_compute *c, kvm_tensor y, kvm_tensor q,
                                      kvm_tensor k, kvm_tensor v, ptrdiff_t first,
                                      ptrdiff_t window, double scale, kvm_err *err);
@@ -97,8 +104,9 @@ KVM_MUST kvm_status kvm_op_attention_some(kvm_compute *c, kvm_tensor y, kvm_tens
                                           const kvm_mask *mask, double scale,
                                           kvm_err *err);
 
-/* y (T,C) = sum over heads of w (T,H) * relu(scale q (T,H,D) . k (C,D)): how well each of C
- * cached tokens suits a query, before causality (DeepSeek-V3.2, 2025, lightning indexer) */
+/* y (T,C) = sum over heads of w (T,H) * relu(scale q (T,H,D) . k (C,D)): how well each
+ * of C cached tokens suits a query, before causality (DeepSeek-V3.2, 2025, lightning
+ * indexer) */
 KVM_MUST kvm_status kvm_op_index_score(kvm_compute *c, kvm_tensor y, kvm_tensor q,
                                        kvm_tensor k, kvm_tensor w, double scale,
                                        kvm_err *err);
@@ -115,7 +123,8 @@ KVM_MUST kvm_status kvm_op_sigmoid_mul(kvm_compute *c, kvm_tensor y, kvm_tensor 
 KVM_MUST kvm_status kvm_op_relu2(kvm_compute *c, kvm_tensor y, kvm_tensor x,
                                  kvm_err *err);
 
-/* per row of logits (T,V): out[t] = logits[t][target[t]] - logsumexp(logits[t]), fp64 inside. targets NULL: -logsumexp only */
+/* per row of logits (T,V): out[t] = logits[t][target[t]] - logsumexp(logits[t]), fp64
+ * inside. targets NULL: -logsumexp only */
 KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                                    const int32_t *targets, kvm_err *err);
 
@@ -162,23 +171,25 @@ KVM_MUST kvm_status kvm_op_delta(kvm_compute *c, kvm_tensor o, kvm_tensor q,
  *   rate   in     (H)      > 0: minus its A
  *   skip   in     (H)      its D
  *   state  in out (H,E,D)  f32; zeros before the first token
- * Tokens and heads may be strided. Bits depend on the cut of the tokens into calls, not on
- * the threads. O(T H E D).
+ * Tokens and heads may be strided. Bits depend on the cut of the tokens into calls, not
+ * on the threads. O(T H E D).
  * Source: Dao and Gu 2024, "Transformers are SSMs" (section 6: chunks). */
 KVM_MUST kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q,
                                 kvm_tensor k, kvm_tensor v, kvm_tensor dt,
                                 kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
                                 kvm_err *err);
 
-/* ---- translators ------------------------------------------------------------------ */
+/* ---- translators ----------------------------------------------------------------- */
 
-/* G (F,F) f64 += Xt X for x (N,F) f32, lower and upper both filled; fp32 block products of <= 4096 rows added into fp64 */
+/* G (F,F) f64 += Xt X for x (N,F) f32, lower and upper both filled; fp32 block products
+ * of <= 4096 rows added into fp64 */
 KVM_MUST kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x,
                                 kvm_err *err);
 /* C (F,P) f64 += Xt Y for x (N,F), y (N,P) f32, the same way */
 KVM_MUST kvm_status kvm_op_cross(kvm_compute *c, kvm_tensor out, kvm_tensor x,
                                  kvm_tensor y, kvm_err *err);
-/* in place Cholesky of a (F,F) f64, lower; KVM_SINGULAR names the pivot. BLAS threads follow the context. */
+/* in place Cholesky of a (F,F) f64, lower; KVM_SINGULAR names the pivot. BLAS threads
+ * follow the context. */
 KVM_MUST kvm_status kvm_op_cholesky(kvm_compute *c, kvm_tensor a, kvm_err *err);
 /* b (F,P) f64 := A^-1 b from the factor */
 KVM_MUST kvm_status kvm_op_cholesky_solve(kvm_compute *c, kvm_tensor factor,

@@ -1,7 +1,7 @@
 /* pack.h - stored rows to f32 panels (template; see vec.h).
  *
- * A panel holds NR rows of a stored matrix side by side: NR numbers for each k. Rows past
- * the last are zero. */
+ * A panel holds NR rows of a stored matrix side by side: NR numbers for each k. Rows
+ * past the last are zero. */
 #ifndef KVM_KERNELS_PACK_H
 #define KVM_KERNELS_PACK_H
 
@@ -9,8 +9,8 @@
 #include "kernels/blocks.h"
 #include "kernels/tile.h"
 
-/* VW elements from element i of a row of f32, f16, bf16, or of e4m3: those 256 times too small,
- * which scales are multiplied for */
+/* VW elements from element i of a row of f32, f16, bf16, or of e4m3: those 256 times
+ * too small, which scales are multiplied for */
 V_INLINE vf load_as(const kvm_dtype d, const char *row, ptrdiff_t i)
 {
     if (d == KVM_F8_E4M3) return v_load_e4m3(row + i);

@@ -2,9 +2,9 @@
  * sets that multiply such pairs (cpu_bf16.c).
  *
  * A row of I stored bf16 weights is I/2 words where it lies; a row of x is rounded to
- * nearest even into as many. Panels, tiles and the cut of the work are then those of f32
- * rows of I/2 numbers. Rows of an odd length, or an odd number of weights apart, are not
- * whole words: they take the f32 way. */
+ * nearest even into as many. Panels, tiles and the cut of the work are then those of
+ * f32 rows of I/2 numbers. Rows of an odd length, or an odd number of weights apart,
+ * are not whole words: they take the f32 way. */
 #ifndef KVM_KERNELS_PAIRS_H
 #define KVM_KERNELS_PAIRS_H
 

@@ -1,5 +1,5 @@
-/* ref_model.c - the forward ops as their definitions say, one loop per index, sums in f64.
- * Slow; every other backend is judged by these. */
+/* ref_model.c - the forward ops as their definitions say, one loop per index, sums in
+ * f64. Slow; every other backend is judged by these. */
 #include "kernels/ref.h"
 
 #include <math.h>

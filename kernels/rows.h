@@ -1,5 +1,5 @@
-/* rows.h - ops that work on each row by itself (template; see vec.h). Rows are dealt out
- * to threads in runs of about ROWS_GRAIN numbers. */
+/* rows.h - ops that work on each row by itself (template; see vec.h). Rows are dealt
+ * out to threads in runs of about ROWS_GRAIN numbers. */
 #ifndef KVM_KERNELS_ROWS_H
 #define KVM_KERNELS_ROWS_H
 
@@ -37,7 +37,7 @@ static void rows_run(kvm_compute *c, rows_job *j, ptrdiff_t rows, ptrdiff_t per_
     kvm_pool_run(c->pool, (rows + j->run - 1) / j->run, rows_part, j);
 }
 
-/* ---- embed ------------------------------------------------------------------------ */
+/* ---- embed ----------------------------------------------------------------------- */
 
 static void embed_row(const rows_job *j, ptrdiff_t t, int thread)
 {
@@ -54,7 +54,7 @@ static kvm_status embed(kvm_compute *c, kvm_in y, const int32_t *ids, kvm_in w,
     return KVM_OK;
 }
 
-/* ---- rmsnorm ---------------------------------------------------------------------- */
+/* ---- rmsnorm --------------------------------------------------------------------- */
 
 static void rmsnorm_row(const rows_job *j, ptrdiff_t t, int thread)
 {
@@ -98,12 +98,13 @@ static kvm_status rmsnorm(kvm_compute *c, kvm_in y, kvm_in x, kvm_in w, ptrdiff_
     return KVM_OK;
 }
 
-/* ---- rope ------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------ */
 
 enum { EXACT_POSITIONS = 1 << 20 }; /* the reduction below is exact up to this angle */
 
-/* cos and sin of x, |x| <= 2^20: x - n pi/2 in three parts, exact with FMA because n times the
- * first part is a multiple of 2^-23; polynomials of Cephes' sinf and cosf on +-pi/4 */
+/* cos and sin of x, |x| <= 2^20: x - n pi/2 in three parts, exact with FMA because n
+ * times the first part is a multiple of 2^-23; polynomials of Cephes' sinf and cosf on
+ * +-pi/4 */
 V_INLINE void v_cos_sin(vf x, vf *cosine, vf *sine)
 {
     const vf magic = v_all(12582912.0f);
@@ -196,7 +197,7 @@ static kvm_status rope(kvm_compute *c, kvm_in x, const int32_t *pos, const kvm_r
     return KVM_OK;
 }
 
-/* ---- silu_mul, sigmoid_mul -------------------------------------------------------- */
+/* ---- silu_mul, sigmoid_mul ------------------------------------------------------- */
 
 V_INLINE vf v_gated(vf g, vf u, const bool silu)
 {
@@ -247,7 +248,7 @@ static kvm_status sigmoid_mul(kvm_compute *c, kvm_in y, kvm_in gate, kvm_in up,
     return KVM_OK;
 }
 
-/* ---- relu2 ------------------------------------------------------------------------ */
+/* ---- relu2 ----------------------------------------------------------------------- */
 
 V_INLINE vf v_relu2(vf x) /* v_max gives its second where one is NaN */
 {
@@ -274,7 +275,7 @@ static kvm_status relu2(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err)
     return KVM_OK;
 }
 
-/* ---- logprob ---------------------------------------------------------------------- */
+/* ---- logprob --------------------------------------------------------------------- */
 
 static void logprob_row(const rows_job *j, ptrdiff_t t, int thread)
 {

@@ -6,13 +6,14 @@
  *     o_i = (prod of a up to i) S0 q_i + sum over j <= i of m_ij v_j
  *     m_ij = (q_i . k_j) f_ij, f_ij = dt_j (prod of a from j+1 to i), m_ii += skip
  *     S   = (prod of a) S0 + sum over j of f_Lj v_j kt_j
- * with a = exp(-rate dt). One product of tile.h makes o of the rows [prod q_i | m_i] and a
- * panel of S0t over v; another adds to that S0t. q . k serves all heads of a group. f
- * comes from the row before it by one factor: no ratio of decays is formed and no small
- * difference of large sums. Of the 3 operations per number of S and token that the
- * recurrence takes 2 are left, in tiles that stay in registers.
+ * with a = exp(-rate dt). One product of tile.h makes o of the rows [prod q_i | m_i]
+ * and a panel of S0t over v; another adds to that S0t. q . k serves all heads of a
+ * group. f comes from the row before it by one factor: no ratio of decays is formed and
+ * no small difference of large sums. Of the 3 operations per number of S and token that
+ * the recurrence takes 2 are left, in tiles that stay in registers.
  *
- * A part is some heads of a group, whose states stay in the thread's buffer for all chunks. */
+ * A part is some heads of a group, whose states stay in the thread's buffer for all
+ * chunks. */
 #ifndef KVM_KERNELS_SCAN_H
 #define KVM_KERNELS_SCAN_H
 
@@ -163,8 +164,8 @@ static void scan_scores(const scan_part *p, ptrdiff_t t0, ptrdiff_t n)
     scan_turn(p->keys, SCAN_CHUNK, k.data, k.stride[0], n, p->dk);
 }
 
-/* rows [prod q | m] of a head; gives the product of all decays. p->fall is left as the last
- * row has it. */
+/* rows [prod q | m] of a head; gives the product of all decays. p->fall is left as the
+ * last row has it. */
 static float scan_rows(const scan_part *p, ptrdiff_t head, ptrdiff_t t0, ptrdiff_t n)
 {
     const scan_job *j = p->j;

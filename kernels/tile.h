@@ -1,9 +1,10 @@
 /* tile.h - the one inner loop of every product here: C (mr,NR) = A (mr,K) B (K,NR).
  *
- * A is rows in place, lda apart; B is a packed panel: NR numbers for each k. The sum over
- * k runs in order in one accumulator per entry, so an entry's bits depend on neither the
- * height of its tile nor the thread that made it. Where the instruction set multiplies
- * pairs of bf16, a second set of tiles takes words of A and B as such pairs (pairs.h). */
+ * A is rows in place, lda apart; B is a packed panel: NR numbers for each k. The sum
+ * over k runs in order in one accumulator per entry, so an entry's bits depend on
+ * neither the height of its tile nor the thread that made it. Where the instruction set
+ * multiplies pairs of bf16, a second set of tiles takes words of A and B as such pairs
+ * (pairs.h). */
 #ifndef KVM_KERNELS_TILE_H
 #define KVM_KERNELS_TILE_H
 
@@ -20,13 +21,14 @@ enum { MR = 6 };
 #endif
 enum { NV = 2, NR = NV * VW };
 
-/* Rows are addressed as base + {0, 1, 2} * lda from every third row: one register per three
- * rows. The empty asm keeps the compiler from making one pointer per row, which spills. */
+/* Rows are addressed as base + {0, 1, 2} * lda from every third row: one register per
+ * three rows. The empty asm keeps the compiler from making one pointer per row, which
+ * spills. */
 V_INLINE void tile_sum(vf acc[][NV], const int mr, const bool pairs, const float *a,
                        ptrdiff_t lda, const float *b, ptrdiff_t k)
 {
-    /* an accumulator under an index that is no constant would live in memory: every loop
-     * over them is unrolled */
+    /* an accumulator under an index that is no constant would live in memory: every
+     * loop over them is unrolled */
     enum { BASES = (MR + 2) / 3 };
     const float *base[BASES];
     V_UNROLL for (int i = 0; i < (mr + 2) / 3; i++) base[i] = a + 3 * i * lda;

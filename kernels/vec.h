@@ -1,8 +1,9 @@
 /* vec.h - vectors of VW floats for the instruction set that the file is compiled for.
  *
- * Templates (gemm.h, attention.h, rows.h) are written once in these words and included by
- * cpu_plain.c, cpu_avx2.c, cpu_avx512.c and cpu_bf16.c. `vf` is a compiler vector: + - * / work on
- * it. FMA is asked for by name only, so a given instruction set always gives the same bits. */
+ * Templates (gemm.h, attention.h, rows.h) are written once in these words and included
+ * by cpu_plain.c, cpu_avx2.c, cpu_avx512.c and cpu_bf16.c. `vf` is a compiler vector:
+ * + - * / work on it. FMA is asked for by name only, so a given instruction set always
+ * gives the same bits. */
 #ifndef KVM_KERNELS_VEC_H
 #define KVM_KERNELS_VEC_H
 
@@ -30,7 +31,7 @@ typedef float vf __attribute__((vector_size(16)));
 #endif
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 
-/* ---- loads and stores; the n forms touch n <= VW elements, the rest reads as 0 ------ */
+/* ---- loads and stores; the n forms touch n <= VW elements, the rest reads as 0 --- */
 
 V_INLINE vf v_load(const void *p)
 {
@@ -119,8 +120,8 @@ V_INLINE vf v_load_f16(const void *p)
 #endif
 }
 
-/* VW stored E4M3 numbers / 256, widened: what f16 reads in the same bits of sign, exponent and
- * mantissa, subnormals too. Only the top code, NaN, is another there. */
+/* VW stored E4M3 numbers / 256, widened: what f16 reads in the same bits of sign,
+ * exponent and mantissa, subnormals too. Only the top code, NaN, is another there. */
 V_INLINE vf v_load_e4m3(const void *p)
 {
 #if defined(__AVX512F__)
@@ -155,7 +156,7 @@ V_INLINE vf v_load_e4m3(const void *p)
 #endif
 }
 
-/* ---- arithmetic ------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------ */
 
 V_INLINE vf v_fma(vf a, vf b, vf c) /* a*b + c, one rounding where the machine can */
 {
@@ -168,8 +169,8 @@ V_INLINE vf v_fma(vf a, vf b, vf c) /* a*b + c, one rounding where the machine c
 #endif
 }
 
-/* the same for words that are pairs of bf16: c + a1*b1 + a0*b0; subnormals count as 0. Not
- * called where the machine cannot (tile.h). */
+/* the same for words that are pairs of bf16: c + a1*b1 + a0*b0; subnormals count as 0.
+ * Not called where the machine cannot (tile.h). */
 V_INLINE vf v_fma_pairs(vf a, vf b, vf c)
 {
 #if defined(__AVX512BF16__)
@@ -313,17 +314,17 @@ V_INLINE void v_transpose(vf r[VW])
 #endif
 }
 
-/* ---- exponentials ----------------------------------------------------------------- */
+/* ---- exponentials ---------------------------------------------------------------- */
 
-/* 2^f p, where n = round(x) sits in the low mantissa bits of t = x + 1.5*2^23: the float
- * 2^n is made of them. n = -127 gives 0. */
+/* 2^f p, where n = round(x) sits in the low mantissa bits of t = x + 1.5*2^23: the
+ * float 2^n is made of them. n = -127 gives 0. */
 V_INLINE vf v_scale(vf p, vf t)
 {
     return p * (vf)(((vi)t + 127) << 23);
 }
 
-/* 2^x for x <= 0, 0 below -127; Taylor of e^(f ln 2), |f| <= 1/2: truncated at 1.3e-8 relative,
- * 1 ulp altogether. -inf gives 0, NaN stays. */
+/* 2^x for x <= 0, 0 below -127; Taylor of e^(f ln 2), |f| <= 1/2: truncated at 1.3e-8
+ * relative, 1 ulp altogether. -inf gives 0, NaN stays. */
 V_INLINE vf v_exp2(vf x)
 {
     const vf magic = v_all(12582912.0f);

@@ -1,8 +1,8 @@
 /* widen.c - stored numbers to f32 and back, one element or block at a time.
  *
- * Small floats share one decoder and one encoder, told apart by exponent width, mantissa
- * width and whether the top exponent means infinity (IEEE) or is used for numbers
- * (E4M3FN). Block formats are in blocks.h. */
+ * Small floats share one decoder and one encoder, told apart by exponent width,
+ * mantissa width and whether the top exponent means infinity (IEEE) or is used for
+ * numbers (E4M3FN). Block formats are in blocks.h. */
 #include "kernels/blocks.h"
 
 #include <math.h>
@@ -86,7 +86,7 @@ static uint8_t e8m0_narrow(float f)
     return (uint8_t)(e + up);
 }
 
-/* ---- rows ------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------ */
 
 /* element i of an unaligned array of `type` */
 #define LOOP_IN(type, expr)                                                            \

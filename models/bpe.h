@@ -1,8 +1,8 @@
 /* bpe.h - byte-level byte-pair encoding: one piece of text to token ids.
  *
- * A piece starts as one symbol per byte; the adjacent pair of lowest rank is merged, the
- * leftmost among equals, until no pair has a rank. Short pieces scan an array, long ones
- * keep a heap, so that a run of n equal bytes costs O(n log n).
+ * A piece starts as one symbol per byte; the adjacent pair of lowest rank is merged,
+ * the leftmost among equals, until no pair has a rank. Short pieces scan an array, long
+ * ones keep a heap, so that a run of n equal bytes costs O(n log n).
  *
  * Where the ranks come from: a list of merges, or the tokens themselves (tiktoken): two
  * neighbours merge when their concatenation is a token, and its id is the rank. The
@@ -59,7 +59,8 @@ KVM_MUST kvm_status kvm_bpe_add_raw(kvm_bpe *b, kvm_arena *keep, int64_t id,
                                     kvm_str bytes, kvm_err *err);
 KVM_MUST kvm_status kvm_bpe_begin_merges(kvm_bpe *b, kvm_arena *keep, ptrdiff_t merges,
                                          kvm_err *err);
-/* kvm_bpe_add_merge - the next rank. KVM_FORMAT when a part or the whole is no token. */
+/* kvm_bpe_add_merge - the next rank. KVM_FORMAT when a part or the whole is no
+ * token. */
 KVM_MUST kvm_status kvm_bpe_add_merge(kvm_bpe *b, kvm_str left, kvm_str right,
                                       kvm_arena scratch, kvm_err *err);
 /* kvm_bpe_end - fill byte_id */
@@ -70,15 +71,17 @@ void kvm_bpe_end(kvm_bpe *b);
 enum { KVM_BPE_TOKEN_MAX = 2048 };
 KVM_MUST kvm_status kvm_bpe_end_by_rank(kvm_bpe *b, kvm_arena *keep, kvm_err *err);
 
-/* kvm_bpe_find - id of a token by its text as the file writes it, -1 when there is none */
+/* kvm_bpe_find - id of a token by its text as the file writes it, -1 when there is
+ * none */
 int32_t kvm_bpe_find(const kvm_bpe *b, kvm_str text, kvm_arena scratch);
 
-/* What one thread needs to encode: buffers on the heap that grow with the longest piece,
- * and a cache of short pieces. */
+/* What one thread needs to encode: buffers on the heap that grow with the longest
+ * piece, and a cache of short pieces. */
 typedef struct kvm_bpe_work kvm_bpe_work;
 KVM_MUST kvm_status kvm_bpe_work_new(kvm_bpe_work **w, kvm_arena *keep, kvm_err *err);
 
-/* kvm_bpe_encode - append the ids of piece p (n > 0 bytes) to out, which has room for n.
+/* kvm_bpe_encode - append the ids of piece p (n > 0 bytes) to out, which has room for
+ * n.
  * *made: how many. KVM_NOMEM, KVM_RANGE (a piece of 1 GiB and more). */
 KVM_MUST kvm_status kvm_bpe_encode(const kvm_bpe *b, kvm_bpe_work *w,
                                    const unsigned char *p, ptrdiff_t n, int32_t *out,

@@ -24,8 +24,8 @@ typedef struct kvm_chat_options {
 } kvm_chat_options;
 
 /* kvm_chat_render - o NULL: every option off. KVM_UNSUPPORTED when no frame fits the
- * tokenizer (naming the special tokens looked for), KVM_USAGE for another role, no turns,
- * or an order of turns that the template refuses. */
+ * tokenizer (naming the special tokens looked for), KVM_USAGE for another role, no
+ * turns, or an order of turns that the template refuses. */
 KVM_MUST kvm_status kvm_chat_render(const kvm_tokenizer *t, const kvm_chat_turn *turns,
                                     ptrdiff_t n, const kvm_chat_options *o,
                                     kvm_arena *keep, kvm_str *out, kvm_err *err);

@@ -85,8 +85,8 @@ static void im(writing *w, kvm_str role, kvm_str text)
 }
 
 /* The text that a template holds between `open` and `shut` without quotes or braces in
- * it: a system prompt that it writes when the conversation has none. Where `line`, a line
- * break (as such or as \n) comes first. Empty: the template writes none. */
+ * it: a system prompt that it writes when the conversation has none. Where `line`, a
+ * line break (as such or as \n) comes first. Empty: the template writes none. */
 static kvm_str default_system(kvm_str template, kvm_str open, bool line)
 {
     const kvm_str shut = KVM_STR("<|im_end|>");

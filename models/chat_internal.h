@@ -1,5 +1,5 @@
-/* chat_internal.h - between chat.c, which chooses a frame, and chat_frames.c, which writes
- * the text of one. */
+/* chat_internal.h - between chat.c, which chooses a frame, and chat_frames.c, which
+ * writes the text of one. */
 #ifndef KVM_MODELS_CHAT_INTERNAL_H
 #define KVM_MODELS_CHAT_INTERNAL_H
 

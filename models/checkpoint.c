@@ -194,8 +194,8 @@ static bool find_gguf(const kvm_checkpoint *ck, const char *name, kvm_found *out
     return true;
 }
 
-/* name: the one that was found, else the row's first; its last where blocks are of one layer
- * each, for so the rows have those names */
+/* name: the one that was found, else the row's first; its last where blocks are of one
+ * layer each, for so the rows have those names */
 static bool find(const kvm_checkpoint *ck, kvm_weight_at w, char name[NAME_BYTES],
                  kvm_found *out)
 {

@@ -15,7 +15,8 @@ typedef enum kvm_weight_id {
     KVM_WEIGHT_IDS
 } kvm_weight_id;
 
-/* Which tensor: a row of weights.def, and where the row asks for them layer and expert. */
+/* Which tensor: a row of weights.def, and where the row asks for them layer and
+ * expert. */
 typedef struct kvm_weight_at {
     kvm_weight_id id;
     ptrdiff_t layer, expert;
@@ -27,9 +28,9 @@ typedef struct kvm_checkpoint kvm_checkpoint;
  * file. KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
 KVM_MUST kvm_status kvm_checkpoint_open(kvm_checkpoint **ck, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
-/* kvm_checkpoint_imagine - what a config.json at path describes, without its weights: every
- * tensor that is asked for is there, in the shape that was asked for and the config's type,
- * all zeros; optional ones are not. For sizes; it has no files. */
+/* kvm_checkpoint_imagine - what a config.json at path describes, without its weights:
+ * every tensor that is asked for is there, in the shape that was asked for and the
+ * config's type, all zeros; optional ones are not. For sizes; it has no files. */
 KVM_MUST kvm_status kvm_checkpoint_imagine(kvm_checkpoint **ck, kvm_arena *keep,
                                            kvm_str path, kvm_err *err);
 const kvm_config *kvm_checkpoint_config(const kvm_checkpoint *ck);
@@ -47,7 +48,8 @@ bool kvm_checkpoint_has(const kvm_checkpoint *ck, kvm_weight_at w);
 bool kvm_checkpoint_beside(const kvm_checkpoint *ck, kvm_weight_at w,
                            const char *ending, kvm_found *out);
 /* kvm_checkpoint_get - shape (rank, dim) is what the config implies. KVM_NOTFOUND,
- * KVM_SHAPE; the message names the tensor and both shapes. Extents of one don't count. */
+ * KVM_SHAPE; the message names the tensor and both shapes. Extents of one don't
+ * count. */
 KVM_MUST kvm_status kvm_checkpoint_get(const kvm_checkpoint *ck, kvm_weight_at w,
                                        int rank, const ptrdiff_t *dim, kvm_found *out,
                                        kvm_err *err);

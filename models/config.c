@@ -262,8 +262,8 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
     return KVM_OK;
 }
 
-/* What only some families have: absent else, so that hashes outlive new kinds of layer. Each
- * gives 0, or something else when memory is short. */
+/* What only some families have: absent else, so that hashes outlive new kinds of layer.
+ * Each gives 0, or something else when memory is short. */
 static int add_streams(json_t *v, const kvm_config *c)
 {
     int bad = 0;

@@ -59,8 +59,8 @@ typedef struct kvm_moe_config {
     double scale;     /* of the routed experts' sum */
 } kvm_moe_config;
 
-/* layers that keep a state per head instead of rows per token. Of Mamba-2 key heads are the
- * groups and key_dim the state's N, values are its heads of P. */
+/* layers that keep a state per head instead of rows per token. Of Mamba-2 key heads are
+ * the groups and key_dim the state's N, values are its heads of P. */
 typedef struct kvm_recurrent_config {
     ptrdiff_t key_heads, value_heads, key_dim, value_dim;
     ptrdiff_t window;   /* inputs of the short convolution */
@@ -90,8 +90,8 @@ typedef struct kvm_stream_config {
     int64_t end_id;                             /* where n-grams begin anew */
     double eps;                                 /* of mixed streams, and the next */
     ptrdiff_t rounds; /* in which a mix is made to sum to one */
-    /* how tables were laid out: heads read primes from `base` on, rows fill up a multiple;
-     * `seed` of the hash */
+    /* how tables were laid out: heads read primes from `base` on, rows fill up a
+     * multiple; `seed` of the hash */
     ptrdiff_t base, multiple;
     int64_t seed;
 } kvm_stream_config;

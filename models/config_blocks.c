@@ -1,5 +1,5 @@
-/* config_blocks.c - which kinds the blocks of a stack are built of, and which of them look at
- * a window, have an indexer or n-gram embeddings. */
+/* config_blocks.c - which kinds the blocks of a stack are built of, and which of them
+ * look at a window, have an indexer or n-gram embeddings. */
 #include "models/config_internal.h"
 
 /* ---- indexers, n-grams ---- */
@@ -27,7 +27,8 @@ static kvm_status read_words(const kvm_config_source *s, kvm_jat list,
     return KVM_OK;
 }
 
-/* indexer_types, or a string of F and S, or one full layer in so many after an offset */
+/* indexer_types, or a string of F and S, or one full layer in so many after an
+ * offset */
 static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
 {
     ptrdiff_t every, offset;
@@ -196,8 +197,8 @@ static kvm_status read_ffn_types(const kvm_config_source *s, kvm_jat types,
     return KVM_OK;
 }
 
-/* Layers below first_k_dense_replace, those between the steps and those on a list have no
- * experts. */
+/* Layers below first_k_dense_replace, those between the steps and those on a list have
+ * no experts. */
 static kvm_status read_experts(const kvm_config_source *s, kvm_config *c)
 {
     ptrdiff_t first, step, n = 0;

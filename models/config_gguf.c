@@ -95,8 +95,8 @@ static kvm_status read_yarn(const source *s, kvm_config *c)
 }
 
 /* A file that states a factor and no type is linear, as llama.cpp reads it; older ones
- * call the factor scale_linear. llama3 scaling comes as the tensor rope_freqs of divisors
- * (models/rope.h). */
+ * call the factor scale_linear. llama3 scaling comes as the tensor rope_freqs of
+ * divisors (models/rope.h). */
 static kvm_status read_rope(const source *s, kvm_config *c)
 {
     kvm_str k, type;

@@ -1,6 +1,6 @@
 /* config_internal.h - a config.json being read: config_json.c asks config_layers.c and
- * config_blocks.c for what only some families have, config_quantised.c for the scales of
- * weights, and all ask config_source.c for fields. */
+ * config_blocks.c for what only some families have, config_quantised.c for the scales
+ * of weights, and all ask config_source.c for fields. */
 #ifndef KVM_MODELS_CONFIG_INTERNAL_H
 #define KVM_MODELS_CONFIG_INTERNAL_H
 
@@ -30,14 +30,15 @@ kvm_config_source kvm_config__within(const kvm_config_source *s, const char *key
 
 /* models/config_layers.c: the sizes of the family's kinds of layer */
 KVM_MUST kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c);
-/* models/config_blocks.c: for sizes that were checked, which kind each block is built of,
- * and the windows */
+/* models/config_blocks.c: for sizes that were checked, which kind each block is built
+ * of, and the windows */
 KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c);
 /* where blocks are of one layer each: as many as the pattern has letters, which is what
  * num_hidden_layers says or leaves out */
 KVM_MUST kvm_status kvm_config__count(const kvm_config_source *s, kvm_config *c);
 
-/* models/config_quantised.c: KVM_UNSUPPORTED names a method whose weights are not read */
+/* models/config_quantised.c: KVM_UNSUPPORTED names a method whose weights are not
+ * read */
 KVM_MUST kvm_status kvm_config__quantised(const kvm_config_source *s, kvm_config *c);
 
 #endif

@@ -125,8 +125,8 @@ static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_con
                     kvm_quote(word).at);
 }
 
-/* time_step_limit: two numbers, of which the second may be infinite, as Python writes it
- * or as transformers does ({"__float__": "Infinity"}) */
+/* time_step_limit: two numbers, of which the second may be infinite, as Python writes
+ * it or as transformers does ({"__float__": "Infinity"}) */
 static kvm_status read_steps(const kvm_config_source *s, kvm_recurrent_config *r)
 {
     ptrdiff_t n;

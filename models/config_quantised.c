@@ -1,5 +1,5 @@
-/* config_quantised.c - quantization_config: how weights of 8 bits are scaled. Which weights
- * those are, the tensors say themselves (models/scales.h). */
+/* config_quantised.c - quantization_config: how weights of 8 bits are scaled. Which
+ * weights those are, the tensors say themselves (models/scales.h). */
 #include "models/config_internal.h"
 
 /* what E4M3 weights with scales are called; `field` tells one method's formats apart */

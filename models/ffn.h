@@ -1,7 +1,7 @@
 /* ffn.h - the feed-forward that a block, an expert and a shared expert have alike.
  *
- *   gated     y = Wd (silu(Wg x) * Wu x), with a limit L (GLM-5.3-Flash) of min(Wg x, L) and
- *             of Wu x between -L and L
+ *   gated     y = Wd (silu(Wg x) * Wu x), with a limit L (GLM-5.3-Flash) of min(Wg x,
+ *             L) and of Wu x between -L and L
  *   squared   y = Wd relu(Wu x)^2, where there is no gate (Nemotron-H) */
 #ifndef KVM_MODELS_FFN_H
 #define KVM_MODELS_FFN_H

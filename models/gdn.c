@@ -19,7 +19,8 @@ typedef struct gdn {
     float *decay, *bias; /* (value_heads) exp(A), d */
 } gdn;
 
-/* rows from .. from+n-1 of each key head's part of `part` rows, behind those in order */
+/* rows from .. from+n-1 of each key head's part of `part` rows, behind those in
+ * order */
 static ptrdiff_t pick(const gdn *g, ptrdiff_t part, ptrdiff_t from, ptrdiff_t n,
                       ptrdiff_t *order, ptrdiff_t at)
 {

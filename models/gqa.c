@@ -5,8 +5,8 @@
  *   q, k rotated at their positions; k, v appended  3: k
  *   q tempered; y += Wo attention(q, K, V)
  *
- * Gated attention (Qwen3-Next): W gives each head a gate behind its query, and the output
- * goes through sigmoid(gate) before Wo. */
+ * Gated attention (Qwen3-Next): W gives each head a gate behind its query, and the
+ * output goes through sigmoid(gate) before Wo. */
 #include <math.h>
 #include <string.h>
 

@@ -8,24 +8,25 @@
  *   score(p, t) = sum over heads of w_h relu(q_h . k_t) / sqrt(heads * dim)
  *   query p attends to the `most` visible tokens of the largest score
  *
- * The reference engine turns q and k by a Hadamard matrix and rounds both to 8 bits; the
- * first changes no product and the second is left out here.
+ * The reference engine turns q and k by a Hadamard matrix and rounds both to 8 bits;
+ * the first changes no product and the second is left out here.
  *
  * Pools of r tokens: GLM-5.3-Flash's (transformers' Glm5NextTextIndexer).
  *   k = layernorm(Wk x), without a rotation, appended; 1 and 2 as above
  *   z = G x, as it is, appended                          1, 2, 3
- *   of each whole pool, counted from token 0, per channel: b = sum of softmax(z + a) k over
- *   its tokens, a a row for each place in the pool
- *   score(p, b) as above; the most / r best of the pools that end at p or before, and what
- *   follows the last of them
+ *   of each whole pool, counted from token 0, per channel: b = sum of softmax(z + a) k
+ *   over its tokens, a a row for each place in the pool
+ *   score(p, b) as above; the most / r best of the pools that end at p or before, and
+ *   what follows the last of them
  *
  * Blocks of r tokens: Qwen's sparse attention (transformers' Qwen4ExpTextQSAIndexer).
  *   [q | k] = Wqk x; k as it is, appended                1, 2, 3
  *   of each whole block, counted from token 0: b = rms(mean of its k), rotated at its
  *   first token; q_h = rms(q_h), rotated
  *   score(p, b) = sum over heads of relu(q_h . b) / sqrt(dim)
- *   query p attends to the most / r blocks of the largest score, of those that end at p or
- *   before, and to what follows the last of them. Its own block must win its place. */
+ *   query p attends to the most / r blocks of the largest score, of those that end at p
+ *   or before, and to what follows the last of them. Its own block must win its
+ *   place. */
 #include "models/indexer.h"
 
 #include <math.h>
@@ -384,7 +385,8 @@ static kvm_status ask(const kvm_indexer *i, const kvm_step *s, kvm_tensor x,
     return kvm_op_linear(s->compute, *w, kvm_last_rows(x, n), i->w, false, err);
 }
 
-/* the same for blocks, whose projection gives queries and keys at once; keys are appended */
+/* the same for blocks, whose projection gives queries and keys at once; keys are
+ * appended */
 static kvm_status ask_blocks(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
                              kvm_tensor x, kvm_tensor *q, kvm_tensor *w,
                              kvm_arena *temp, kvm_err *err)

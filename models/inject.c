@@ -1,4 +1,5 @@
-/* inject.c - rows and states put into an empty cache from outside: all of them, or none. */
+/* inject.c - rows and states put into an empty cache from outside: all of them, or
+ * none. */
 #include <string.h>
 
 #include "models/model_internal.h"

@@ -1,5 +1,5 @@
-/* layer.c - what layers of all kinds use: the list of kinds, slots of the cache, views of
- * rows, and what a step hands out. */
+/* layer.c - what layers of all kinds use: the list of kinds, slots of the cache, views
+ * of rows, and what a step hands out. */
 #include "models/layer.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
 /* layer.h - what a layer kind is: load, forward and its cache objects side by side.
  *
- * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward, or
- * one of the two. What they take from the residual stream and how they add to it is the block's affair
- * (models/residual.h). A kind is a constant table; its layers are structs
- * that begin with kvm_layer. Adding a kind is one file and one row of layer_kinds.def.
+ * A block of the stack is a mixer (it keeps objects between tokens) and a feed-forward,
+ * or one of the two. What they take from the residual stream and how they add to it is
+ * the block's affair (models/residual.h). A kind is a constant table; its layers are
+ * structs that begin with kvm_layer. Adding a kind is one file and one row of
+ * layer_kinds.def.
  *
  * Shape letters: T tokens of a step, H kv heads, D head size, C cache capacity. */
 #ifndef KVM_MODELS_LAYER_H
@@ -15,8 +16,8 @@
 typedef struct kvm_layer kvm_layer;
 
 /* Where an object's rows lie: (H,C,D) f32, head outermost, so that attention reads each
- * head as one stream. Objects of one head that stand beside each other (kvm_object) share
- * their rows: then the stride is larger than D. */
+ * head as one stream. Objects of one head that stand beside each other (kvm_object)
+ * share their rows: then the stride is larger than D. */
 typedef struct kvm_slot {
     float *rows;
     ptrdiff_t heads, capacity, dim;
@@ -28,9 +29,9 @@ kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
 void kvm_slot_put(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, const float *rows);
 void kvm_slot_get(const kvm_slot *s, ptrdiff_t from, ptrdiff_t n, float *rows);
 
-/* The tokens that attention looks at, where it does not look at all: chosen by one layer,
- * used by it and by those after it that share its choice. Row t of the step has its bits
- * at t * words (kvm_mask). */
+/* The tokens that attention looks at, where it does not look at all: chosen by one
+ * layer, used by it and by those after it that share its choice. Row t of the step has
+ * its bits at t * words (kvm_mask). */
 typedef struct kvm_choice {
     uint64_t *bits;
     ptrdiff_t words;
@@ -61,9 +62,9 @@ typedef struct kvm_layer_kind {
                          kvm_object *out);
     /* bytes of scratch that a step of n tokens takes */
     size_t (*scratch)(const kvm_layer *l, ptrdiff_t n);
-    /* x (T, hidden) -> y (out, hidden) += the layer's result for the last step->out rows;
-     * new rows of its objects go to the slots and to the capture. A feed-forward sees only
-     * those rows: T is out. */
+    /* x (T, hidden) -> y (out, hidden) += the layer's result for the last step->out
+     * rows; new rows of its objects go to the slots and to the capture. A feed-forward
+     * sees only those rows: T is out. */
     kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
                           kvm_tensor y, kvm_err *err);
     /* x (T, replay): what the layer's states make of these inputs, its result left out.
@@ -71,8 +72,8 @@ typedef struct kvm_layer_kind {
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
                          kvm_err *err);
     /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to
-     * point 3 and back, in place. NULL without objects per token. KVM_UNSUPPORTED: no way
-     * back. */
+     * point 3 and back, in place. NULL without objects per token. KVM_UNSUPPORTED: no
+     * way back. */
     kvm_status (*advance)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err);
@@ -102,8 +103,8 @@ KVM_MUST kvm_status kvm_step_emit(const kvm_step *step, ptrdiff_t object, int po
 KVM_MUST kvm_status kvm_step_emit_state(const kvm_step *step, ptrdiff_t object,
                                         kvm_err *err);
 
-/* attention of the last rows of the step over the tokens that were chosen, or over all when
- * `chosen` is false or no query sees more than it may; window 0: no limit */
+/* attention of the last rows of the step over the tokens that were chosen, or over all
+ * when `chosen` is false or no query sees more than it may; window 0: no limit */
 KVM_MUST kvm_status kvm_step_attend(const kvm_step *step, bool chosen, kvm_tensor y,
                                     kvm_tensor q, kvm_tensor k, kvm_tensor v,
                                     ptrdiff_t window, double scale, kvm_err *err);

@@ -1,14 +1,14 @@
 /* layerwise.c - sequences through a stack whose weights need not fit into memory.
  *
- * All sequences pass block l before block l+1 is touched. What lies between two blocks, the
- * residual of every token (and, where layers share a choice of tokens, that choice), is kept
- * in memory or in a file and goes back to where it came from:
+ * All sequences pass block l before block l+1 is touched. What lies between two blocks,
+ * the residual of every token (and, where layers share a choice of tokens, that
+ * choice), is kept in memory or in a file and goes back to where it came from:
  *
  *   record of a sequence = for each step: h (n, streams * hidden) f32
  *                          [u64 all, bits (n, words) u64]
  *
- * A block's objects are kept for one sequence at a time. The weights of the next block are
- * asked for when a block begins; its own leave memory when it is done. */
+ * A block's objects are kept for one sequence at a time. The weights of the next block
+ * are asked for when a block begins; its own leave memory when it is done. */
 #include <fcntl.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static size_t hidden_bytes(const kvm_model *m, ptrdiff_t n)
     return (size_t)(n * m->last.streams * m->config.hidden) * sizeof(float);
 }
 
-/* layers that have no choice of tokens of their own look at the bits of an earlier one */
+/* layers that have no choice of tokens of their own look at the bits of an earlier
+ * one */
 static bool shares(const kvm_model *m)
 {
     for (ptrdiff_t l = 0; m->config.index.heads > 0 && l < m->config.layers; l++)

@@ -59,9 +59,9 @@ KVM_MUST kvm_status kvm_load_grid(kvm_loader *ld, kvm_weight_id id, ptrdiff_t la
 KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
                                     ptrdiff_t rows, ptrdiff_t cols, kvm_tensor *out,
                                     kvm_err *err);
-/* kvm_load_norm_form - how norms of a family that adds one to them are stored, by their mean
- * over the stack: training keeps what is added near zero, and converters that add it
- * (MLX, GGUF) leave it near one. KVM_MISMATCH between the two. */
+/* kvm_load_norm_form - how norms of a family that adds one to them are stored, by their
+ * mean over the stack: training keeps what is added near zero, and converters that add
+ * it (MLX, GGUF) leave it near one. KVM_MISMATCH between the two. */
 KVM_MUST kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err);
 /* a vector, plus one where the family and the file store norms so */
 KVM_MUST kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,

@@ -1,15 +1,15 @@
 /* mamba2.c - the state space layer of Mamba-2 (Dao and Gu 2024), as Nemotron-H has it.
  *
  *   x, the layer's input, is point 1, for a replay
- *   z | u | d = W_in x;  v, k, q = silu(conv(u) + c), the window keeps the last inputs u
+ *   z | u | d = W_in x;  v, k, q = silu(conv(u) + c), the window keeps the last u
  *   dt = softplus(d + b) within the limits of time_step_limit, per head
  *   per head: S = exp(-exp(A) dt) S + dt v kt;  o = S q + D v
  *   y += W_out (w rms(o silu(z))), the norm per group of heads
  *   S (H,P,N) and the window (C,W), channels v|k|q, are what is kept       point 3
  *
- * v, k, q are x, B, C of the paper; the heads of a group share k and q. Without limits there
- * is none on dt; transformers raises dt to time_step_min in its prefill, but not in its
- * decode, and looks at no time_step_limit. */
+ * v, k, q are x, B, C of the paper; the heads of a group share k and q. Without limits
+ * there is none on dt; transformers raises dt to time_step_min in its prefill, but not
+ * in its decode, and looks at no time_step_limit. */
 #include <math.h>
 
 #include "models/recurrent.h"

@@ -7,11 +7,12 @@
  *   per head h, token t: k = [Wk_h l_t | p_t], v = Wv_h l_t   (Wkv_b = Wk_h, Wv_h, ...)
  *   y += Wo attention(q, k, v)
  *
- * Two ways to the same sums. Expanded: k and v are written out for some heads at a time,
- * then ordinary attention. Absorbed: Wk_h is taken to the query's side and Wv_h behind
- * the sum, so that all heads read the cached rows [l | p] as they lie, once. A pair of
- * query and key costs rank + rope and rank products per head there, nope + rope and value
- * here, but here each key is written out first: many queries expand, few absorb. */
+ * Two ways to the same sums. Expanded: k and v are written out for some heads at a
+ * time, then ordinary attention. Absorbed: Wk_h is taken to the query's side and Wv_h
+ * behind the sum, so that all heads read the cached rows [l | p] as they lie, once. A
+ * pair of query and key costs rank + rope and rank products per head there, nope + rope
+ * and value here, but here each key is written out first: many queries expand, few
+ * absorb. */
 #include <math.h>
 #include <string.h>
 

@@ -93,8 +93,8 @@ static kvm_status load_ends(kvm_model *m, kvm_loader *ld, kvm_err *err)
                : s;
 }
 
-/* The engine's own type of a cache: that of unquantised weights, BF16 beside FP8 ones, else
- * F16. */
+/* The engine's own type of a cache: that of unquantised weights, BF16 beside FP8 ones,
+ * else F16. */
 static kvm_dtype cache_dtype(kvm_dtype weights)
 {
     if (weights == KVM_F8_E4M3) return KVM_BF16;

@@ -108,9 +108,9 @@ void kvm_cache_clear(kvm_cache *c);
 /* kvm_cache_mark - what recurrent layers keep cannot be cut back: remember it as it now
  * stands, so that truncate finds the way back to this length */
 void kvm_cache_mark(kvm_cache *c);
-/* keep the first `length` tokens; KVM_RANGE when there are fewer, KVM_UNSUPPORTED where a
- * layer keeps a state and neither 0 nor the marked length is asked for. Scoring several
- * continuations of one prefix = mark, and truncate between them. */
+/* keep the first `length` tokens; KVM_RANGE when there are fewer, KVM_UNSUPPORTED where
+ * a layer keeps a state and neither 0 nor the marked length is asked for. Scoring
+ * several continuations of one prefix = mark, and truncate between them. */
 KVM_MUST kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err);
 /* between caches of one model; KVM_RANGE when to is too small */
 KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err);
@@ -118,8 +118,8 @@ KVM_MUST kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err
  * borrows, dies with the next forward */
 KVM_MUST kvm_status kvm_cache_view(const kvm_cache *c, ptrdiff_t object,
                                    kvm_tensor *view, kvm_err *err);
-/* kvm_cache_read - rows [from, from+n) of an object of tokens as f32 (n, H*D), taken back to
- * `point`: 3 as kept; 2 strips the rotary (exact in mathematics, not in bits);
+/* kvm_cache_read - rows [from, from+n) of an object of tokens as f32 (n, H*D), taken
+ * back to `point`: 3 as kept; 2 strips the rotary (exact in mathematics, not in bits);
  * KVM_UNSUPPORTED for 1 where a norm lies between. */
 KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point,
                                    ptrdiff_t from, ptrdiff_t n, float *rows,
@@ -129,13 +129,13 @@ KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int poi
  * -> end. */
 KVM_MUST kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err);
 /* rows (n, H*D) f32 for tokens from .. from+n-1, at a capture point: 1 applies the
- * model's norm and rotary, 2 the rotary, 3 nothing. Of a recurrent layer's state: rows (n,
- * replay) at point 1, in order from token 0; its window is made with it. */
+ * model's norm and rotary, 2 the rotary, 3 nothing. Of a recurrent layer's state: rows
+ * (n, replay) at point 1, in order from token 0; its window is made with it. */
 KVM_MUST kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point,
                                     ptrdiff_t from, ptrdiff_t n, const float *rows,
                                     kvm_err *err);
-/* What someone hands in as an object that is kept once per prompt, and what he says that
- * it is: all of it must be what the model keeps. */
+/* What someone hands in as an object that is kept once per prompt, and what he says
+ * that it is: all of it must be what the model keeps. */
 typedef struct kvm_state {
     const float *data;
     kvm_str axes;     /* "(H,K,V)": outermost first */
@@ -153,9 +153,9 @@ KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
 /* ---- running ---- */
 
 /* What a forward may hand out. Rows are f32 (n, H*D), tokens first .. first+n-1 of the
- * cache; valid during the call only. Of an object per prompt: (n, replay) at point 1, (n,
- * inputs) at point 2, where it has such, and at point 3 after each chunk the whole of it,
- * with first = the tokens it stands after and n = 1. */
+ * cache; valid during the call only. Of an object per prompt: (n, replay) at point 1,
+ * (n, inputs) at point 2, where it has such, and at point 3 after each chunk the whole
+ * of it, with first = the tokens it stands after and n = 1. */
 typedef struct kvm_capture {
     kvm_status (*rows)(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
                        ptrdiff_t n, const float *rows, kvm_err *err);
@@ -181,16 +181,16 @@ typedef struct kvm_forward_options {
 
 /* kvm_model_forward - n tokens at positions kvm_cache_length(cache) ..; the cache grows
  * by n. KVM_RANGE beyond capacity or for an id outside the vocabulary; the cache is
- * unchanged on error, or empty where a layer keeps a state and the work had begun. Not thread-safe per model: one forward at a time (parallelism is
- * inside). */
+ * unchanged on error, or empty where a layer keeps a state and the work had begun. Not
+ * thread-safe per model: one forward at a time (parallelism is inside). */
 KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache,
                                       const int32_t *ids, ptrdiff_t n,
                                       const kvm_forward_options *o, kvm_err *err);
 /* ---- running a model that is larger than memory ---- */
 
-/* Sequences that are captured together, each from an empty cache in one forward. All of them
- * pass a block before the next one's weights are read, and what a block has read leaves memory
- * behind it (kvm_model_options.offload). */
+/* Sequences that are captured together, each from an empty cache in one forward. All of
+ * them pass a block before the next one's weights are read, and what a block has read
+ * leaves memory behind it (kvm_model_options.offload). */
 typedef struct kvm_batch {
     const int32_t *ids;
     const ptrdiff_t *offset; /* (n + 1) where each sequence begins in ids */
@@ -204,10 +204,11 @@ typedef struct kvm_batch {
     kvm_progress *progress; /* NULL */
     double before, total;   /* tokens that came before the batch, and in all */
 } kvm_batch;
-/* kvm_model_run_layers - the rows of one forward per sequence, with the same bits, in another
- * order. Memory: the weights of a block, the objects of a block for the longest sequence,
- * activations, b->memory. Beyond that what is kept of weights in another form than the
- * file's (norms, transposed maps of latent attention, rows that GGUF files permute). */
+/* kvm_model_run_layers - the rows of one forward per sequence, with the same bits, in
+ * another order. Memory: the weights of a block, the objects of a block for the longest
+ * sequence, activations, b->memory. Beyond that what is kept of weights in another form
+ * than the file's (norms, transposed maps of latent attention, rows that GGUF files
+ * permute). */
 KVM_MUST kvm_status kvm_model_run_layers(kvm_model *m, const kvm_batch *b,
                                          kvm_err *err);
 /* activations of a forward in chunks of so many tokens; 0: the model's choice */

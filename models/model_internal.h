@@ -72,8 +72,8 @@ const kvm_layer *kvm_cache__owner(const kvm_cache *c, ptrdiff_t object,
 /* c->pos: from .. from+n-1 */
 void kvm_cache__positions(const kvm_cache *c, ptrdiff_t from, ptrdiff_t n);
 
-/* the slots of object first and of those that stand beside it, up to end, for `capacity` tokens,
- * in keep */
+/* the slots of object first and of those that stand beside it, up to end, for
+ * `capacity` tokens, in keep */
 KVM_MUST kvm_status kvm_cache__slots(kvm_slot *slots, const kvm_model *m,
                                      ptrdiff_t first, ptrdiff_t end, ptrdiff_t capacity,
                                      kvm_arena *keep, kvm_err *err);
@@ -85,8 +85,8 @@ ptrdiff_t kvm_model__chunk(ptrdiff_t n);
 /* the last block in which a token's row matters to others */
 ptrdiff_t kvm_model__last_mixer(const kvm_model *m);
 KVM_MUST kvm_status kvm_model__reserve(kvm_model *m, ptrdiff_t chunk, kvm_err *err);
-/* s, whose first, n, ids, slots and capture stand, gets positions and room for the choice of
- * tokens, all its rows wanted; h (n, streams * hidden); both in s->scratch */
+/* s, whose first, n, ids, slots and capture stand, gets positions and room for the
+ * choice of tokens, all its rows wanted; h (n, streams * hidden); both in s->scratch */
 KVM_MUST kvm_status kvm_model__begin(kvm_model *m, kvm_step *s, kvm_choice *choice,
                                      kvm_tensor *h, kvm_err *err);
 KVM_MUST kvm_status kvm_model__embed(kvm_model *m, const kvm_step *s, kvm_tensor h,

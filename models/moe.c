@@ -1,17 +1,17 @@
 /* moe.c - a feed-forward of experts, each token going through a few of them.
  *
  *   s = W_router x
- *   softmax routers (Qwen): p = softmax(s); the `active` largest p are chosen and weigh p
- *   sigmoid routers (DeepSeek-V3, 2024, "noaux_tc"): p = sigmoid(s); chosen by c = p +
- *     correction among the open groups, which are those with the largest sums of their two
- *     best c; the chosen weigh p, without the correction
+ *   softmax routers (Qwen): p = softmax(s); the `active` largest are chosen, weigh p
+ *   sigmoid routers (DeepSeek-V3, 2024, "noaux_tc"): p = sigmoid(s); chosen by
+ *     c = p + correction among the open groups, which are those with the largest sums
+ *     of their two best c; the chosen weigh p, without the correction
  *   weights are divided by their sum where the config says so, and scaled
- *   y += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where the
- *   model has such a gate; with a latent (Nemotron 3) the sum is W_out sum of weight *
- *   FFN_e(W_in x)
+ *   y += sum of weight * FFN_e(x) + FFN_shared(x), the latter times sigmoid(w x) where
+ *   the model has such a gate; with a latent (Nemotron 3) the sum is W_out sum of
+ *   weight * FFN_e(W_in x)
  *
- * Tokens are put together by expert. Experts are added in order of their number, so that
- * the sum does not depend on how they were chosen. */
+ * Tokens are put together by expert. Experts are added in order of their number, so
+ * that the sum does not depend on how they were chosen. */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +32,8 @@ typedef struct moe {
 
 /* ---- load ---- */
 
-/* gate, up, down of rows and columns `inner` and `width`; no gate where the family has none */
+/* gate, up, down of rows and columns `inner` and `width`; no gate where the family has
+ * none */
 static kvm_status load_ffn(kvm_loader *ld, const kvm_weight_id ids[3], ptrdiff_t layer,
                            ptrdiff_t number, ptrdiff_t width, kvm_ffn_maps *e,
                            kvm_err *err)
@@ -62,8 +63,8 @@ static kvm_status part_of(kvm_loader *ld, kvm_tensor stack, ptrdiff_t e, ptrdiff
         kvm_view2((char *)stack.data + bytes, stack.dtype, rows, cols), NULL, err);
 }
 
-/* all experts in two tensors: gate_up (E, 2 inner, width), gate's rows first, or up (E, inner,
- * width) alone, and down (E, width, inner) */
+/* all experts in two tensors: gate_up (E, 2 inner, width), gate's rows first, or up (E,
+ * inner, width) alone, and down (E, width, inner) */
 static kvm_status load_fused(moe *m, kvm_loader *ld, kvm_weight_id first,
                              ptrdiff_t layer, kvm_err *err)
 {

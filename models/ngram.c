@@ -52,7 +52,8 @@ static bool is_prime(int64_t n)
     return true;
 }
 
-/* Heads read as many rows as the primes from `base` on say, those of the layers before first. */
+/* Heads read as many rows as the primes from `base` on say, those of the layers before
+ * first. */
 static void derive_sizes(const kvm_ngram *g, ptrdiff_t before, int64_t *sizes)
 {
     int64_t prime = g->size.base - 1;
@@ -94,8 +95,9 @@ static kvm_status load_ids_or(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return *out ? KVM_OK : kvm_nomem(err, ld->keep);
 }
 
-/* The rows that heads read. Files hold these numbers or leave them out, for they follow from
- * the config (_build_layer_multipliers and _find_nth_prime_after of transformers). */
+/* The rows that heads read. Files hold these numbers or leave them out, for they follow
+ * from the config (_build_layer_multipliers and _find_nth_prime_after of
+ * transformers). */
 static kvm_status load_hashes(kvm_ngram *g, kvm_loader *ld, kvm_err *err)
 {
     bool multipliers, offsets;
@@ -288,7 +290,8 @@ static void gather_ids(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
     for (ptrdiff_t i = 0; i < before; i++) kept[i] = (float)ids[s->n + i];
 }
 
-/* a (n, wide) = sigmoid of each stream's fit of key and query, times value (n, hidden) */
+/* a (n, wide) = sigmoid of each stream's fit of key and query, times value (n,
+ * hidden) */
 static void gate(const kvm_ngram *g, const float *key, const float *query,
                  const float *value, ptrdiff_t n, float *a)
 {

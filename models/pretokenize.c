@@ -15,8 +15,9 @@ struct kvm_splitter {
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
     bool prefixes; /* KVM_STEP_PREFIX is among the steps */
-    /* a piece with a space put in front, which may be the whole text. One is enough: that
-     * step belongs to ByteLevel, which stands last, so that a list has at most one. */
+    /* a piece with a space put in front, which may be the whole text. One is enough:
+     * that step belongs to ByteLevel, which stands last, so that a list has at most
+     * one. */
     unsigned char *spaced;
     ptrdiff_t spaced_cap;
     kvm_emit *emit; /* of the split that is running */
@@ -72,9 +73,9 @@ static kvm_status part(kvm_splitter *s, int step, at p, at end, bool drop)
     return drop || p == end ? KVM_OK : cut(s, step + 1, p, end);
 }
 
-/* Oniguruma's iteration as the reference runs it: an empty match counts (it cuts) unless
- * it stands at the end of the match before, in which case the search moves on by one
- * character. */
+/* Oniguruma's iteration as the reference runs it: an empty match counts (it cuts)
+ * unless it stands at the end of the match before, in which case the search moves on by
+ * one character. */
 static kvm_status by_regex(kvm_splitter *s, int step, at p, at end)
 {
     const kvm_step *st = &s->pre->step[step];

@@ -1,9 +1,9 @@
 /* pretokenize.h - text to pieces, the way tokenizer.json's "pre_tokenizer" says.
  *
  * A pre-tokenizer is a list of steps; each cuts every piece of the step before. The
- * patterns of known families (pretokenizers.def) run as hand-written matchers, any other
- * through PCRE2; both give the same pieces (tests/golden/test_tokenizer.c). Text is valid
- * UTF-8 throughout. */
+ * patterns of known families (pretokenizers.def) run as hand-written matchers, any
+ * other through PCRE2; both give the same pieces (tests/golden/test_tokenizer.c). Text
+ * is valid UTF-8 throughout. */
 #ifndef KVM_MODELS_PRETOKENIZE_H
 #define KVM_MODELS_PRETOKENIZE_H
 
@@ -35,8 +35,8 @@ typedef struct kvm_regex kvm_regex;
 
 /* kvm_regex_new - compile a pattern written for the reference's Oniguruma: its classes
  * and escapes are spelt out for PCRE2. literal: the text itself is looked for. Freed by
- * keep's cleanup. KVM_FORMAT (place and PCRE2's reason), KVM_UNSUPPORTED for syntax that
- * the two engines read differently. */
+ * keep's cleanup. KVM_FORMAT (place and PCRE2's reason), KVM_UNSUPPORTED for syntax
+ * that the two engines read differently. */
 KVM_MUST kvm_status kvm_regex_new(kvm_regex **re, kvm_arena *keep, kvm_str pattern,
                                   bool literal, kvm_arena scratch, kvm_err *err);
 /* kvm_regex_text - what was handed to PCRE2, for messages and tests */

@@ -4,7 +4,8 @@
  * lookaround. Where they differ the pattern is rewritten or refused:
  *   \s \d \w \h      sets of unicode.h: PCRE2's \s has U+180E, its \w lacks marks
  *   \p{L} ...        PCRE2's own set, plus the characters that only the reference knows
- *                    (its Unicode is newer); Oniguruma's set in full where PCRE2 has more
+ *                    (its Unicode is newer); Oniguruma's set in full where PCRE2 has
+ *                    more
  *   \v \uHHHH (?m:)  vertical tab, code point, "dot takes line breaks"
  *   ^ $              at every line, always
  *   [x&&[^y]]        x, then a look back that it was no y; other && is refused
@@ -111,8 +112,8 @@ static bool holds(const kvm_range *r, ptrdiff_t n, uint32_t first, uint32_t last
     return false;
 }
 
-/* `\p{name}` and what it lacks, when everything PCRE2 has in it belongs there. Surrogates
- * are in no text, so a run across them counts as one. */
+/* `\p{name}` and what it lacks, when everything PCRE2 has in it belongs there.
+ * Surrogates are in no text, so a run across them counts as one. */
 static bool put_property(translator *t, kvm_str name, const kvm_range *want,
                          ptrdiff_t n_want)
 {
@@ -163,7 +164,8 @@ static bool starts_set(const translator *t, ptrdiff_t i)
     return c > 0 && strchr(SET_LETTERS, c) != NULL;
 }
 
-/* At an escape that names a set: its name and whether it is negated; stands behind it. */
+/* At an escape that names a set: its name and whether it is negated; stands behind
+ * it. */
 static kvm_status read_set(translator *t, kvm_str *name, bool *negated)
 {
     const int c = char_at(t, t->at + 1);

@@ -18,8 +18,8 @@ static ptrdiff_t channels_of(const kvm_recurrent_config *r)
     return 2 * keys_of(r) + values_of(r);
 }
 
-/* numbers that the rule reads of a token: channels after the convolution, decays, and beta,
- * which Mamba-2 has none of */
+/* numbers that the rule reads of a token: channels after the convolution, decays, and
+ * beta, which Mamba-2 has none of */
 static ptrdiff_t inputs_of(const kvm_config *c)
 {
     const kvm_recurrent_config *r = &c->recurrent;

@@ -1,10 +1,10 @@
-/* recurrent.h - a layer that keeps a state, however it is projected: the short convolution,
- * the rule by which the state moves on, the gate, and the two objects that it keeps, a state
- * and a window. The rule of here is the gated delta rule over keys and queries of unit
- * length.
+/* recurrent.h - a layer that keeps a state, however it is projected: the short
+ * convolution, the rule by which the state moves on, the gate, and the two objects that
+ * it keeps, a state and a window. The rule of here is the gated delta rule over keys
+ * and queries of unit length.
  *
- * A kind's struct begins with kvm_recurrent and adds its projections; forward, replay and
- * objects of its table are those of here. */
+ * A kind's struct begins with kvm_recurrent and adds its projections; forward, replay
+ * and objects of its table are those of here. */
 #ifndef KVM_MODELS_RECURRENT_H
 #define KVM_MODELS_RECURRENT_H
 
@@ -39,15 +39,15 @@ struct kvm_recurrent {
                           const kvm_recurrent_inputs *in, kvm_arena temp, kvm_err *err);
     kvm_status (*gate)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor x,
                        kvm_tensor z, kvm_arena temp, kvm_err *err);
-    /* in, whose u went through the convolution and becomes what is read -> o (T, values); state, its
-     * numbers as the slot has them, moves on by T tokens */
+    /* in, whose u went through the convolution and becomes what is read -> o (T,
+     * values); state, its numbers as the slot has them, moves on by T tokens */
     kvm_status (*rule)(const kvm_recurrent *l, const kvm_step *s,
                        const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
                        kvm_err *err);
 };
 
-/* sizes of the config, the unit norms and the delta rule; weights and the other functions
- * are the kind's to fill */
+/* sizes of the config, the unit norms and the delta rule; weights and the other
+ * functions are the kind's to fill */
 KVM_MUST kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep,
                                      const kvm_config *c, kvm_err *err);
 
@@ -61,7 +61,8 @@ KVM_MUST kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *ste
                                          kvm_tensor x, kvm_err *err);
 
 float kvm_softplus(float x); /* ln(1 + e^x) */
-/* a log-decay from the layer's rate exp(A) > 0 and the projected number: -rate softplus(x) */
+/* a log-decay from the layer's rate exp(A) > 0 and the projected number: -rate
+ * softplus(x) */
 float kvm_log_decay(float rate, float x);
 /* n numbers become their sigmoid */
 void kvm_sigmoid(float *x, ptrdiff_t n);

@@ -86,7 +86,8 @@ size_t kvm_site_scratch(const kvm_site *site, ptrdiff_t n)
            (site->layer ? site->layer->kind->scratch(site->layer, n) : 0);
 }
 
-/* h (n, streams * hidden) -> x (n, hidden), and inject (n, streams) unless at the head */
+/* h (n, streams * hidden) -> x (n, hidden), and inject (n, streams) unless at the
+ * head */
 static kvm_status mix(const kvm_site *site, const kvm_step *s, kvm_tensor h,
                       kvm_tensor x, kvm_tensor inject, kvm_arena temp, kvm_err *err)
 {

@@ -1,15 +1,16 @@
-/* residual.h - what a layer takes from the residual stream and how it adds to it. Layers
- * know nothing of this.
+/* residual.h - what a layer takes from the residual stream and how it adds to it.
+ * Layers know nothing of this.
  *
  * Plain:   x = rms(h) w;  h += layer(x)
  * Streams (Qwen's gated residual): the residual R is n streams of hidden numbers each.
  *   R' = rms of each stream, times w;  m = sigmoid(Up silu(Down R' / n))
  *   x = mean over streams of m * R';   i = 2 sigmoid(B R' / n)
  *   R_s += i_s layer(x);               after the last block x goes to the head
- * Mixed streams (manifold-constrained hyper-connections, Xie et al. 2026; GLM-5.3-Flash):
- *   [p | q | M] = W rms(R), the mean over all streams; each times its scale, plus its base
- *   p = sigmoid(p) + e;  q = 2 sigmoid(q);  M = softmax of its rows + e, whose columns and
- *   rows are then made to sum to one by turns
+ * Mixed streams (manifold-constrained hyper-connections, Xie et al. 2026;
+ * GLM-5.3-Flash):
+ *   [p | q | M] = W rms(R), the mean over all streams; each times its scale + base
+ *   p = sigmoid(p) + e;  q = 2 sigmoid(q);  M = softmax of its rows + e, whose columns
+ *   and rows are then made to sum to one by turns
  *   x = rms(sum over s of p_s R_s) w;  R_s = q_s layer(x) + sum over t of M_ts R_t
  *   after the last block rms(mean of R_s) w goes to the head (models/residual_mix.c) */
 #ifndef KVM_MODELS_RESIDUAL_H
@@ -38,14 +39,14 @@ typedef struct kvm_site {
     float *ones;                 /* (streams * hidden) */
 } kvm_site;
 
-/* the kind's layer of block `index`. KVM_LAYER_NONE: the site of the head, or of a block
- * that has no such half, where out stays as it is (all 0) */
+/* the kind's layer of block `index`. KVM_LAYER_NONE: the site of the head, or of a
+ * block that has no such half, where out stays as it is (all 0) */
 KVM_MUST kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
                                   const kvm_site_weights *weights, ptrdiff_t index,
                                   kvm_err *err);
 size_t kvm_site_scratch(const kvm_site *site, ptrdiff_t n);
-/* h (T, streams * hidden): the last step->out rows += the layer's result. rows: all T for a
- * mixer, which keeps something of each; step->out for a feed-forward. */
+/* h (T, streams * hidden): the last step->out rows += the layer's result. rows: all T
+ * for a mixer, which keeps something of each; step->out for a feed-forward. */
 KVM_MUST kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step,
                                      kvm_tensor h, ptrdiff_t rows, kvm_err *err);
 /* what the head is given: h (n, streams * hidden) -> x (n, hidden) */

@@ -1,4 +1,5 @@
-/* residual_mix.c - the residual whose streams are mixed at every site (models/residual.h). */
+/* residual_mix.c - the residual whose streams are mixed at every site
+ * (models/residual.h). */
 #include <math.h>
 #include <string.h>
 
@@ -49,7 +50,8 @@ static void even(float *m, ptrdiff_t n, ptrdiff_t step, float eps)
     }
 }
 
-/* rows become their softmax, and then rows and columns are made to sum to one (Sinkhorn) */
+/* rows become their softmax, and then rows and columns are made to sum to one
+ * (Sinkhorn) */
 static void balance(const kvm_site *s, float *m)
 {
     const ptrdiff_t n = s->streams;

@@ -36,8 +36,8 @@ static ptrdiff_t blocks(ptrdiff_t n, ptrdiff_t of)
     return (n + of - 1) / of;
 }
 
-/* What a tensor of scales divides its matrix into; false: nothing that is known. inverse: it is
- * called NAME_scale_inv. */
+/* What a tensor of scales divides its matrix into; false: nothing that is known.
+ * inverse: it is called NAME_scale_inv. */
 static bool divide(kvm_scales *s, const kvm_config *c, const kvm_tensor *m,
                    const kvm_tensor *grid, bool inverse)
 {

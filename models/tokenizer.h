@@ -10,10 +10,10 @@
  * `tiktoken` within the code that ships with those files. Known deviations, each on
  * purpose: decoding gives an added token back as it is written (the library maps its
  * letters through the byte alphabet, so that "é" would turn into one byte); patterns
- * other than those of pretokenizers.def under (?i:) do not fold one character to several
- * (ß to ss). A byte that the vocabulary lacks is left out, or becomes unk, as in the
- * library. tekken.json: special tokens are found in text, which Mistral's own code never
- * does. */
+ * other than those of pretokenizers.def under (?i:) do not fold one character to
+ * several (ß to ss). A byte that the vocabulary lacks is left out, or becomes unk, as
+ * in the library. tekken.json: special tokens are found in text, which Mistral's own
+ * code never does. */
 #ifndef KVM_MODELS_TOKENIZER_H
 #define KVM_MODELS_TOKENIZER_H
 
@@ -39,7 +39,8 @@ int32_t kvm_tokenizer_special(const kvm_tokenizer *t, kvm_str content);
 int32_t kvm_tokenizer_bos(const kvm_tokenizer *t); /* -1: none */
 int32_t kvm_tokenizer_eos(const kvm_tokenizer *t); /* -1: none */
 bool kvm_tokenizer_is_special(const kvm_tokenizer *t, int32_t id);
-/* an end-of-turn or end-of-text token of the checkpoint's config, or a well-known one */
+/* an end-of-turn or end-of-text token of the checkpoint's config, or a well-known
+ * one */
 bool kvm_tokenizer_stops(const kvm_tokenizer *t, int32_t id);
 /* the Jinja text that came with the tokenizer; borrows; empty: none. It is never run,
  * only told apart (chat.h) */
@@ -47,8 +48,8 @@ kvm_str kvm_tokenizer_chat_template(const kvm_tokenizer *t);
 /* SHA-256 over the canonical content (pieces by id, merges, added tokens, patterns):
  * equal hash = equal ids */
 const char *kvm_tokenizer_hash(const kvm_tokenizer *t);
-/* kvm_tokenizer_differ - KVM_OK when equal; else KVM_MISMATCH naming the first differing
- * entry */
+/* kvm_tokenizer_differ - KVM_OK when equal; else KVM_MISMATCH naming the first
+ * differing entry */
 KVM_MUST kvm_status kvm_tokenizer_differ(const kvm_tokenizer *a, const kvm_tokenizer *b,
                                          kvm_err *err);
 
@@ -61,7 +62,8 @@ typedef struct kvm_encode_options {
                           * tiktoken.model or tekken.json all added tokens */
 } kvm_encode_options;
 /* kvm_encode - ids in keep; o NULL: neither option. Invalid UTF-8 becomes U+FFFD as the
- * reference's lossy decoding does. KVM_RANGE when a pattern of the file's own gives up. */
+ * reference's lossy decoding does. KVM_RANGE when a pattern of the file's own gives
+ * up. */
 KVM_MUST kvm_status kvm_encode(kvm_encoder *e, kvm_str text,
                                const kvm_encode_options *o, kvm_arena *keep,
                                int32_t **ids, ptrdiff_t *n, kvm_err *err);

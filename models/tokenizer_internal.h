@@ -107,8 +107,8 @@ KVM_MUST kvm_status kvm_tokenizer__merge_text(kvm_tokenizer *t, kvm_str pair,
                                               kvm_arena scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_tokenizer__begin_added(kvm_tokenizer *t, kvm_arena *keep,
                                                ptrdiff_t n, kvm_err *err);
-/* kvm_tokenizer__add - a with this id; copies a->content. KVM_FORMAT when the id is out of
- * range or belongs to another text, or the text to another id. */
+/* kvm_tokenizer__add - a with this id; copies a->content. KVM_FORMAT when the id is out
+ * of range or belongs to another text, or the text to another id. */
 KVM_MUST kvm_status kvm_tokenizer__add(kvm_tokenizer *t, kvm_arena *keep,
                                        const kvm_added *a, int64_t id,
                                        kvm_arena scratch, kvm_err *err);
@@ -124,7 +124,8 @@ KVM_MUST kvm_status kvm_tokenizer__step(kvm_tokenizer *t, kvm_arena *keep,
  * generation_config.json, chat_template.jinja, each optional */
 KVM_MUST kvm_status kvm_tokenizer__config(kvm_tokenizer *t, kvm_arena *keep,
                                           kvm_str folder, kvm_arena *tmp, kvm_err *err);
-/* stops from eos and from well-known end-of-turn tokens, beside what is there already */
+/* stops from eos and from well-known end-of-turn tokens, beside what is there
+ * already */
 KVM_MUST kvm_status kvm_tokenizer__add_stop(kvm_tokenizer *t, kvm_arena *keep,
                                             int64_t id, kvm_err *err);
 KVM_MUST kvm_status kvm_tokenizer__known_stops(kvm_tokenizer *t, kvm_arena *keep,
@@ -149,7 +150,8 @@ typedef struct kvm_nfc {
     int32_t *codes;
     ptrdiff_t cap;
 } kvm_nfc;
-/* text in NFC as the reference has it: text itself when it is so already, else n->out */
+/* text in NFC as the reference has it: text itself when it is so already, else
+ * n->out */
 KVM_MUST kvm_status kvm_nfc_apply(kvm_nfc *n, const unsigned char *classes,
                                   kvm_str text, kvm_str *out, kvm_err *err);
 void kvm_nfc_free(kvm_nfc *n);

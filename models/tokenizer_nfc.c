@@ -1,10 +1,10 @@
 /* NFC by utf8proc, only where the text may not be in it already.
  *
- * Most text passes on two bits per character: no character that NFC could change or join
- * to the one before (KVM_CH_NFC_CHECK), and marks (KVM_CH_NFC_ORDER) in order. Elsewhere
- * the span from the last plain character to the next is handed to utf8proc. The bits are
- * those of the reference's NFC, which is at Unicode 9: marks that came later are plain
- * characters to it, so a span never holds one. */
+ * Most text passes on two bits per character: no character that NFC could change or
+ * join to the one before (KVM_CH_NFC_CHECK), and marks (KVM_CH_NFC_ORDER) in order.
+ * Elsewhere the span from the last plain character to the next is handed to utf8proc.
+ * The bits are those of the reference's NFC, which is at Unicode 9: marks that came
+ * later are plain characters to it, so a span never holds one. */
 #include <stdlib.h>
 #include <utf8proc.h>
 

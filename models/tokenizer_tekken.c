@@ -1,6 +1,7 @@
 /* tekken.json of Mistral's checkpoints: tokens by rank as in tiktoken.model, behind the
  * ids of the special tokens, and the pattern beside them. The file lists more tokens
- * than the model has; the first default_vocab_size - default_num_special_tokens count. */
+ * than the model has; the first default_vocab_size - default_num_special_tokens
+ * count. */
 #include <stdio.h>
 #include <string.h>
 

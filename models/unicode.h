@@ -34,7 +34,8 @@ enum { KVM_SET_MAX = 1024 }; /* ranges of the largest set, rounded up */
 
 /* kvm_unicode_set - the code points of a property, ascending, apart: a general category
  * ("L", "Lu"), "Han", or "s", "d", "w" as the backslash classes of the reference's
- * regular expressions read them. Returns the number of ranges, -1 for an unknown name. */
+ * regular expressions read them. Returns the number of ranges, -1 for an unknown
+ * name. */
 ptrdiff_t kvm_unicode_set(kvm_str name, kvm_range out[KVM_SET_MAX]);
 
 /* script Han, which kimi's pattern sets apart */
@@ -77,12 +78,13 @@ int kvm_utf8_put(char out[4], uint32_t c);
 ptrdiff_t kvm_utf8_valid(kvm_str s);
 
 /* kvm_utf8_require - KVM_FORMAT with line and byte of the first that is not UTF-8: text
- * that people chose, of another encoding or another file than was meant, must not be read
- * as replacement characters. */
+ * that people chose, of another encoding or another file than was meant, must not be
+ * read as replacement characters. */
 KVM_MUST kvm_status kvm_utf8_require(kvm_str text, kvm_str file, kvm_err *err);
 
-/* kvm_utf8_lossy - s with each maximal ill-formed part as U+FFFD (the WHATWG and Unicode
- * practice that Rust and Python follow). out holds 3 * s.len bytes; returns the length. */
+/* kvm_utf8_lossy - s with each maximal ill-formed part as U+FFFD (the WHATWG and
+ * Unicode practice that Rust and Python follow). out holds 3 * s.len bytes; returns the
+ * length. */
 ptrdiff_t kvm_utf8_lossy(char *out, kvm_str s);
 
 #endif

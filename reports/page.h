@@ -105,8 +105,8 @@
  * mean floor-normalised retention is at least 0.90 and every suite on which the target
  * on its own cache beats the strongest control is one on which the translated cache
  * does too; "does not serve" when a required gate failed, or that mean is below 0.50;
- * "serves in part" between; "not decided" when gates or quality were not measured, or on no
- * suite of that mean the target's own cache beats the strongest control. */
+ * "serves in part" between; "not decided" when gates or quality were not measured, or
+ * on no suite of that mean the target's own cache beats the strongest control. */
 #ifndef KVM_REPORTS_PAGE_H
 #define KVM_REPORTS_PAGE_H
 

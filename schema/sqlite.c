@@ -102,8 +102,9 @@ static kvm_status fail(lite *l, int rc, const char *sql, kvm_err *err)
                     sqlite3_errmsg(l->db), sqlite3_errstr(rc), sql);
 }
 
-/* Of canonical JSON, by its letters: a view may not call json_extract where the schema is
- * not trusted. A quote inside a text stands behind a backslash, so only a key reads so. */
+/* Of canonical JSON, by its letters: a view may not call json_extract where the schema
+ * is not trusted. A quote inside a text stands behind a backslash, so only a key reads
+ * so. */
 static void text_member(kvm_text *out, kvm_str column, kvm_str member)
 {
     kvm_text rest = {0};

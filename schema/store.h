@@ -30,8 +30,8 @@ KVM_MUST kvm_status kvm_store_put(kvm_store *s, kvm_str path, const char *sha,
 KVM_MUST kvm_status kvm_store_add(kvm_store *s, kvm_str content, char sha[65],
                                   kvm_err *err);
 
-/* kvm_store_get - the verified file's path, in keep. KVM_DAMAGED when it is not there or
- * when size or hash differ. bytes < 0: size unknown. */
+/* kvm_store_get - the verified file's path, in keep. KVM_DAMAGED when it is not there
+ * or when size or hash differ. bytes < 0: size unknown. */
 KVM_MUST kvm_status kvm_store_get(kvm_store *s, kvm_str *path, kvm_arena *keep,
                                   const char *sha, int64_t bytes, kvm_err *err);
 /* kvm_store_has - there with that size; reads no content */

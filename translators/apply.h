@@ -1,9 +1,9 @@
 /* apply.h - a translator at work: source cache in, target cache out.
  *
- * Tokens go through in blocks that stay in the second-level cache: read the needed source
- * layers from the cache views, strip the rotary of all of them in one call, then per
- * target layer one product per source layer, read where it lies, one rotation of all
- * target layers, and injection. K and V are separate passes over a block. */
+ * Tokens go through in blocks that stay in the second-level cache: read the needed
+ * source layers from the cache views, strip the rotary of all of them in one call, then
+ * per target layer one product per source layer, read where it lies, one rotation of
+ * all target layers, and injection. K and V are separate passes over a block. */
 #ifndef KVM_TRANSLATORS_APPLY_H
 #define KVM_TRANSLATORS_APPLY_H
 
@@ -30,19 +30,19 @@ KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c
                                   const kvm_translator *t, const kvm_model *source,
                                   const kvm_model *target, const kvm_apply_options *o,
                                   kvm_err *err);
-/* kvm_apply_run - all tokens of `from` into the empty cache `to`. KVM_RANGE when `to` is too
- * small. times (optional) are added to. Same tokens, same threads: same bits. */
+/* kvm_apply_run - all tokens of `from` into the empty cache `to`. KVM_RANGE when `to`
+ * is too small. times (optional) are added to. Same tokens, same threads: same bits. */
 KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
                                   kvm_apply_times *times, kvm_err *err);
 double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
-/* kvm_apply_bytes - cache bytes that a translation must read and write per token, computed
- * from shapes and not measured: rows of every source layer that a step reads, once, and
- * rows of all target layers, each in the dtype that an engine keeps it in. */
+/* kvm_apply_bytes - cache bytes that a translation must read and write per token,
+ * computed from shapes and not measured: rows of every source layer that a step reads,
+ * once, and rows of all target layers, each in the dtype that an engine keeps it in. */
 double kvm_apply_bytes(const kvm_apply *a);
 
 /* kvm_apply_rows - one step on captured rows, no cache: rows index[0..n) of the source
- * capture through step i into out (n, outputs), in the step's own row space (content, or
- * rotated for KVM_KEYS_ROTATED). For held-out errors of any map kind. */
+ * capture through step i into out (n, outputs), in the step's own row space (content,
+ * or rotated for KVM_KEYS_ROTATED). For held-out errors of any map kind. */
 KVM_MUST kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
                                    const kvm_rows *source, const ptrdiff_t *index,
                                    ptrdiff_t n, float *out, kvm_arena scratch,

@@ -13,8 +13,9 @@ typedef struct kvm_rows_at {
     const kvm_row_shape *shape; /* of each source layer */
 } kvm_rows_at;
 
-/* A piece of the input, read where it lies: x[column .. column+width) times its columns of
- * the first weight. Copying the chosen layers together first costs a tenth of the time. */
+/* A piece of the input, read where it lies: x[column .. column+width) times its columns
+ * of the first weight. Copying the chosen layers together first costs a tenth of the
+ * time. */
 typedef struct kvm_piece {
     ptrdiff_t column, width;
     kvm_weight *weight; /* the first of a group brings the bias */
@@ -33,8 +34,8 @@ KVM_MUST kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute 
                                      const kvm_step *s, const kvm_rows_at *x,
                                      ptrdiff_t target_heads, kvm_err *err);
 
-/* n rows of y (outputs wide, `ldy` apart) from n rows of x; hidden: two buffers of n rows of
- * the step's width, for an MLP */
+/* n rows of y (outputs wide, `ldy` apart) from n rows of x; hidden: two buffers of n
+ * rows of the step's width, for an MLP */
 KVM_MUST kvm_status kvm_apply__step(kvm_compute *c, const kvm_ready *r,
                                     const kvm_rows_at *x, ptrdiff_t n, float *y,
                                     ptrdiff_t ldy, float *const hidden[2],

@@ -1,8 +1,8 @@
 /* gates.h - gates that can say no: each a figure, a threshold and a verdict.
  *
- * A gate collects values (one per layer, map or sequence) and reduces them as its row of
- * gates.def says. A gate that saw no value, or one that is not finite, fails: an empty
- * input must not pass. */
+ * A gate collects values (one per layer, map or sequence) and reduces them as its row
+ * of gates.def says. A gate that saw no value, or one that is not finite, fails: an
+ * empty input must not pass. */
 #ifndef KVM_TRANSLATORS_GATES_H
 #define KVM_TRANSLATORS_GATES_H
 

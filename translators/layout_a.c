@@ -1,7 +1,7 @@
 /* Mapper layout A: DIR/mapper.safetensors and DIR/manifest.json.
  *   key_weight.<l>, value_weight.<l> (Ht, k*Hs*Ds, Dt); key_bias.<l>, value_bias.<l>
- *   (Ht, Dt); features by selection rank (best first), then head, then entry; all F32 or
- *   all BF16; metadata format=kvbridge, schema=1, storage_dtype
+ *   (Ht, Dt); features by selection rank (best first), then head, then entry; all F32
+ *   or all BF16; metadata format=kvbridge, schema=1, storage_dtype
  * Our fingerprint of a model travels as its `revision`. */
 #include <math.h>
 #include <stdio.h>
@@ -80,7 +80,8 @@ kvm_status kvm_layout_a_write(const kvm_translator *t, kvm_dtype dtype, kvm_str 
 
 /* ---- reading ---- */
 
-/* 64 hex digits: a fingerprint of ours; any other revision says nothing that we can check */
+/* 64 hex digits: a fingerprint of ours; any other revision says nothing that we can
+ * check */
 static bool is_fingerprint(kvm_str s)
 {
     return s.len == 64 && strspn(s.at, "0123456789abcdef") == 64;

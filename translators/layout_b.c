@@ -1,7 +1,7 @@
 /* Mapper layout B: DIR/mapper.safetensors and DIR/mapper.json.
  *   K.W.<l>, V.W.<l> (k*Hs*Ds, Ht*Dt); K.b.<l>, V.b.<l> (Ht*Dt); F32 or BF16
- * A and B hold the same numbers: (Ht, I, Dt) against (I, Ht*Dt). Our fingerprints travel
- * in `meta`. */
+ * A and B hold the same numbers: (Ht, I, Dt) against (I, Ht*Dt). Our fingerprints
+ * travel in `meta`. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Training of one step. The checkpoint (safetensors, metadata format
- * kvmill.mlp_checkpoint.v1, config = SHA-256 of what the run follows from, epochs, steps,
- * loss) holds p, m, v of all groups side by side; it is replaced whole after each epoch. */
+ * kvmill.mlp_checkpoint.v1, config = SHA-256 of what the run follows from, epochs,
+ * steps, loss) holds p, m, v of all groups side by side; it is replaced whole after
+ * each epoch. */
 #include "translators/mlp.h"
 
 #include <math.h>
@@ -365,7 +366,8 @@ static kvm_status train_epoch(trainer *t, kvm_err *err)
 
 /* ---- the finished step ---- */
 
-/* R2 of a split, mean over heads, in normalised entries turned back by their variance */
+/* R2 of a split, mean over heads, in normalised entries turned back by their
+ * variance */
 static kvm_status score(trainer *t, kvm_split split, double *r2, kvm_arena scratch,
                         kvm_err *err)
 {

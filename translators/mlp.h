@@ -1,10 +1,11 @@
 /* mlp.h - the map with two hidden layers, for pairs where ridge fails.
  *
  * Per target layer and object: y = W3 relu(W2 relu(W1 x + b1) + b2) + b3 on inputs and
- * outputs brought to mean 0 and variance 1 by the fit split; the normalisation is folded
- * into the first and last layer of the finished step. Loss: mean squared error over the
- * normalised outputs. Adam (b1 .9, b2 .999, eps 1e-8), batches drawn from a permutation
- * seeded by (seed, epoch). With the same threads the same bits, also across a resume. */
+ * outputs brought to mean 0 and variance 1 by the fit split; the normalisation is
+ * folded into the first and last layer of the finished step. Loss: mean squared error
+ * over the normalised outputs. Adam (b1 .9, b2 .999, eps 1e-8), batches drawn from a
+ * permutation seeded by (seed, epoch). With the same threads the same bits, also across
+ * a resume. */
 #ifndef KVM_TRANSLATORS_MLP_H
 #define KVM_TRANSLATORS_MLP_H
 
@@ -38,8 +39,8 @@ typedef struct kvm_mlp_figures {
     bool complete;
 } kvm_mlp_figures;
 
-/* kvm_mlp_train - one step; its arrays lie in keep. A checkpoint of other options, rows or
- * shapes is refused (KVM_MISMATCH). KVM_NAN when the loss leaves the finite numbers,
+/* kvm_mlp_train - one step; its arrays lie in keep. A checkpoint of other options, rows
+ * or shapes is refused (KVM_MISMATCH). KVM_NAN when the loss leaves the finite numbers,
  * KVM_CANCELLED after the checkpoint of the epoch in progress was dropped. */
 KVM_MUST kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source,
                                   const kvm_rows *target, kvm_space space,

@@ -4,8 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* y = W3 relu(W2 relu(W1 x + b1) + b2) + b3. Parameters lie in one run: W1 (W,I), b1 (W),
- * W2 (W,W), b2 (W), W3 (O,W), b3 (O). */
+/* y = W3 relu(W2 relu(W1 x + b1) + b2) + b3. Parameters lie in one run: W1 (W,I), b1
+ * (W), W2 (W,W), b2 (W), W3 (O,W), b3 (O). */
 typedef struct kvm_net {
     ptrdiff_t inputs, hidden, outputs;
 } kvm_net;

@@ -134,9 +134,9 @@ static void shift_strip(const centre_job *j, ptrdiff_t from, ptrdiff_t w)
         j->shift[from + k] = (float)(sum[k] / (double)j->n);
 }
 
-/* Pool part: a strip of columns. The order of additions is that of the rows, whatever the
- * thread count. Sums of FEW centred rows are held in f32: their rounding is 1e-7 of a
- * deviation and averages out, and the conversions would cost as much as the rest. */
+/* Pool part: a strip of columns. The order of additions is that of the rows, whatever
+ * the thread count. Sums of FEW centred rows are held in f32: their rounding is 1e-7 of
+ * a deviation and averages out, and the conversions would cost as much as the rest. */
 static void centre_strip(void *ctx, ptrdiff_t part, int thread)
 {
     enum { FEW = 16 };

@@ -1,9 +1,9 @@
 /* moments.h - the numbers behind every fit: second moments of captured rows.
  *
  * One Gram file per capture, shared by all its partners; one cross file per pair of
- * captures, read in either direction. Everything is centred and comes three times, for the
- * splits by sequence of rows.h: fit, choose, held. Sums are fp64 over fp32 products of
- * blocks of KVM_BLOCK_ROWS rows, each row less a provisional mean (its split's first
+ * captures, read in either direction. Everything is centred and comes three times, for
+ * the splits by sequence of rows.h: fit, choose, held. Sums are fp64 over fp32 products
+ * of blocks of KVM_BLOCK_ROWS rows, each row less a provisional mean (its split's first
  * block's); the true mean is put in at the end (Chan, Golub & LeVeque 1979).
  *
  * Features are all layers' rows side by side, cut into panels of whole layers (at most
@@ -38,9 +38,9 @@ typedef struct kvm_moments_options {
 /* Smallest budget that kvm_moments_gram / _cross (b NULL / not NULL) can work in. */
 size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b);
 
-/* kvm_moments_gram, kvm_moments_cross - sum and publish `path`. KVM_RANGE when the budget
- * is below the least (naming both), KVM_NAN names space and layer, KVM_MISMATCH when the
- * captures are no pair. sha_hex may be NULL. O(N F^2). */
+/* kvm_moments_gram, kvm_moments_cross - sum and publish `path`. KVM_RANGE when the
+ * budget is below the least (naming both), KVM_NAN names space and layer, KVM_MISMATCH
+ * when the captures are no pair. sha_hex may be NULL. O(N F^2). */
 KVM_MUST kvm_status kvm_moments_gram(kvm_compute *c, const kvm_rows *a,
                                      const kvm_moments_options *o, kvm_str path,
                                      char sha_hex[65], kvm_err *err);
@@ -48,8 +48,8 @@ KVM_MUST kvm_status kvm_moments_cross(kvm_compute *c, const kvm_rows *a,
                                       const kvm_rows *b, const kvm_moments_options *o,
                                       kvm_str path, char sha_hex[65], kvm_err *err);
 
-/* kvm_moments_merge - two files over disjoint rows of the same captures (shares of a gang)
- * as one file. KVM_MISMATCH when they are not. */
+/* kvm_moments_merge - two files over disjoint rows of the same captures (shares of a
+ * gang) as one file. KVM_MISMATCH when they are not. */
 KVM_MUST kvm_status kvm_moments_merge(kvm_str path, kvm_str x, kvm_str y,
                                       char sha_hex[65], kvm_err *err);
 
@@ -66,8 +66,9 @@ void kvm_chan_mean(double *x, const double *y, ptrdiff_t f, double nx, double ny
 typedef struct kvm_moments kvm_moments;
 typedef enum kvm_side { KVM_SOURCE, KVM_TARGET } kvm_side;
 
-/* kvm_moments_open - the source is the capture that the Gram file is of; a cross file made
- * the other way round is read transposed. KVM_MISMATCH when they do not belong together. */
+/* kvm_moments_open - the source is the capture that the Gram file is of; a cross file
+ * made the other way round is read transposed. KVM_MISMATCH when they do not belong
+ * together. */
 KVM_MUST kvm_status kvm_moments_open(kvm_moments **m, kvm_arena *keep, kvm_str gram,
                                      kvm_str cross, kvm_err *err);
 kvm_str kvm_moments_model(const kvm_moments *m, kvm_side side); /* fingerprint */
@@ -86,7 +87,8 @@ typedef struct kvm_features {
 } kvm_features;
 ptrdiff_t kvm_features_width(const kvm_moments *m, kvm_space s, kvm_features x);
 
-/* Gather, into caller's fp64 arrays. Outputs: target layer, its entries [from, from+p). */
+/* Gather, into caller's fp64 arrays. Outputs: target layer, its entries [from,
+ * from+p). */
 void kvm_moments_get_gram(const kvm_moments *m, kvm_space s, kvm_split split,
                           kvm_features x, double *g /* (f,f) */);
 void kvm_moments_get_cross(const kvm_moments *m, kvm_space s, kvm_split split,

@@ -1,5 +1,5 @@
-/* moments_internal.h - panels and tensor names, shared by the moments' writer, reader and
- * merge. */
+/* moments_internal.h - panels and tensor names, shared by the moments' writer, reader
+ * and merge. */
 #ifndef KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 #define KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 

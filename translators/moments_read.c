@@ -269,8 +269,8 @@ ptrdiff_t kvm_features_width(const kvm_moments *m, kvm_space s, kvm_features x)
     return w;
 }
 
-/* out (a.width, b.width), rows ld apart, = the tile's block, which lies transposed when the
- * tile's panels stand the other way round */
+/* out (a.width, b.width), rows ld apart, = the tile's block, which lies transposed when
+ * the tile's panels stand the other way round */
 static void copy_block(const double *tile, ptrdiff_t pitch, run a, run b, bool turned,
                        double *out, ptrdiff_t ld)
 {

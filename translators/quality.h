@@ -1,21 +1,22 @@
 /* quality.h - what attention makes of a mapped cache: the figures that predict quality.
  *
  * For one layer: queries q (n,Hq,D) as attention uses them (after norm, rotary and
- * temperature), true and mapped K (C,Hk,D) and V (C,Hk,Dv) as an engine keeps them; query
- * t stands at position first+t. Query head h reads kv head h / (Hq/Hk). All figures are
- * means over query heads.
+ * temperature), true and mapped K (C,Hk,D) and V (C,Hk,Dv) as an engine keeps them;
+ * query t stands at position first+t. Query head h reads kv head h / (Hq/Hk). All
+ * figures are means over query heads.
  *
- *   cosine  mean over t of cos(attention output with the true K,V; with the mapped ones)
+ *   cosine  mean over t of cos(attention output with the true K,V; with mapped ones)
  *   c_k     e_j = mapped K_j - K_j; v_i, s_i right singular vectors and values of the
  *           head's query matrix (n,D):
  *             c_k_raw = mean_j sum_i s_i^2 (e_j . v_i)^2  /  mean_j (|e_j|^2 / D)
- *           as the seed article prints it; since sum_i s_i^2 (e.v_i)^2 = |Q e|^2 no SVD is
- *           formed. It grows with the queries' size, so that the article's reading "above
- *           1 = the error lies where attention looks" holds for the same with s_i^2 / sum
- *           s^2 as weights: c_k = c_k_raw / |Q|_F^2, 1 for an isotropic error.
+ *           as the seed article prints it; since sum_i s_i^2 (e.v_i)^2 = |Q e|^2 no SVD
+ *           is formed. It grows with the queries' size, so that the article's reading
+ *           "above 1 = the error lies where attention looks" holds for the same with
+ *           s_i^2 / sum s^2 as weights: c_k = c_k_raw / |Q|_F^2, 1 for an isotropic
+ *           error.
  *   c_v     e_j = mapped V_j - V_j; a_tj the true attention weight of key j at query t:
  *             c_v_raw = mean_t [ mean_j a_tj^2 |e_j|^2 ]  /  mean_j (|e_j|^2 / Dv)
- *           as printed (one query), averaged over queries; and with weights that sum to 1
+ *           as printed (one query), averaged over queries; with weights of sum 1
  *             c_v = mean_t [ sum_j a_tj^2 |e_j|^2 / sum_j a_tj^2 ] / mean_j |e_j|^2,
  *           1 when the error does not care where attention looks.
  * Heads whose error is exactly 0 count 0 in c_k and c_v and 1 in cosine. */

@@ -1,12 +1,14 @@
 /* ridge.h - the closed form: ridge maps and their R2, from moments alone.
  *
  * With A = sum of (x-mean)(x-mean)^T over the fit split (f,f) and B = sum of
- * (x-mean)(y-mean)^T (f,p), features are first brought to unit diagonal, D = diag(A)^-1/2:
+ * (x-mean)(y-mean)^T (f,p), features are first brought to unit diagonal, D =
+ * diag(A)^-1/2:
  *   relative lambda:  (D A D + lambda I) Z = D B     (the mean of that diagonal is 1)
  *   absolute lambda:  (D A D + lambda D^2) Z = D B,  which is (A + lambda I) W = B
  *   W = D Z,  bias = mean_y - W^T mean_x
- * Constant features get weight 0. One Cholesky factor serves all heads of a target layer
- * and, since leading blocks of a factor are factors, every prefix of the feature order.
+ * Constant features get weight 0. One Cholesky factor serves all heads of a target
+ * layer and, since leading blocks of a factor are factors, every prefix of the feature
+ * order.
  *
  * R2 of a head = 1 - (its summed squared error) / (its summed squares about the mean of
  * the same split); of a layer = the mean over its heads. The error of a split
@@ -51,10 +53,10 @@ typedef struct kvm_ridge_map {
     double *bias;   /* (outputs) */
 } kvm_ridge_map;
 
-/* kvm_ridge_fit - one map; arrays in keep. x.head >= 0 fits `head` of the target from that
- * one source head (out_head says which target head; -1: all).
- * KVM_USAGE for lambda < 0 or not finite; KVM_RANGE for rows <= features unless allowed,
- * naming both; KVM_NAN when the solution is not finite.
+/* kvm_ridge_fit - one map; arrays in keep. x.head >= 0 fits `head` of the target from
+ * that one source head (out_head says which target head; -1: all).
+ * KVM_USAGE for lambda < 0 or not finite; KVM_RANGE for rows <= features unless
+ * allowed, naming both; KVM_NAN when the solution is not finite.
  * Time O(f^3/3 + 4 f^2 p); scratch kvm_ridge_bytes(f, p). */
 KVM_MUST kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                   kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
@@ -64,9 +66,9 @@ KVM_MUST kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_spac
 size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs);
 
 /* kvm_ridge_sweep - figures of every prefix length ks[i] of the layer order x and every
- * lambda, one factorisation per lambda for all prefixes: figures (nk, nl), of the fit and
- * the choosing split: whatever is picked among them is flattered there. Prefixes that
- * have no more rows than features are marked refused. */
+ * lambda, one factorisation per lambda for all prefixes: figures (nk, nl), of the fit
+ * and the choosing split: whatever is picked among them is flattered there. Prefixes
+ * that have no more rows than features are marked refused. */
 KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                     kvm_features x, ptrdiff_t target,
                                     const ptrdiff_t *ks, ptrdiff_t nk,

@@ -1,4 +1,5 @@
-/* ridge_internal.h - one system of normal equations, factored; for ridge.c and select.c */
+/* ridge_internal.h - one system of normal equations, factored; for ridge.c and
+ * select.c */
 #ifndef KVM_TRANSLATORS_RIDGE_INTERNAL_H
 #define KVM_TRANSLATORS_RIDGE_INTERNAL_H
 

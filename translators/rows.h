@@ -71,12 +71,13 @@ const int32_t *kvm_rows_sequence(const kvm_rows *r); /* (N) */
 kvm_row_shape kvm_rows_shape(const kvm_rows *r, kvm_space s, ptrdiff_t layer);
 
 /* kvm_rows_same - KVM_OK when two captures may be paired: same text set, tokenizer,
- * stride and (sequence, position) rows; else KVM_MISMATCH naming the first difference. */
+ * stride and (sequence, position) rows; else KVM_MISMATCH naming the first
+ * difference. */
 KVM_MUST kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err);
 
 /* kvm_rows_read - rows index[0..n) (NULL: from, from+1 ...) of `count` layers side by
- * side, as f32 into out (n, sum of H*D), rows `ld` floats apart. The rotated space applies
- * the capture's rotary. */
+ * side, as f32 into out (n, sum of H*D), rows `ld` floats apart. The rotated space
+ * applies the capture's rotary. */
 KVM_MUST kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
                                   ptrdiff_t layer, ptrdiff_t count, ptrdiff_t from,
                                   const ptrdiff_t *index, ptrdiff_t n, float *out,
@@ -103,8 +104,8 @@ KVM_MUST kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double frac
 /* ---- writing ---- */
 
 typedef struct kvm_rows_writer kvm_rows_writer;
-/* kvm_rows_create - start, or go on with the spool that a killed writer of the same info
- * left (another info's spool is thrown away). info is copied. */
+/* kvm_rows_create - start, or go on with the spool that a killed writer of the same
+ * info left (another info's spool is thrown away). info is copied. */
 KVM_MUST kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
                                     const kvm_rows_info *info, kvm_err *err);
 ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in the spool */
@@ -119,11 +120,12 @@ KVM_MUST kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object,
 KVM_MUST kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
                                           const int32_t *position, ptrdiff_t n,
                                           kvm_err *err);
-/* Several sequences side by side, where rows come layer by layer (kvm_model_run_layers):
- * begin_batch -> put_in of every object, any order -> end_batch. A writer that is killed in
- * between goes on after the last whole sequence, as ever. */
-/* kvm_rows_begin_batch - sequences first .. first+n-1 of rows[i] rows each, which stand at
- * position[0..rows[i]) */
+/* Several sequences side by side, where rows come layer by layer
+ * (kvm_model_run_layers): begin_batch -> put_in of every object, any order ->
+ * end_batch. A writer that is killed in between goes on after the last whole sequence,
+ * as ever. */
+/* kvm_rows_begin_batch - sequences first .. first+n-1 of rows[i] rows each, which stand
+ * at position[0..rows[i]) */
 KVM_MUST kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
                                          const ptrdiff_t *rows, const int32_t *position,
                                          kvm_err *err);

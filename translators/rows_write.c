@@ -1,7 +1,7 @@
 /* The spool, PATH.spool:
  *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
- *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows of
- *      K.0, V.0, K.1, V.1 ... (n, H*D) as stored, then the 8 bytes "endofseq"
+ *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows
+ *      of K.0, V.0, K.1, V.1 ... (n, H*D) as stored, then the 8 bytes "endofseq"
  * A record is one write followed by fdatasync; a torn last record is cut off when the
  * spool is opened again. The records of a batch are written at their places and synced
  * before their last 8 bytes are.

@@ -217,7 +217,8 @@ ptrdiff_t kvm_matched_head(ptrdiff_t h, ptrdiff_t source_heads, ptrdiff_t target
 /* ---- greedy forward selection ---- */
 
 /* What is left of all candidates after the chosen layers: Schur complements, in place.
- * a (f,f) and b (f,p) start as the scaled, penalised Gram and the scaled cross moments. */
+ * a (f,f) and b (f,p) start as the scaled, penalised Gram and the scaled cross
+ * moments. */
 typedef struct greedy {
     kvm_compute *c;
     double *a, *b;

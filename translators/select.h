@@ -1,10 +1,10 @@
 /* select.h - which source layers predict which target layer.
  *
- * All from moments. The (source x target) R2 maps come from one factorisation per source
- * layer, solved against every target layer at once. Production selection is the top k by
- * single-layer R2, averaged over K content and V; greedy forward selection is analysis:
- * it adds the layer that lowers the joint error most, by a block-pivoted Cholesky that
- * keeps every candidate's Schur complement. */
+ * All from moments. The (source x target) R2 maps come from one factorisation per
+ * source layer, solved against every target layer at once. Production selection is the
+ * top k by single-layer R2, averaged over K content and V; greedy forward selection is
+ * analysis: it adds the layer that lowers the joint error most, by a block-pivoted
+ * Cholesky that keeps every candidate's Schur complement. */
 #ifndef KVM_TRANSLATORS_SELECT_H
 #define KVM_TRANSLATORS_SELECT_H
 
@@ -42,14 +42,15 @@ KVM_MUST kvm_status kvm_select_rank(kvm_ranking *r, kvm_arena *keep,
 KVM_MUST kvm_status kvm_select_depth(kvm_ranking *r, kvm_arena *keep, ptrdiff_t sources,
                                      ptrdiff_t targets, kvm_err *err);
 
-/* kvm_select_greedy - the first `count` layers that enter for one target layer, in order;
- * kvm_ridge_sweep over its prefixes gives the curve. */
+/* kvm_select_greedy - the first `count` layers that enter for one target layer, in
+ * order; kvm_ridge_sweep over its prefixes gives the curve. */
 KVM_MUST kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
                                       ptrdiff_t target, kvm_lambda lambda,
                                       int32_t *order /* (count) */, ptrdiff_t count,
                                       kvm_arena scratch, kvm_err *err);
 
-/* kvm_select_ks - {1,2,4,6,8,10,12,16,20,24} below `sources`, then all; gives how many */
+/* kvm_select_ks - {1,2,4,6,8,10,12,16,20,24} below `sources`, then all; gives how
+ * many */
 enum { KVM_KS = 11 };
 ptrdiff_t kvm_select_ks(ptrdiff_t sources, ptrdiff_t ks[KVM_KS]);
 

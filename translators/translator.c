@@ -58,7 +58,8 @@ static kvm_status describe_rope(kvm_side_info *s, kvm_arena *keep, kvm_err *err)
     TRY(kvm_sha_of(bytes, hex, err));
     s->rope_sha = kvm_str_copy(keep, kvm_str_of(hex));
     if (!s->rope_sha.at) return kvm_nomem(err, keep);
-    /* inv_freq[1] = theta^(-2/width): high frequencies are left alone by every scaling */
+    /* inv_freq[1] = theta^(-2/width): high frequencies are left alone by every
+     * scaling */
     s->theta = r->width > 2 ? pow((double)r->inv_freq[1], -(double)r->width / 2) : 0;
     return KVM_OK;
 }

@@ -6,14 +6,14 @@
  * target layer.
  *
  * File: safetensors, one metadata entry `kvmill` whose JSON holds
- *   format "kvmill.translator.v1"; source, target {fingerprint, name, layers, tokenizer,
- *   K/V: heads and dim per layer, rotary {width, interleaved, factor, theta, sha}};
- *   pair (the spec, any JSON); moments (hash); capture_point; steps [{object, layer, map
- *   "ridge"|"mlp", space, head_matched, sources, layout, dtype, lambda, r2}]
+ *   format "kvmill.translator.v1"; source, target {fingerprint, name, layers,
+ *   tokenizer, K/V: heads and dim per layer, rotary {width, interleaved, factor, theta,
+ *   sha}}; pair (the spec, any JSON); moments (hash); capture_point; steps [{object,
+ *   layer, map "ridge"|"mlp", space, head_matched, sources, layout, dtype, lambda, r2}]
  * Tensors per step <o>.<l> (o = K, V), F32 or BF16, out x in:
  *   ridge  <o>.<l>.weight (O,I) or, head-matched, (H,Do,I);  <o>.<l>.bias (O) F32
- *   mlp    <o>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O) F32;
- *          G = 1, or one group per target head */
+ *   mlp    <o>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O)
+ *          F32; G = 1, or one group per target head */
 #ifndef KVM_TRANSLATORS_TRANSLATOR_H
 #define KVM_TRANSLATORS_TRANSLATOR_H
 
@@ -95,7 +95,8 @@ KVM_MUST kvm_status kvm_translator_fits(const kvm_translator *t,
                                         const kvm_model *target, bool force,
                                         kvm_err *err);
 
-/* kvm_translator_write - weights stored as dtype (F32 or BF16, rounded to nearest even) */
+/* kvm_translator_write - weights stored as dtype (F32 or BF16, rounded to nearest
+ * even) */
 KVM_MUST kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtype,
                                          kvm_str path, kvm_arena scratch,
                                          char sha_hex[65], kvm_err *err);
@@ -103,14 +104,16 @@ KVM_MUST kvm_status kvm_translator_write(const kvm_translator *t, kvm_dtype dtyp
  * KVM_FORMAT, KVM_VERSION, KVM_SHAPE, KVM_DTYPE, KVM_NAN name file and tensor. */
 KVM_MUST kvm_status kvm_translator_read(kvm_translator *t, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
-/* kvm_translator_parse - the same over the file's bytes, which the caller keeps alive */
+/* kvm_translator_parse - the same over the file's bytes, which the caller keeps
+ * alive */
 KVM_MUST kvm_status kvm_translator_parse(kvm_translator *t, kvm_arena *keep,
                                          kvm_str bytes, kvm_str name, kvm_err *err);
 ptrdiff_t kvm_translator_parameters(const kvm_translator *t);
 
-/* ---- the two public mapper layouts (folders; ridge steps, all heads, one source list for
- * K and V of a layer: others are KVM_UNSUPPORTED) ----
- * A: mapper.safetensors + manifest.json; key_weight.<l>, value_weight.<l> (Ht, k*Hs*Ds, Dt)
+/* ---- the two public mapper layouts (folders; ridge steps, all heads, one source list
+ * for K and V of a layer: others are KVM_UNSUPPORTED) ----
+ * A: mapper.safetensors + manifest.json; key_weight.<l>, value_weight.<l> (Ht, k*Hs*Ds,
+ * Dt)
  * B: mapper.safetensors + mapper.json;   K.W.<l>, V.W.<l> (k*Hs*Ds, Ht*Dt) */
 KVM_MUST kvm_status kvm_layout_a_write(const kvm_translator *t, kvm_dtype dtype,
                                        kvm_str dir, kvm_arena scratch, kvm_err *err);
@@ -120,15 +123,16 @@ KVM_MUST kvm_status kvm_layout_b_write(const kvm_translator *t, kvm_dtype dtype,
                                        kvm_str dir, kvm_arena scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_layout_b_read(kvm_translator *t, kvm_arena *keep, kvm_str dir,
                                       kvm_err *err);
-/* kvm_translator_open - whichever of the three `path` is: a .safetensors file of ours, or a
- * folder with manifest.json (A) or mapper.json (B). Pickles (.pt, .bin) are refused. */
+/* kvm_translator_open - whichever of the three `path` is: a .safetensors file of ours,
+ * or a folder with manifest.json (A) or mapper.json (B). Pickles (.pt, .bin) are
+ * refused. */
 KVM_MUST kvm_status kvm_translator_open(kvm_translator *t, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
 
 /* ---- making steps ---- */
 
-/* kvm_step_ridge - a step over W (inputs, outputs) fp64 and bias; arrays in keep as f32,
- * turned to out x in. Head-matched: W of head h is at weight[h]. */
+/* kvm_step_ridge - a step over W (inputs, outputs) fp64 and bias; arrays in keep as
+ * f32, turned to out x in. Head-matched: W of head h is at weight[h]. */
 KVM_MUST kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, kvm_object_kind object,
                                    ptrdiff_t layer, const int32_t *source,
                                    ptrdiff_t sources, ptrdiff_t groups,

@@ -8,7 +8,8 @@
 /* features that one group of the step reads */
 ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s);
 const kvm_row_shape *kvm_step__shape(const kvm_side_info *side, kvm_object_kind object);
-/* n numbers of a F32 or BF16 tensor from element `at` on, as f32; KVM_NAN when not finite */
+/* n numbers of a F32 or BF16 tensor from element `at` on, as f32; KVM_NAN when not
+ * finite */
 KVM_MUST kvm_status kvm_step__widen(float *out, const kvm_tensor *t, ptrdiff_t at,
                                     ptrdiff_t n, kvm_err *err);
 /* append n f32 numbers as dtype, through a small buffer */
@@ -17,14 +18,16 @@ KVM_MUST kvm_status kvm_step__append(kvm_st_writer *w, kvm_dtype dtype, const fl
 /* true when the n numbers (F32 or BF16) are all finite */
 bool kvm_step__finite(const kvm_tensor *t, ptrdiff_t n);
 
-/* A list of source layers in a document: 1 .. layers numbers in [0, layers), each once. */
+/* A list of source layers in a document: 1 .. layers numbers in [0, layers), each
+ * once. */
 KVM_MUST kvm_status kvm_step__sources(kvm_jat list, ptrdiff_t layers, kvm_arena *keep,
                                       const int32_t **out, ptrdiff_t *n, kvm_err *err);
 
 /* ---- what both public layouts ask of a translator, and how they name one ---- */
 
 /* KVM_UNSUPPORTED unless all steps are ridge over all heads, K and V of a layer share
- * their sources, every layer has as many, and heads and sizes are the same throughout */
+ * their sources, every layer has as many, and heads and sizes are the same
+ * throughout */
 KVM_MUST kvm_status kvm_layout__check(const kvm_translator *t, const char *layout,
                                       kvm_err *err);
 /* An element of W^T as stored: the layouts differ in where (input, output) lies. */

@@ -1,13 +1,14 @@
 /* bench_kernels - the kernels against OpenBLAS and against the machine's FMA peak.
  *
- *   bench_kernels [backend] [threads] [rounds] [part]     part: linear decode attention gram rows
- *                                                     delta scan
+ *   bench_kernels [backend] [threads] [rounds] [part]
+ *   part: linear decode attention gram rows delta scan (all)
  *
- * Shapes are those of SmolLM2-135M: d 576, 9 query and 3 kv heads of 64, ffn 1536, vocabulary 49152.
- * Each line first checks its result, then times both arms interleaved; figures are medians
- * and ratios of the same rounds, for the machine changes speed by the second. One thread is
- * timed by its CPU clock, so that neighbours on the machine do not count. The peak is that
- * of AVX2 FMA chains, which cores that split 512-bit operations do not exceed. */
+ * Shapes are those of SmolLM2-135M: d 576, 9 query and 3 kv heads of 64, ffn 1536,
+ * vocabulary 49152. Each line first checks its result, then times both arms
+ * interleaved; figures are medians and ratios of the same rounds, for the machine
+ * changes speed by the second. One thread is timed by its CPU clock, so that neighbours
+ * on the machine do not count. The peak is that of AVX2 FMA chains, which cores that
+ * split 512-bit operations do not exceed. */
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
@@ -50,7 +51,7 @@ static kvm_tensor stored(bench *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1)
     return kvm_view2(p, d, n0, n1);
 }
 
-/* ---- time ------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------ */
 
 typedef void work(void *ctx);
 
@@ -84,9 +85,10 @@ static arms compare(bench *b, work *ours, work *theirs, void *ctx, double flops)
                   median(p, b->rounds)};
 }
 
-/* ---- linear ----------------------------------------------------------------------- */
+/* ---- linear ---------------------------------------------------------------------- */
 
-/* weights of 8 bits in blocks of 128 x 128, as FP8 checkpoints have them, their scales 1/4 */
+/* weights of 8 bits in blocks of 128 x 128, as FP8 checkpoints have them, their scales
+ * 1/4 */
 static kvm_tensor scaled(bench *b, kvm_tensor m)
 {
     enum { BLOCK = 128 };
@@ -153,7 +155,7 @@ static void bench_linear(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdif
     b->keep = at;
 }
 
-/* ---- attention -------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------- */
 
 typedef struct attention_case {
     bench *b;
@@ -184,7 +186,7 @@ static void bench_attention(bench *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t keys)
     b->keep = at;
 }
 
-/* ---- moments ---------------------------------------------------------------------- */
+/* ---- moments --------------------------------------------------------------------- */
 
 typedef struct gram_case {
     bench *b;
@@ -223,7 +225,7 @@ static void bench_gram(bench *b, ptrdiff_t n, ptrdiff_t f)
     b->keep = at;
 }
 
-/* ---- row ops ---------------------------------------------------------------------- */
+/* ---- row ops --------------------------------------------------------------------- */
 
 typedef struct rows_case {
     bench *b;
@@ -440,8 +442,8 @@ static void scan_tokens(void *ctx)
     scan_run(ctx, 1);
 }
 
-/* the products of chunks of C tokens: Q Kt once a group; per head that (C,C) by V, Q S and
- * Vt K */
+/* the products of chunks of C tokens: Q Kt once a group; per head that (C,C) by V, Q S
+ * and Vt K */
 static void scan_gemms_of(void *ctx, ptrdiff_t group, int thread)
 {
     (void)thread;

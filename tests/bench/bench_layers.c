@@ -3,14 +3,17 @@
  *   bench_layers [threads] [rounds] [tokens] [part]     part: experts mla kda token gdn
  *                                                       mamba2 (all)
  *
- * One layer of each kind, half the width of Moonlight's, Kimi Linear's and Nemotron 3 Nano's, BF16 weights, random,
- * written below build/tmp/bench_layers once. Each is given `tokens` tokens (2,048) in the
- * chunks that a prefill takes. Beside it, in the same rounds:
+ * One layer of each kind, half the width of Moonlight's, Kimi Linear's and Nemotron 3
+ * Nano's, BF16 weights, random, written below build/tmp/bench_layers once. Each is
+ * given `tokens` tokens (2,048) in the chunks that a prefill takes. Beside it, in the
+ * same rounds:
  *   experts    a plain feed-forward as wide as the experts that a token goes through
- *   mla, gdn, kda, mamba2   their matrix products (each once: projections, keys and values
- *              written out, half of scores and sums; or the products of a delta rule or a
- *              scan in chunks of 64) at the pace that sgemm has on (512,1024) x (1024,2048) of f32
- *   mla, one token   reading the cached latents once; its products at the pace of the FMA peak
+ *   mla, gdn, kda, mamba2   their matrix products (each once: projections, keys and
+ *              values written out, half of scores and sums; or the products of a delta
+ *              rule or a scan in chunks of 64) at the pace that sgemm has on
+ *              (512,1024) x (1024,2048) of f32
+ *   mla, one token   reading the cached latents once; its products at the FMA
+ *              peak's pace
  * Figures are medians; with one thread seconds are the process's own. */
 #include <cblas.h>
 #include <string.h>
@@ -282,15 +285,15 @@ static double mla_flops(double n)
     return 2 * (n * maps + n * n / 2 * HEADS * (NOPE + ROTARY + VALUE));
 }
 
-/* products of a delta rule with state (HEAD,HEAD) in chunks of 64, per token and head: K S,
- * Q S and Kt U; K Kt, Q Kt, and both of those by (64,HEAD) */
+/* products of a delta rule with state (HEAD,HEAD) in chunks of 64, per token and head:
+ * K S, Q S and Kt U; K Kt, Q Kt, and both of those by (64,HEAD) */
 static double delta_flops(void)
 {
     return 2.0 * HEADS * (3 * HEAD * HEAD + 4 * 64 * HEAD);
 }
 
-/* products of a scan in chunks of 64, per token: q . k once a group; per head what S0 and what
- * the chunk give, half of it, and what S is given */
+/* products of a scan in chunks of 64, per token: q . k once a group; per head what S0
+ * and what the chunk give, half of it, and what S is given */
 static double scan_flops(void)
 {
     return 2.0 * (GROUPS * 64 * STATE +

@@ -5,12 +5,11 @@
  *
  * The weights are random and written below build/tmp/bench_model once. First a check:
  * logits of a prompt in one pass and in chunks agree. Then rounds of prefill (three
- * lengths), prefill with captured keys and values, and decode after `depth` tokens, each
- * beside the FMA peak of that moment; figures are medians. A longest prompt of 0 leaves
- * prefill out. Floating point operations: the layers' matrices,
- * causal attention, one row of logits. With one thread seconds are the process's own,
- * so that a busy machine measures too.
- */
+ * lengths), prefill with captured keys and values, and decode after `depth` tokens,
+ * each beside the FMA peak of that moment; figures are medians. A longest prompt of 0
+ * leaves prefill out. Floating point operations: the layers' matrices, causal
+ * attention, one row of logits. With one thread seconds are the process's own, so that
+ * a busy machine measures too. */
 #include <math.h>
 #include <string.h>
 

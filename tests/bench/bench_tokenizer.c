@@ -1,12 +1,12 @@
 /* Encoding speed by class of text.
  *   bench_tokenizer                       every golden tokenizer on every class
  *   bench_tokenizer TOKENIZER TEXT REPS   one file: ids, their hash and MB/s, for
- *                                         bench_tokenizer.py, which holds it against the
- *                                         `tokenizers` library in interleaved rounds
+ *                                         bench_tokenizer.py, which holds it against
+ *                                         the `tokenizers` library by turns
  * The classes are written to build/tmp/bench_tokenizer/CLASS.txt. Verified: a text
  * decodes back, where nothing is normalised or missing. Each repetition encodes with a
- * warm encoder; the median counts. Time is the process's CPU time: on a busy machine the
- * wall clock would favour whoever needs less than a time slice. */
+ * warm encoder; the median counts. Time is the process's CPU time: on a busy machine
+ * the wall clock would favour whoever needs less than a time slice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,8 @@ static void must(kvm_status s, const kvm_err *err)
     exit(1);
 }
 
-/* the words of the class's parts in random order, so that few sentences give many lines */
+/* the words of the class's parts in random order, so that few sentences give many
+ * lines */
 static kvm_str text_of(kvm_arena *a, int c)
 {
     kvm_rng rng = kvm_rng_seed(7, (uint64_t)c);

@@ -1,10 +1,12 @@
 /* bench_translators - moments, the fit's sweep and applying, against their ceilings.
  *
- *   bench_translators [part] [threads] [rounds] [block]     part: moments sweep apply (all)
+ *   bench_translators [part] [threads] [rounds] [block]
+ *   part: moments sweep apply (all)
  *
- * Every part verifies before it times. Arms of one comparison are interleaved and figures are
- * medians of ratios of the same rounds. The sweep's moments stay in build/tmp/bench for
- * tests/bench/bench_translators.py, which does the same algebra with numpy and scipy. */
+ * Every part verifies before it times. Arms of one comparison are interleaved and
+ * figures are medians of ratios of the same rounds. The sweep's moments stay in
+ * build/tmp/bench for tests/bench/bench_translators.py, which does the same algebra
+ * with numpy and scipy. */
 #include <cblas.h>
 #include <math.h>
 #include <string.h>

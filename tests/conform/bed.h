@@ -127,8 +127,8 @@ static void compare(bed *b, const kvm_tensor *want, const kvm_tensor *got)
                  tolerance(b), kvm_op_rows[b->op].reason);
 }
 
-/* RUN(b, out, call using `c` and `o`): the op on ref once and on the backend twice, each on its
- * own copy of out */
+/* RUN(b, out, call using `c` and `o`): the op on ref once and on the backend twice,
+ * each on its own copy of out */
 #define RUN(b, out, call)                                                              \
     do {                                                                               \
         kvm_tensor o_[3] = {copy(b, out), copy(b, out), copy(b, out)};                 \

@@ -1,6 +1,7 @@
 /* Every op of ops.def on every backend against ref, over many shapes: ragged, strided,
  * tiny, empty. Each case runs twice on the backend and must give the same bits, and may
- * not touch what lies between rows. A row of ops.def without a case here does not link. */
+ * not touch what lies between rows. A row of ops.def without a case here does not
+ * link. */
 #include "tests/conform/bed.h"
 #include "tests/conform/recurrent.h"
 
@@ -10,7 +11,7 @@ static const kvm_dtype readable[] = {
     KVM_Q5_0,    KVM_Q5_1,    KVM_Q4_K, KVM_Q5_K, KVM_Q6_K,
 };
 
-/* ---- model forward ---------------------------------------------------------------- */
+/* ---- model forward --------------------------------------------------------------- */
 
 static void cases_embed(bed *b)
 {
@@ -348,7 +349,7 @@ static void cases_logprob(bed *b)
     }
 }
 
-/* ---- translators ------------------------------------------------------------------ */
+/* ---- translators ----------------------------------------------------------------- */
 
 static const struct {
     ptrdiff_t n, f, p;
@@ -502,7 +503,7 @@ static void cases_gemm32(bed *b)
                       gemm_shapes[i][2], form);
 }
 
-/* ---- the loops over the tables ----------------------------------------------------- */
+/* ---- the loops over the tables --------------------------------------------------- */
 
 static void (*const cases_of[KVM_OPS])(bed *) = {
 #define X(id, name, rule, tolerance, reason) [id] = cases_##name,

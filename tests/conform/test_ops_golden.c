@@ -1,5 +1,6 @@
-/* ref, the judge of the other backends, against float64 vectors of NumPy and PyTorch, and
- * the stored number formats against PyTorch and the gguf package (tests/golden/ops/make.py). */
+/* ref, the judge of the other backends, against float64 vectors of NumPy and PyTorch,
+ * and the stored number formats against PyTorch and the gguf package
+ * (tests/golden/ops/make.py). */
 #include "kernels/backend.h"
 
 #include <math.h>
@@ -78,7 +79,7 @@ static void equals(const vector *v, const char *op, kvm_tensor got)
     if (!(worst <= allowed * top)) fail_msg("%s: off by %g of %g", op, worst, top);
 }
 
-/* ---- one function per op ----------------------------------------------------------- */
+/* ---- one function per op --------------------------------------------------------- */
 
 static kvm_status golden_embed(const vector *v, kvm_tensor *out, kvm_err *err)
 {
@@ -304,7 +305,7 @@ static void ref_equals_float64(void **state)
     for (int id = KVM_OP_embed + 1; id < KVM_OPS; id++) assert_true(seen[id]);
 }
 
-/* ---- stored types ------------------------------------------------------------------ */
+/* ---- stored types ---------------------------------------------------------------- */
 
 static bool same(float a, float b, bool signed_zero)
 {

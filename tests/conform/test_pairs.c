@@ -1,6 +1,6 @@
-/* cpu-bf16: products with bf16 weights equal those of rounded activations to the tolerance of
- * f32 sums, so rounding is all that it adds; every other product has the bits of avx512.
- * Skipped on machines that cannot multiply pairs of bf16. */
+/* cpu-bf16: products with bf16 weights equal those of rounded activations to the
+ * tolerance of f32 sums, so rounding is all that it adds; every other product has the
+ * bits of avx512. Skipped on machines that cannot multiply pairs of bf16. */
 #include "kernels/backend.h"
 
 #include <math.h>
@@ -83,8 +83,8 @@ static product rounded(const product *p)
     return r;
 }
 
-/* got against want: entries that are no finite numbers alike, the others within `share` of
- * the largest */
+/* got against want: entries that are no finite numbers alike, the others within `share`
+ * of the largest */
 static void close_to(const product *p, kvm_tensor got, kvm_tensor want, double share)
 {
     double top = 0, worst = 0;

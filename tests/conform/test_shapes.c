@@ -1,5 +1,5 @@
-/* Views that do not fit: every op answers KVM_SHAPE, KVM_DTYPE or KVM_RANGE with a message, and
- * touches nothing. */
+/* Views that do not fit: every op answers KVM_SHAPE, KVM_DTYPE or KVM_RANGE with a
+ * message, and touches nothing. */
 #include "kernels/backend.h"
 
 #include <math.h>

@@ -100,7 +100,8 @@ static void a_full_disk_loses_nothing(void **state)
     check_ok(capture(p, KVM_STR(DIR "/good"), 0, &err), &err);
     assert_int_equal(outputs, 2);
     hash(good, DIR "/good/capture.safetensors");
-    /* sequence by sequence; and layer by layer, with more between two than may stay in memory */
+    /* sequence by sequence; and layer by layer, with more between two than may stay in
+     * memory */
     const char *const calls[] = {"write", "fsync",  "fdatasync", "rename",
                                  "open",  "pwrite", "pread",     "ftruncate"};
     for (size_t offload = 0; offload < 2; offload++) {

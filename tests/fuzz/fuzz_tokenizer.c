@@ -1,6 +1,6 @@
-/* Any bytes as a tokenizer.json or tekken.json, or, when they do not begin with a brace,
- * as a tiktoken.model with, behind a zero, its tokenizer_config.json: refused with a
- * reason, or it encodes a text to ids that it has. */
+/* Any bytes as a tokenizer.json or tekken.json, or, when they do not begin with a
+ * brace, as a tiktoken.model with, behind a zero, its tokenizer_config.json: refused
+ * with a reason, or it encodes a text to ids that it has. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -331,8 +331,8 @@ static kvm_status record(void *ctx, ptrdiff_t object, int point, ptrdiff_t first
     return KVM_OK;
 }
 
-/* a recurrent layer's state and window, or the inputs that make both; in pieces as large as
- * the forward's, for a state's bits hang on the cut */
+/* a recurrent layer's state and window, or the inputs that make both; in pieces as
+ * large as the forward's, for a state's bits hang on the cut */
 static void put_state(kvm_cache *c, const tape *t, ptrdiff_t i, int point)
 {
     kvm_err err = {0};

@@ -1,6 +1,7 @@
 /* Every golden string through every golden tokenizer: ids equal to the `tokenizers` or
- * `tiktoken` library's, decoding back to the text, and the general path (PCRE2) equal to
- * the hand-written matchers. tests/golden/tokenizers/make.py says where they come from. */
+ * `tiktoken` library's, decoding back to the text, and the general path (PCRE2) equal
+ * to the hand-written matchers. tests/golden/tokenizers/make.py says where they come
+ * from. */
 #include <stdio.h>
 #include <string.h>
 
@@ -131,7 +132,8 @@ static void compare(kvm_arena *a, const char *name, ptrdiff_t string, kvm_jat ro
     fail_msg("%s: string %td of strings.jsonl has other ids", name, string);
 }
 
-/* reset now and then: under the address sanitizer it costs as much as the arena is large */
+/* reset now and then: under the address sanitizer it costs as much as the arena is
+ * large */
 static void make_room(kvm_arena *a)
 {
     if (kvm_arena_used(a) > (size_t)32 << 20) kvm_arena_reset(a);

@@ -1,6 +1,6 @@
 /* The zoo's models after prompts of 1,024 tokens, against transformers' greedy decoding
- * (tests/golden/zoo/make.py): the same 16 tokens on every prompt, as it has no margin that
- * rounding could take. */
+ * (tests/golden/zoo/make.py): the same 16 tokens on every prompt, as it has no margin
+ * that rounding could take. */
 #include <stdio.h>
 #include <string.h>
 

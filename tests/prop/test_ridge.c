@@ -35,8 +35,9 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Source rows are eighths that come with their negatives, so every mean is 0; the target is
- * an exact linear image with dyadic weights plus a dyadic bias. Nothing is ever rounded. */
+/* Source rows are eighths that come with their negatives, so every mean is 0; the
+ * target is an exact linear image with dyadic weights plus a dyadic bias. Nothing is
+ * ever rounded. */
 typedef struct planted {
     double weight[ROW][ROW]; /* of target entry o from source entry i */
     double bias[ROW];
@@ -283,7 +284,8 @@ static void dependent_and_constant_features_are_survived(void **state)
     for (ptrdiff_t j = 0; j < map.outputs; j++) assert_true(map.weight[j] == 0);
 }
 
-/* Target 0 = layer 0's content plus half of layer 2's; layer 1 is layer 0 with noise. */
+/* Target 0 = layer 0's content plus half of layer 2's; layer 1 is layer 0 with
+ * noise. */
 static void redundant_row(void *ctx, int32_t s, ptrdiff_t t, float *row)
 {
     const bool target = *(const bool *)ctx;

@@ -39,7 +39,8 @@ static ptrdiff_t random_text(kvm_rng *rng, char *out)
     return n;
 }
 
-/* reset now and then: under the address sanitizer it costs as much as the arena is large */
+/* reset now and then: under the address sanitizer it costs as much as the arena is
+ * large */
 static void make_room(kvm_arena *a)
 {
     if (kvm_arena_used(a) > (size_t)32 << 20) kvm_arena_reset(a);

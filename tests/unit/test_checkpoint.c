@@ -440,7 +440,8 @@ typedef struct form {
     const void *data;
 } form;
 
-/* a golden model in DIR, its config begun with other members, each tensor in up to two forms */
+/* a golden model in DIR, its config begun with other members, each tensor in up to two
+ * forms */
 static void write_form(const char *model, const char *config,
                        int (*forms)(const kvm_st_tensor *t, form out[2], kvm_arena *a))
 {
@@ -484,7 +485,8 @@ static form same(const kvm_st_tensor *t)
     return f;
 }
 
-/* what predicts further tokens: once more the last layer, under the name it has there */
+/* what predicts further tokens: once more the last layer, under the name it has
+ * there */
 static const char *last_layer, *further;
 
 static int with_further(const kvm_st_tensor *t, form out[2], kvm_arena *a)
@@ -554,8 +556,8 @@ static int with_norms_moved(const kvm_st_tensor *t, form out[2], kvm_arena *a)
     return 1;
 }
 
-/* norms to which one has been added are known by their mean; what may be either is refused,
- * and families that add nothing take any */
+/* norms to which one has been added are known by their mean; what may be either is
+ * refused, and families that add nothing take any */
 static void moved_norms(void **state)
 {
     (void)state;

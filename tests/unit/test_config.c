@@ -394,7 +394,8 @@ static void refused(void **state)
     }
 }
 
-/* letters, and words old and new; the number of layers is theirs where it is left out */
+/* letters, and words old and new; the number of layers is theirs where it is left
+ * out */
 static void single_blocks(void **state)
 {
     (void)state;
@@ -445,7 +446,8 @@ static void single_blocks(void **state)
     }
 }
 
-/* every fourth layer attends where neither words nor lists say it; the bound has a default */
+/* every fourth layer attends where neither words nor lists say it; the bound has a
+ * default */
 static void glm_defaults(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* A family that nobody has: latent attention in every other block, the gated delta rule in
- * the others, experts behind a sigmoid router from the second block on. It is one row of
- * models/families.def, here put in front of the table, and nothing else. */
+/* A family that nobody has: latent attention in every other block, the gated delta rule
+ * in the others, experts behind a sigmoid router from the second block on. It is one
+ * row of models/families.def, here put in front of the table, and nothing else. */
 #include "base/json.h"
 
 #define kvm_config__family table_family
@@ -165,7 +165,8 @@ static void inject(kvm_cache *c, const tape *t)
     check_ok(kvm_inject_end(c, &err), &err);
 }
 
-/* every object of both kinds of block; pieces of any size; itself put back, to the bit */
+/* every object of both kinds of block; pieces of any size; itself put back, to the
+ * bit */
 static void runs(const char *backend)
 {
     kvm_arena a = check_arena((size_t)1 << 28);

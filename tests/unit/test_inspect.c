@@ -87,7 +87,8 @@ static void scaled_positions(void **state)
     kvm_arena_free(&a);
 }
 
-/* published config.json values: what their caches weigh, by the paper's Table 1 and 7 */
+/* published config.json values: what their caches weigh, by the paper's Table 1 and
+ * 7 */
 static void published_sizes(void **state)
 {
     (void)state;
@@ -107,8 +108,8 @@ static void published_sizes(void **state)
         /* 7 layers of latents; 20 states and windows: 41.9 MiB */
         {"kimi_linear_48b", 7LL * 576 * 2,
          20LL * (32 * 128 * 128 * 4 + 3 * 4096 * 4 * 2)},
-        /* 12 layers of K, V and index keys; 36 states and windows: 111 MiB, with the 9 inputs
-         * of the n-grams' convolution and the two last ids */
+        /* 12 layers of K, V and index keys; 36 states and windows: 111 MiB, with the 9
+         * inputs of the n-grams' convolution and the two last ids */
         {"qwen3_8_flash_next", 12LL * (2 * 2 * 256 + 128) * 2,
          36LL * (48 * 128 * 128 * 4 + 10240 * 4 * 2) + 4LL * 2560 * 9 * 2 + 16},
         /* 6 of 52 layers, 2 x 128: 6 KiB; 23 states and windows: 47 MiB */
@@ -155,8 +156,8 @@ static void single_blocks(void **state)
     kvm_arena_free(&a);
 }
 
-/* What the paper's Table 1 says of Qwen3.8-2.4T-A95B, 563 MiB: 69 layers with a state of 128
- * heads and 23 with attention. The sizes that do not enter are any. */
+/* What the paper's Table 1 says of Qwen3.8-2.4T-A95B, 563 MiB: 69 layers with a state
+ * of 128 heads and 23 with attention. The sizes that do not enter are any. */
 static void a_flagship(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* Sequences that pass the stack layer by layer: the rows of plain forwards, to the bit, for
- * every kind of layer; and a checkpoint that is larger than the memory which it runs in. */
+/* Sequences that pass the stack layer by layer: the rows of plain forwards, to the bit,
+ * for every kind of layer; and a checkpoint that is larger than the memory which it
+ * runs in. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -291,8 +292,8 @@ static kvm_status count_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t f
     return KVM_OK;
 }
 
-/* in a process of its own: MiB that a capture took; the weights' file is looked through for
- * NaN and hashed as well */
+/* in a process of its own: MiB that a capture took; the weights' file is looked through
+ * for NaN and hashed as well */
 static long memory_of(bool offload)
 {
     enum { TOKENS = 96, BATCH = 6, MOST = 250 };
@@ -351,7 +352,8 @@ static void larger_than_memory(void **state)
     print_message("skipped: a sanitizer's own memory would be counted\n");
     skip();
 #endif
-    /* a layer, the next one's first pages, activations; 2 of 12 layers, of 264 MiB in all */
+    /* a layer, the next one's first pages, activations; 2 of 12 layers, of 264 MiB in
+     * all */
     enum { LIMIT = 2 * LAYER_MIB + 12 };
     check_tmpdir("layerwise");
     check_tmpdir("layerwise/large");

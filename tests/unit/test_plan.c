@@ -444,7 +444,8 @@ static void check_sizes(const published *s, const published *t)
     kvm_arena_free(&keep);
 }
 
-/* the four pairs of the paper and the six of the article before it, from their configs */
+/* the four pairs of the paper and the six of the article before it, from their
+ * configs */
 static void published_pairs(void **state)
 {
     (void)state;

@@ -163,7 +163,8 @@ static void calibration_is_checked_before_anything_runs(void **state)
     }
 }
 
-/* what only the tokens of the items show, named by the suite's place and the item's id */
+/* what only the tokens of the items show, named by the suite's place and the item's
+ * id */
 static void items_are_looked_at_before_anything_runs(void **state)
 {
     (void)state;

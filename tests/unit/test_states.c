@@ -1,5 +1,5 @@
-/* What recurrent layers keep: put in whole and as it is, or not at all; cut back only to
- * where it was marked. */
+/* What recurrent layers keep: put in whole and as it is, or not at all; cut back only
+ * to where it was marked. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -432,7 +432,8 @@ static void public_files_are_read_whole(void **state)
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-/* the first of four items is text that was fitted on; a card that stood there is told */
+/* the first of four items is text that was fitted on; a card that stood there is
+ * told */
 static void items_of_the_calibration_text_are_left_out(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A timing of the small pair: what its progress says on the way, and how much work it is
- * taken for. */
+/* A timing of the small pair: what its progress says on the way, and how much work it
+ * is taken for. */
 #include "jobs/timing.h"
 
 #include <math.h>
