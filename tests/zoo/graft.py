@@ -382,7 +382,8 @@ def qsa_from_gdn(new, old, mixer, mlp):
         else:
             index, attn = layer.self_attn.indexer, was.self_attn
             query, key = attn.q_proj.weight[:D], attn.k_proj.weight[:D]
-            index.index_qk_proj.weight.copy_(torch.cat([query] * index.c.indexer_n_heads + [key]))
+            # One head looks the other way: else many scores were 0, and a tie is anyone's choice.
+            index.index_qk_proj.weight.copy_(torch.cat([query] * 3 + [-query, key]))
             index.q_layernorm.weight.copy_(attn.q_norm.weight)
             index.k_layernorm.weight.copy_(attn.k_norm.weight)
         if layer.ple is not None:
