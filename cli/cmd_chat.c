@@ -117,7 +117,7 @@ static void show_times(const talk *t, const times *when)
 static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
 {
     times when = {0, 0, -1};
-    kvm_str text;
+    kvm_str text = {0};
     if (t->turn_count + 2 > MAX_TURNS)
         return kvm_fail(err, KVM_RANGE, "more than %d turns", MAX_TURNS);
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("user"), message};

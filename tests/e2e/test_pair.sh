@@ -62,6 +62,18 @@ cp "$work/a/reports/small-large.html" "$work/two.html"
 call 0 report small-large --run 1 && ! cmp -s "$work/two.html" "$work/a/reports/small-large.html"
 ok $? "... and the other can be written again"
 
+# a suite of the same name with other items
+sed 's/^file: .*/file: prose.jsonl/' jobs/suites/prose.yaml >"$work/prose.yaml"
+tail -n 3 jobs/suites/prose.jsonl >"$work/prose.jsonl"
+spec three.yaml '{lambda: 1e-2}'
+sed -i '/^both/d; s/suites: .prose., items: 2/suites: [prose.yaml]/; s/^name: .*/name: other/' "$work/three.yaml"
+"$kvmill" run "$work/three.yaml" --store "$work/a" --quiet >"$work/log" 2>&1
+call 0 compare 1 3 --json && grep -q '"evaluation": "evaluate prose"' "$work/out"
+ok $? "runs on one suite are compared"
+call 2 compare 1 5 && grep -q 'evaluate prose: .* different suites of this name' "$work/log" &&
+    grep -q 'no item in common' "$work/log"
+ok $? "... and not on two of one name, which is said"
+
 first=$(shas "fit small-large" | head -n 1) second=$(shas "fit small-large" | tail -n 1)
 for one in "$work/one.yaml" 1 "${first:0:12}"; do
     call 0 export "$one" --out "$work/t" &&
