@@ -339,7 +339,8 @@ static ptrdiff_t write_large_gguf(const char *file)
             last = kvm_gguf_tensor_at(g, i);
     assert_true(norm && norm != last && norm->dtype == KVM_F32);
     /* behind its name stand its rank, dims and type */
-    char *at = (char *)(uintptr_t)last->name.at + last->name.len + 8 + 8 * last->rank;
+    char *at = (char *)(uintptr_t)last->name.at + last->name.len + 8 +
+               (ptrdiff_t)8 * last->rank;
     uint64_t offset;
     memcpy(&offset, at, sizeof offset);
     offset += LARGE;
