@@ -35,8 +35,9 @@ static inline void fake_mark_pid(void)
 static inline kvm_status fake_wait(kvm_job *j, int64_t ms, bool deaf, kvm_err *err)
 {
     const double until = kvm_now() + (double)ms / 1e3;
-    for (double t = kvm_now(); t < until; t = kvm_now()) {
-        kvm_progress_at(j->progress, (double)ms - 1e3 * (until - t), (double)ms, "ms");
+    double left;
+    while ((left = until - kvm_now()) > 0) {
+        kvm_progress_at(j->progress, (double)ms - 1e3 * left, (double)ms, "ms");
         if (!deaf && kvm_progress_cancelled(j->progress))
             return kvm_fail(err, KVM_CANCELLED, "stopped on request");
         kvm_sleep(0.005);

@@ -374,77 +374,76 @@ static void an_unknown_ablation_lists_those_there_are(void **state)
     check_contains(err.msg, "rotated");
 }
 
+/* sections of a spec, and what the message about it says */
+static const struct {
+    const char *section, *part;
+} refused_ranges[] = {
+    {"fit: {lambda: -1}\n", ":5: fit.lambda: is -1"},
+    {"fit:\n  lambda: 1\n  lambda_absolute: 1\n", ":7: fit.lambda_absolute"},
+    {"fit:\n  select: r2\n  k: 0\n",
+     ":7: fit.k: is 0, must be a whole number from 1 to 4"},
+    {"fit: {k: 5}\n", ":5: fit.k: is 5, must be a whole number from 1 to 4, the "
+                      "layers of small"},
+    {"fit: {k: 9999}\n", ":5: fit.k: is 9999, must be a whole number from 1 to 4"},
+    {"fit: {k: 1.5}\n", ":5: fit.k: is 1.5, must be a whole number from 1 to 4"},
+    {"fit: {k: some}\n", ":5: fit.k"},
+    {"fit: {keys: x}\n", ":5: fit.keys"},
+    {"fit: {heads: x}\n", ":5: fit.heads"},
+    {"fit:\n  gates:\n    r2: 1\n", ":7: fit.gates.r2: is no gate"},
+    {"fit:\n  gates:\n    attention_cosine: 1\n",
+     ":7: fit.gates.attention_cosine: is 1, a gate that is never met: must be less "
+     "than 1"},
+    {"fit: {gates: {held_out_r2: 1.5}}\n", ":5: fit.gates.held_out_r2: is 1.5"},
+    {"fit: {gates: {c_k: -1}}\n", ":5: fit.gates.c_k: is -1, a gate"},
+    {"fit: {gates: {weight_norm: 0}}\n", "must be more than 0"},
+    {"mlp: {hidden: 0}\n", ":5: mlp.hidden"},
+    {"mlp:\n\n  rate: 2\n", ":7: mlp.rate"},
+    {"mlp: {dtype: fp16}\n", ":5: mlp.dtype: is f32 or bf16, not \"fp16\""},
+    {"mlp: {batch: 16385}\n", ":5: mlp.batch"},
+    {"fit: {k_most: 2.5}\n", ":5: fit.k_most: expected an integer"},
+    {"timing: {lengths: [64, 64]}\n", ":5: timing.lengths[1]: is 64"},
+    {"timing: {rounds: 0}\n", ":5: timing.rounds"},
+    {"timing: {lengths: [64, 50000]}\n", "40960"},
+    {"seed: -1\n", ":5: seed"},
+    {"evaluate: {suites: [calibration]}\n", ":5: evaluate.suites[0]: suite"},
+    {"evaluate: {suites: [prose, pros]}\n",
+     "suites[1]: unknown suite \"pros\"; did you mean \"prose\""},
+    {"evaluate:\n  suites: [prose]\n  ablations: [k1]\n  ablation_suite: x.yaml\n",
+     ":8: evaluate.ablation_suite: "},
+    {"evaluate:\n  suites: [prose]\n  ablations: [k1]\n  ablation_suite: needle\n",
+     ":8: evaluate.ablation_suite: \"needle\" is none of evaluate.suites"},
+    {"evaluate:\n  suites: [prose]\n  ablation_suite: needle\n",
+     ":7: evaluate.ablation_suite: \"needle\" is none"},
+    {"evaluate: {suites: [prose, prose.yaml]}\n",
+     ":5: evaluate.suites[1]: \"prose.yaml\" has the name of a suite before it"},
+    {"evaluate: {suites: [prose], items: 4, attention_items: 5}\n",
+     ":5: evaluate.attention_items: is 5, and 4 items"},
+    {"evaluate: {suites: [prose], attention_items: 4000}\n",
+     ":5: evaluate.attention_items: is 4000, and "},
+    {"evaluate: {suites: []}\n", ":5: evaluate.suites"},
+    {"evaluate: {suites: [prose, prose]}\n", ":5: evaluate.suites[1]"},
+    {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
+    {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
+    {"evaluate: {suites: [prose], ablations: [k1, k1]}\n", ":5: evaluate.ablations"},
+};
+
 /* what a job would refuse when it runs is refused when it is planned */
 static void ranges_are_checked_before_anything_runs(void **state)
 {
     (void)state;
-    static const struct {
-        const char *section, *part;
-    } bad[] = {
-        {"fit: {lambda: -1}\n", ":5: fit.lambda: is -1"},
-        {"fit:\n  lambda: 1\n  lambda_absolute: 1\n", ":7: fit.lambda_absolute"},
-        {"fit:\n  select: r2\n  k: 0\n",
-         ":7: fit.k: is 0, must be a whole number from 1 "
-         "to 4"},
-        {"fit: {k: 5}\n", ":5: fit.k: is 5, must be a whole number from 1 to 4, the "
-                          "layers of small"},
-        {"fit: {k: 9999}\n", ":5: fit.k: is 9999, must be a whole number from 1 to 4"},
-        {"fit: {k: 1.5}\n", ":5: fit.k: is 1.5, must be a whole number from 1 to 4"},
-        {"fit: {k: some}\n", ":5: fit.k"},
-        {"fit: {keys: x}\n", ":5: fit.keys"},
-        {"fit: {heads: x}\n", ":5: fit.heads"},
-        {"fit:\n  gates:\n    r2: 1\n", ":7: fit.gates.r2: is no gate"},
-        {"fit:\n  gates:\n    attention_cosine: 1\n",
-         ":7: fit.gates.attention_cosine: is 1, a gate that is never met: must be less "
-         "than 1"},
-        {"fit: {gates: {held_out_r2: 1.5}}\n", ":5: fit.gates.held_out_r2: is 1.5"},
-        {"fit: {gates: {c_k: -1}}\n", ":5: fit.gates.c_k: is -1, a gate"},
-        {"fit: {gates: {weight_norm: 0}}\n", "must be more than 0"},
-        {"mlp: {hidden: 0}\n", ":5: mlp.hidden"},
-        {"mlp:\n\n  rate: 2\n", ":7: mlp.rate"},
-        {"mlp: {dtype: fp16}\n", ":5: mlp.dtype: is f32 or bf16, not \"fp16\""},
-        {"mlp: {batch: 16385}\n", ":5: mlp.batch"},
-        {"fit: {k_most: 2.5}\n", ":5: fit.k_most: expected an integer"},
-        {"timing: {lengths: [64, 64]}\n", ":5: timing.lengths[1]: is 64"},
-        {"timing: {rounds: 0}\n", ":5: timing.rounds"},
-        {"timing: {lengths: [64, 50000]}\n", "40960"},
-        {"seed: -1\n", ":5: seed"},
-        {"evaluate: {suites: [calibration]}\n", ":5: evaluate.suites[0]: suite"},
-        {"evaluate: {suites: [prose, pros]}\n",
-         "suites[1]: unknown suite \"pros\"; did "
-         "you mean \"prose\""},
-        {"evaluate:\n  suites: [prose]\n  ablations: [k1]\n  ablation_suite: x.yaml\n",
-         ":8: evaluate.ablation_suite: "},
-        {"evaluate:\n  suites: [prose]\n  ablations: [k1]\n  ablation_suite: needle\n",
-         ":8: evaluate.ablation_suite: \"needle\" is none of evaluate.suites"},
-        {"evaluate:\n  suites: [prose]\n  ablation_suite: needle\n",
-         ":7: evaluate.ablation_suite: \"needle\" is none"},
-        {"evaluate: {suites: [prose, prose.yaml]}\n",
-         ":5: evaluate.suites[1]: \"prose.yaml\" has the name of a suite before it"},
-        {"evaluate: {suites: [prose], items: 4, attention_items: 5}\n",
-         ":5: evaluate.attention_items: is 5, and 4 items"},
-        {"evaluate: {suites: [prose], attention_items: 4000}\n",
-         ":5: evaluate.attention_items: is 4000, and "},
-        {"evaluate: {suites: []}\n", ":5: evaluate.suites"},
-        {"evaluate: {suites: [prose, prose]}\n", ":5: evaluate.suites[1]"},
-        {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
-        {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
-        {"evaluate: {suites: [prose], ablations: [k1, k1]}\n",
-         ":5: evaluate.ablations"},
-    };
     check_write(DIR "/prose.yaml",
                 KVM_STR("name: prose\nkind: perplexity\nfile: prose.jsonl\n"
                         "licence: CC0-1.0\nprovenance: this test\n"));
     check_write(
         DIR "/prose.jsonl",
         KVM_STR("{\"id\":\"a\",\"prefix\":\"one two\",\"continuation\":\"x\"}"));
-    for (size_t i = 0; i < COUNT(bad); i++) {
+    for (size_t i = 0; i < COUNT(refused_ranges); i++) {
         kvm_err err;
         const kvm_str yaml =
-            kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, bad[i].section);
+            kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, refused_ranges[i].section);
         const kvm_status st = planned(yaml.at, &err);
         assert_int_not_equal(st, KVM_OK);
-        check_contains(err.msg, bad[i].part);
+        check_contains(err.msg, refused_ranges[i].part);
         check_contains(err.msg, "pair.yaml");
     }
 }
