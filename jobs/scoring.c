@@ -39,7 +39,8 @@ static words split(kvm_str text, bool deleted, kvm_arena *a)
             if (!deleted) lower[len++] = ' ';
             continue;
         }
-        lower[len++] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+        const bool upper = c >= 'A' && c <= 'Z';
+        lower[len++] = (char)(upper ? c - 'A' + 'a' : c);
     }
     ptrdiff_t n = 0;
     for (ptrdiff_t i = 0; i < len;) {
