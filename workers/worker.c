@@ -409,6 +409,20 @@ static bool is_final(const kvm_worker *w, kvm_status s, double lasted)
     return kvm_status_action(s) != KVM_RETRY || lasted > GIVE_UP_S;
 }
 
+/* since: when the trouble that lasts began; 0: there is none. Of a full disk the
+ * worker's last message tells: it ends within seconds. */
+static void note_trouble(kvm_trouble *told, kvm_status s, const char *msg,
+                         double *since)
+{
+    if (!s) {
+        *since = 0;
+        kvm_log_relief(told, "worker.trouble", 0);
+        return;
+    }
+    if (*since <= 0) *since = kvm_now();
+    if (s != KVM_NOSPACE) kvm_log_trouble(told, "worker.trouble", 0, msg);
+}
+
 /* The catalogue may be busy or gone for a while; a worker outlives that. */
 static kvm_status loop(kvm_worker *w, kvm_err *err)
 {
@@ -419,14 +433,7 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
         kvm_err mine = {0};
         const kvm_status s = step(w, &tended, &found, &over, &mine);
         if (w->full) return no_space(w, err);
-        if (!s)
-            trouble = 0;
-        else if (trouble <= 0)
-            trouble = kvm_now();
-        if (s && s != KVM_NOSPACE)
-            kvm_log_trouble(&told, "worker.trouble", 0, mine.msg);
-        else if (!s)
-            kvm_log_relief(&told, "worker.trouble", 0);
+        note_trouble(&told, s, mine.msg, &trouble);
         if (s && is_final(w, s, kvm_now() - trouble)) {
             if (s == KVM_NOSPACE) return no_space(w, err);
             if (err && !err->code) *err = mine;
