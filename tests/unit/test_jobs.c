@@ -370,9 +370,8 @@ static kvm_jat build_step(const char *title)
     return steps;
 }
 
-/* what other pairs of the models use too, or the other direction, is not this one's
- * cost alone */
-/* what a spec names has its hash under provenance: the spec itself, the text, the suite */
+/* what a spec names has its hash under provenance: the spec itself, the text, the
+ * suite */
 static void provenance_has_a_hash_of_everything_named(void **state)
 {
     (void)state;
@@ -401,6 +400,8 @@ static void provenance_has_a_hash_of_everything_named(void **state)
     }
 }
 
+/* what other pairs of the models use too, or the other direction, is not this one's
+ * cost alone */
 static void the_cost_says_what_is_shared(void **state)
 {
     (void)state;
