@@ -200,9 +200,9 @@ static void a_poison_job_is_parked_and_the_rest_goes_on(void **state)
  * artefact stands. A hundred times, in batches that sleep together: one at a time they
  * would take three minutes, most of it waiting. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { JOB_MS = 6000 }; /* all have begun before the first one ends */
+enum { JOB_MS = 6000, DONE_S = 120 }; /* all have begun before the first one ends */
 #else
-enum { JOB_MS = 1500 };
+enum { JOB_MS = 1500, DONE_S = 30 };
 #endif
 enum { SLEEPERS = 20, BATCHES = 5 };
 
@@ -236,7 +236,8 @@ static void sleep_together(int batch)
     stop_all(slow);
     const double stopped = kvm_now();
     for (int i = 0; i < SLEEPERS; i++) quick[i] = fake_worker(fake_options(30), NULL);
-    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='succeeded'", SLEEPERS, 30);
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='succeeded'", SLEEPERS,
+               DONE_S);
     /* none was done by its sleeper; more than one taking over is no fault */
     assert_int_equal(NUMBER("SELECT MIN(token) FROM job"), 2);
     const int64_t tokens = NUMBER("SELECT SUM(token) FROM job");
