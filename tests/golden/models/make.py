@@ -312,7 +312,7 @@ def old_dialect(config):
     return c
 
 
-def write(folder, config, tensors, expect, shards=1):
+def write(folder, config, tensors, expect=None, shards=1):
     path = os.path.join(HERE, folder)
     os.makedirs(path, exist_ok=True)
     for name, c in ("config.json", config), ("config.old.json", old_dialect(config)):
@@ -331,7 +331,8 @@ def write(folder, config, tensors, expect, shards=1):
             save_file(part, os.path.join(path, file), {"format": "pt"})
         with open(os.path.join(path, "model.safetensors.index.json"), "w") as f:
             json.dump({"metadata": {}, "weight_map": where}, f, indent=1, sort_keys=True)
-    save_file(expect, os.path.join(path, "expect.safetensors"))
+    if expect:  # a model under other names has the vectors of the first
+        save_file(expect, os.path.join(path, "expect.safetensors"))
 
 
 def pieces(model, name, p, fused):
@@ -649,11 +650,11 @@ def folders():
             c["time_step_limit"] = [0.0, {"__float__": "Infinity"}]
         write(name, c, tensors, expect, shards)
         if name == "nemotron_h":
-            write("nemotron_h-published", *published_nemotron(c, tensors), expect)
+            write("nemotron_h-published", *published_nemotron(c, tensors))
         if name == "glm5_next":
-            write("glm5_next-published", *published_glm(c, tensors), expect)
+            write("glm5_next-published", *published_glm(c, tensors))
         if name == "kimi_linear":
-            write("kimi_linear-published", *published_kimi(c, tensors), expect)
+            write("kimi_linear-published", *published_kimi(c, tensors))
 
 
 # ---- GGUF -------------------------------------------------------------------------------
