@@ -135,7 +135,7 @@ kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err)
         for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
             TRY(add_norm(ld, (kvm_weight_at){.id = ids[i], .layer = l}, &sum, &n, err));
     const double mean = n > 0 ? sum / n : 0;
-    if (mean > 0.4 && mean < 0.6)
+    if ((mean > 0.4 && mean < 0.6) || mean > 1.5)
         return kvm_fail(
             err, KVM_MISMATCH,
             "%s: norm weights are %.2f on average: near 0 one is to be added "

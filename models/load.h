@@ -61,7 +61,7 @@ KVM_MUST kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t 
                                     kvm_err *err);
 /* kvm_load_norm_form - how norms of a family that adds one to them are stored, by their
  * mean over the stack: training keeps what is added near zero, and converters that add
- * it (MLX, GGUF) leave it near one. KVM_MISMATCH between the two. */
+ * it (MLX, GGUF) leave it near one. KVM_MISMATCH between the two and far above. */
 KVM_MUST kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err);
 /* a vector, plus one where the family and the file store norms so */
 KVM_MUST kvm_status kvm_load_norm(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,

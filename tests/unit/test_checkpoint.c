@@ -576,6 +576,10 @@ static void moved_norms(void **state)
         write_form(models[i], "", with_norms_moved);
         check_status(KVM_MISMATCH, open_model(DIR, true, NULL, NULL, &err), &err);
         check_contains(err.msg, "norm weights are 0.");
+        add = 2.5f, err = (kvm_err){0};
+        write_form(models[i], "", with_norms_moved);
+        check_status(KVM_MISMATCH, open_model(DIR, true, NULL, NULL, &err), &err);
+        check_contains(err.msg, "norm weights are 2.");
         kvm_arena_free(&a);
     }
     kvm_err err = {0};
