@@ -88,7 +88,7 @@ static kvm_status project(const kvm_recurrent *r, const kvm_step *s, kvm_tensor 
     float *decay = in->decay.data;
     for (ptrdiff_t i = 0; i < n; i++)
         decay[i] = kvm_log_decay(g->decay[i % heads], decay[i] + g->bias[i % heads]);
-    kvm_sigmoid(in->beta.data, n);
+    kvm_sigmoids(in->beta.data, n);
     return KVM_OK;
 }
 

@@ -107,7 +107,7 @@ static kvm_status project(const kvm_recurrent *r, const kvm_step *s, kvm_tensor 
     TRY(twice(r, s, x, a->f_a, a->f_b, in->decay, temp, err));
     TRY(kvm_op_linear(s->compute, in->beta, x, a->b, false, err));
     decay_of(a, in->decay);
-    kvm_sigmoid(in->beta.data, x.dim[0] * r->size.value_heads);
+    kvm_sigmoids(in->beta.data, x.dim[0] * r->size.value_heads);
     return KVM_OK;
 }
 

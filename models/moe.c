@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/activation.h"
 #include "models/ffn.h"
 
 typedef struct moe {
@@ -198,7 +199,7 @@ static void weigh(const moe *m, float *s, float *c)
     const ptrdiff_t n = m->size.experts;
     if (m->sigmoid) {
         for (ptrdiff_t e = 0; e < n; e++) {
-            s[e] = 1 / (1 + expf(-s[e]));
+            s[e] = kvm_sigmoid(s[e]);
             c[e] = s[e] + m->correction[e];
         }
         return;
@@ -391,7 +392,7 @@ static kvm_status run_shared(const moe *m, const kvm_step *s, kvm_tensor x,
     TRY(run_ffn(s, &m->shared, x, out, false, b, err));
     for (ptrdiff_t t = 0; t < n; t++)
         add_row((float *)y.data + t * m->hidden, (float *)out.data + t * m->hidden,
-                1 / (1 + expf(-((float *)open.data)[t])), m->hidden);
+                kvm_sigmoid(((float *)open.data)[t]), m->hidden);
     return KVM_OK;
 }
 

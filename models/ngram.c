@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/activation.h"
 #include "models/scales.h"
 
 struct kvm_ngram {
@@ -318,7 +319,7 @@ static void convolve(const kvm_ngram *g, const float *c, const float *a, ptrdiff
             for (ptrdiff_t w = 0; w < g->size.window; w++)
                 sum += g->conv[w * g->wide + i] *
                        c[(t + w * g->size.orders) * g->wide + i];
-            h[t * g->wide + i] += a[t * g->wide + i] + sum / (1 + expf(-sum));
+            h[t * g->wide + i] += a[t * g->wide + i] + kvm_silu(sum);
         }
 }
 

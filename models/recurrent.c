@@ -115,19 +115,14 @@ ptrdiff_t kvm_recurrent_objects(const kvm_config *c, ptrdiff_t layer,
     return KVM_RECURRENT_OBJECTS;
 }
 
-float kvm_softplus(float x)
-{
-    return x > 20 ? x : log1pf(expf(x));
-}
-
 float kvm_log_decay(float rate, float x)
 {
     return -rate * kvm_softplus(x);
 }
 
-void kvm_sigmoid(float *x, ptrdiff_t n)
+void kvm_sigmoids(float *x, ptrdiff_t n)
 {
-    for (ptrdiff_t i = 0; i < n; i++) x[i] = 1 / (1 + expf(-x[i]));
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = kvm_sigmoid(x[i]);
 }
 
 /* ---- forward ---- */

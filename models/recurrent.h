@@ -8,6 +8,7 @@
 #ifndef KVM_MODELS_RECURRENT_H
 #define KVM_MODELS_RECURRENT_H
 
+#include "models/activation.h"
 #include "models/layer.h"
 
 enum { KVM_RECURRENT_STATE, KVM_RECURRENT_WINDOW, KVM_RECURRENT_OBJECTS };
@@ -60,11 +61,10 @@ KVM_MUST kvm_status kvm_recurrent_forward(const kvm_layer *l, const kvm_step *st
 KVM_MUST kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *step,
                                          kvm_tensor x, kvm_err *err);
 
-float kvm_softplus(float x); /* ln(1 + e^x) */
 /* a log-decay from the layer's rate exp(A) > 0 and the projected number: -rate
  * softplus(x) */
 float kvm_log_decay(float rate, float x);
 /* n numbers become their sigmoid */
-void kvm_sigmoid(float *x, ptrdiff_t n);
+void kvm_sigmoids(float *x, ptrdiff_t n);
 
 #endif

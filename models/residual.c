@@ -1,7 +1,8 @@
 #include "models/residual.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "models/activation.h"
 
 const kvm_site_weights kvm_mixer_site = {
     .norm = KVM_W_ATTN_NORM,
@@ -28,9 +29,7 @@ const kvm_site_weights kvm_final_site = {
     .stream_norm = KVM_W_FINAL_STREAM_NORM,
     .down = KVM_W_FINAL_STREAM_DOWN,
     .up = KVM_W_FINAL_STREAM_UP,
-    .inject = KVM_W_FINAL_STREAM_UP, /* none, and so the next */
-    .mix = KVM_W_FINAL_NORM,
-    .mix_base = KVM_W_FINAL_NORM,
+    .head = true,
 };
 
 /* ---- load ---- */
@@ -43,7 +42,7 @@ static kvm_status load_streams(kvm_site *s, kvm_loader *ld, const kvm_site_weigh
                                   {w->up, wide, s->rank, &s->up},
                                   {w->inject, s->streams, wide, &s->inject}};
     TRY(kvm_load_norm(ld, w->stream_norm, index, wide, &s->norm, err));
-    TRY(kvm_load_maps(ld, index, maps, (w->inject == w->up ? 2 : 3), err));
+    TRY(kvm_load_maps(ld, index, maps, w->head ? 2 : 3, err));
     return KVM_OK;
 }
 
@@ -51,7 +50,7 @@ kvm_status kvm_site_load(kvm_site *out, kvm_loader *ld, kvm_layer_id kind,
                          const kvm_site_weights *weights, ptrdiff_t index, kvm_err *err)
 {
     const kvm_config *c = ld->config;
-    if (kind == KVM_LAYER_NONE && weights != &kvm_final_site) return KVM_OK;
+    if (kind == KVM_LAYER_NONE && !weights->head) return KVM_OK;
     *out = (kvm_site){.eps = c->eps,
                       .hidden = c->hidden,
                       .streams = c->stream.count > 0 ? c->stream.count : 1,
@@ -101,8 +100,7 @@ static kvm_status mix(const kvm_site *site, const kvm_step *s, kvm_tensor h,
     TRY(kvm_op_linear(s->compute, low, r, site->down, false, err));
     for (ptrdiff_t i = 0; i < n * site->rank; i++) {
         float *v = (float *)low.data + i;
-        *v *= share;
-        *v /= 1 + expf(-*v);
+        *v = kvm_silu(*v * share);
     }
     TRY(kvm_op_linear(s->compute, m, low, site->up, false, err));
     TRY(kvm_op_sigmoid_mul(s->compute, m, m, r, err));
@@ -119,7 +117,7 @@ static kvm_status mix(const kvm_site *site, const kvm_step *s, kvm_tensor h,
     TRY(kvm_op_linear(s->compute, inject, r, site->inject, false, err));
     for (ptrdiff_t i = 0; i < n * site->streams; i++) {
         float *v = (float *)inject.data + i;
-        *v = 2 / (1 + expf(-*v * share));
+        *v = 2 * kvm_sigmoid(*v * share);
     }
     return KVM_OK;
 }

@@ -22,6 +22,7 @@
 typedef struct kvm_site_weights {
     kvm_weight_id norm, stream_norm, down, up, inject;
     kvm_weight_id mix, mix_base, mix_scale;
+    bool head; /* of the head: adds nothing to the residual, so has no tensors for it */
 } kvm_site_weights;
 extern const kvm_site_weights kvm_mixer_site, kvm_ffn_site, kvm_final_site;
 

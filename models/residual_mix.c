@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/activation.h"
 #include "models/residual.h"
 
 /* numbers per token: p (streams), q (streams), M (streams, streams) */
@@ -17,7 +18,7 @@ kvm_status kvm_mix__load(kvm_site *s, kvm_loader *ld, const kvm_site_weights *w,
     const ptrdiff_t wide = s->streams * s->hidden;
     const kvm_plain_map map = {w->mix, factors(s), wide, &s->mix};
     TRY(kvm_load_norm(ld, w->norm, index, s->hidden, &s->norm, err));
-    if (w->mix == w->mix_base) return KVM_OK; /* the site of the head */
+    if (w->head) return KVM_OK;
     TRY(kvm_load_maps(ld, index, &map, 1, err));
     TRY(kvm_load_vector(ld, w->mix_base, index, factors(s), &s->mix_base, err));
     TRY(kvm_load_vector(ld, w->mix_scale, index, 3, &s->mix_scale, err));
@@ -32,11 +33,6 @@ size_t kvm_mix__scratch(const kvm_site *s, ptrdiff_t n)
     const ptrdiff_t wide = s->streams * s->hidden;
     return kvm_step_rows_bytes(n, s->hidden) + kvm_step_rows_bytes(n, factors(s)) +
            kvm_step_rows_bytes(n, wide) + kvm_step_rows_bytes(1, wide);
-}
-
-static float sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
 }
 
 /* each of n lines of m, whose n numbers are `step` apart, divided by its sum */
@@ -76,8 +72,8 @@ static void shape(const kvm_site *s, float *c)
     for (ptrdiff_t i = 0; i < factors(s); i++)
         c[i] = c[i] * s->mix_scale[i < n ? 0 : i < 2 * n ? 1 : 2] + s->mix_base[i];
     for (ptrdiff_t i = 0; i < n; i++) {
-        c[i] = sigmoid(c[i]) + (float)s->mix_eps;
-        c[n + i] = 2 * sigmoid(c[n + i]);
+        c[i] = kvm_sigmoid(c[i]) + (float)s->mix_eps;
+        c[n + i] = 2 * kvm_sigmoid(c[n + i]);
     }
     balance(s, c + 2 * n);
 }
