@@ -138,21 +138,14 @@ V_INLINE vf v_load_e4m3(const void *p)
     const __m128i top = _mm_and_si128(nan, _mm_set1_epi16(0x7c00));
     return _mm256_cvtph_ps(_mm_or_si128(half, top));
 #else
-    float out[VW];
     uint8_t b[VW];
+    uint16_t half[VW];
     memcpy(b, p, sizeof b);
-    for (int i = 0; i < VW; i++) { /* the same through f32, which is 2^-112 of it */
-        const uint32_t mag = b[i] & 0x7fu;
-        uint32_t bits = mag << 20;
-        float f;
-        memcpy(&f, &bits, sizeof f);
-        f *= 0x1p112f;
-        memcpy(&bits, &f, sizeof f);
-        if (mag == 0x7fu) bits = 0x7fc00000u;
-        bits |= (uint32_t)(b[i] & 0x80u) << 24;
-        memcpy(&out[i], &bits, sizeof f);
+    for (int i = 0; i < VW; i++) {
+        const unsigned mag = b[i] & 0x7fu, sign = b[i] & 0x80u;
+        half[i] = (uint16_t)(sign << 8 | (mag == 0x7fu ? 0x7e00u : mag << 7));
     }
-    return v_load(out);
+    return v_load_f16(half);
 #endif
 }
 

@@ -54,11 +54,10 @@ static void cases_rmsnorm(bed *b)
     }
 }
 
-static void linear_case(bed *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t outs,
-                        int form)
+/* form: 1 with gaps between rows, 2 with a bias, 4 added to what is there */
+static void run_linear(bed *b, kvm_tensor m, ptrdiff_t t, int form)
 {
-    LABEL(b, "%s T=%td I=%td O=%td form=%d", kvm_dtype_name(d), t, i, outs, form);
-    const kvm_tensor m = make_stored(b, d, outs, i);
+    const ptrdiff_t outs = m.dim[0], i = m.dim[1];
     const kvm_tensor x = make(b, KVM_F32, t, i, form & 1);
     const kvm_tensor y = make(b, KVM_F32, t, outs, form & 1);
     const kvm_tensor bias = make(b, KVM_F32, 1, outs, false);
@@ -68,6 +67,13 @@ static void linear_case(bed *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t
         kvm_weight_new(&w, &b->keep, b->dev, m, form & 2 ? bias.data : NULL, &err0),
         &err0);
     RUN(b, y, kvm_op_linear(c, o, x, w, form & 4, &err));
+}
+
+static void linear_case(bed *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t outs,
+                        int form)
+{
+    LABEL(b, "%s T=%td I=%td O=%td form=%d", kvm_dtype_name(d), t, i, outs, form);
+    run_linear(b, make_stored(b, d, outs, i), t, form);
 }
 
 /* a weight of 8 bits with a scale per block; rows from `first` of the blocks' matrix */
@@ -89,16 +95,7 @@ static void scaled_case(bed *b, ptrdiff_t t, ptrdiff_t i, ptrdiff_t outs, int fo
 {
     LABEL(b, "F8_E4M3 T=%td I=%td O=%td form=%d blocks %td x %td from %td", t, i, outs,
           form, s.rows, s.cols, s.first);
-    const kvm_tensor m = make_scaled(b, outs, i, s);
-    const kvm_tensor x = make(b, KVM_F32, t, i, form & 1);
-    const kvm_tensor y = make(b, KVM_F32, t, outs, form & 1);
-    const kvm_tensor bias = make(b, KVM_F32, 1, outs, false);
-    kvm_weight *w;
-    kvm_err err0 = {0};
-    check_ok(
-        kvm_weight_new(&w, &b->keep, b->dev, m, form & 2 ? bias.data : NULL, &err0),
-        &err0);
-    RUN(b, y, kvm_op_linear(c, o, x, w, form & 4, &err));
+    run_linear(b, make_scaled(b, outs, i, s), t, form);
 }
 
 static void cases_scaled(bed *b)
