@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/os.h"
 #include "jobs/items.h"
 #include "models/unicode.h"
 
@@ -249,8 +250,8 @@ static kvm_status keep_apart(kvm_import *im, const kvm_import_format *f,
     if (!s) s = drop_overlapping(im, suite, dropped, err);
     const kvm_str items =
         kvm_str_fmt(im->keep, "%.*s.jsonl", (int)card.len - 5, card.at);
-    if (items.at) remove(items.at);
-    remove(card.at);
+    if (items.at) kvm_os->unlink(items.at);
+    if (card.at) kvm_os->unlink(card.at);
     if (s || json_array_size(im->items)) return s;
     return kvm_fail(err, KVM_MISMATCH,
                     "all of the %td items of %.*s share %d tokens in a row with %.*s",

@@ -112,6 +112,13 @@ static kvm_stages read_stages(kvm_doc_reader *r, kvm_jat point, const char *key)
     return s;
 }
 
+/* of a length; where it says nothing, as many as any */
+static double rounds_of(kvm_doc_reader *r, kvm_jat point)
+{
+    const double own = kvm_doc__num(r, point, "rounds");
+    return isfinite(own) ? own : r->d->timing.rounds;
+}
+
 static void read_timing(kvm_doc_reader *r, kvm_jat doc)
 {
     const kvm_jat at = kvm_doc__get(r, doc, "timing");
@@ -127,7 +134,7 @@ static void read_timing(kvm_doc_reader *r, kvm_jat doc)
         const kvm_jat point = kvm_doc__item(r, list, i);
         points[i] = (kvm_time_point){
             .tokens = kvm_doc__num(r, point, "tokens"),
-            .rounds = kvm_doc__num(r, point, "rounds"),
+            .rounds = rounds_of(r, point),
             .cold = kvm_doc__est(r, point, "cold"),
             .swap = kvm_doc__est(r, point, "switch"),
             .speedup = kvm_doc__est(r, point, "speedup"),

@@ -150,9 +150,10 @@ static void conditions(kvm_page *p)
                       "decode. Switch: capture overhead, transfer, translation, "
                       "injection and first decode (the source has read the prefix "
                       "already). ");
-    const bool fewer = least_rounds(p->d) < p->d->timing.rounds;
+    const double least = least_rounds(p->d);
+    const bool fewer = least < p->d->timing.rounds;
     if (fewer) {
-        kvm_page__number(p, least_rounds(p->d), KVM_FORMAT_COUNT);
+        kvm_page__number(p, least, KVM_FORMAT_COUNT);
         kvm_page__html(p, " to ");
     }
     kvm_page__number(p, p->d->timing.rounds, KVM_FORMAT_COUNT);

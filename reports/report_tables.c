@@ -213,8 +213,7 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         kvm_table_est(&t, p->cold, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->swap, KVM_FORMAT_SECONDS);
         kvm_table_est(&t, p->speedup, KVM_FORMAT_RATIO);
-        kvm_table_num(&t, isfinite(p->rounds) ? p->rounds : d->timing.rounds,
-                      KVM_FORMAT_COUNT);
+        kvm_table_num(&t, p->rounds, KVM_FORMAT_COUNT);
         kvm_table_num(&t, p->computed_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->peak_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->tokens_per_s, KVM_FORMAT_RATE);
