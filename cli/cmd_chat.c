@@ -46,20 +46,29 @@ static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
     return KVM_OK;
 }
 
-/* the cache keeps what it shares with the conversation as it now reads */
+/* The cache keeps what it shares with the conversation as it now reads; a recurrent one
+ * that cannot go back so far begins anew. */
 static kvm_status keep_common(talk *t, kvm_cache *cache, const int32_t *ids,
                               ptrdiff_t n, kvm_err *err)
 {
     ptrdiff_t same = 0;
     while (same < t->cached_n && same < n - 1 && t->cached[same] == ids[same]) same++;
+    const kvm_status s = kvm_cache_truncate(cache, same, NULL);
+    if (s == KVM_UNSUPPORTED) {
+        kvm_cache_clear(cache);
+        same = 0;
+    } else if (s) {
+        return kvm_cache_truncate(cache, same, err);
+    }
     t->cached_n = same;
-    return kvm_cache_truncate(cache, same, err);
+    return KVM_OK;
 }
 
 static kvm_status switch_over(talk *t, const int32_t *ids, ptrdiff_t n, times *when,
                               kvm_err *err)
 {
     TRY(keep_common(t, t->s.source_cache, ids, n, err));
+    kvm_switching_tell(&t->s, ids, 0, t->cached_n);
     TRY(kvm_switching_cold(&t->s, ids, n, &when->cold, err));
     TRY(kvm_switching_translate(&t->s, &when->translate, err));
     t->on_target = true;
@@ -90,7 +99,12 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     TRY(keep_common(t, cache, ids, n, err));
     TRY(kvm_model_forward(
         m, cache, ids + t->cached_n, n - t->cached_n,
-        &(kvm_forward_options){.logits_last = 1, .logits = t->s.logits}, err));
+        &(kvm_forward_options){
+            .logits_last = 1,
+            .logits = t->s.logits,
+            .capture = t->on_target ? NULL : kvm_switching_capture(&t->s)},
+        err));
+    kvm_cache_mark(cache);
     when->first = kvm_now() - started + when->translate;
     const bool quiet = kvm_cli_has(t->cli, KVM_OPT_JSON);
     TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said,
@@ -98,6 +112,8 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     if (t->unheard.code) return kvm_fail(err, t->unheard.code, "%s", t->unheard.msg);
     memcpy(t->cached, ids, (size_t)n * sizeof *ids);
     memcpy(t->cached + n, said, (size_t)said_n * sizeof *said);
+    /* rows of what was generated are not taken: whoever comes next reads it */
+    if (!t->on_target && t->s.taken) TRY(kvm_cache_truncate(cache, n, err));
     const ptrdiff_t held = kvm_cache_length(cache);
     t->cached_n = n + said_n < held ? n + said_n : held;
     return kvm_decode(kvm_model_tokenizer(m), said, said_n, true, t->cli->keep, text,

@@ -20,17 +20,37 @@ kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source,
                       NULL, err));
     TRY(kvm_cache_new(&s->source_cache, keep, s->source, capacity, err));
     TRY(kvm_cache_new(&s->target_cache, keep, s->target, capacity, err));
+    s->ids = kvm_new(keep, int32_t, capacity);
+    if (!s->ids) return kvm_nomem(err, keep);
+    if (kvm_apply_takes(s->apply)) {
+        TRY(kvm_taken_new(&s->taken, keep, s->source, kvm_apply_takes(s->apply),
+                          capacity, err));
+        s->taking = kvm_taken_capture(s->taken);
+    }
     const ptrdiff_t vs = kvm_model_info_of(s->source)->vocab;
     const ptrdiff_t vt = kvm_model_info_of(s->target)->vocab;
     s->logits = kvm_new_raw(keep, float, vs > vt ? vs : vt);
     return s->logits ? KVM_OK : kvm_nomem(err, keep);
 }
 
+const kvm_capture *kvm_switching_capture(const kvm_switching *s)
+{
+    return s->taken ? &s->taking : NULL;
+}
+
+void kvm_switching_tell(kvm_switching *s, const int32_t *ids, ptrdiff_t from,
+                        ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) s->ids[from + i] = ids[i];
+}
+
 static kvm_status translate_once(kvm_switching *s, double *seconds, kvm_err *err)
 {
     const double started = kvm_now();
     kvm_cache_clear(s->target_cache);
-    TRY(kvm_apply_run(s->apply, s->source_cache, s->target_cache, NULL, err));
+    const kvm_handover from = {
+        .cache = s->source_cache, .taken = s->taken, .ids = s->ids};
+    TRY(kvm_apply_run(s->apply, &from, s->target_cache, NULL, err));
     *seconds = kvm_now() - started;
     return KVM_OK;
 }

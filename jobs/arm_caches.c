@@ -4,14 +4,16 @@
 
 #include "base/checked.h"
 
-static ptrdiff_t widest_row(const kvm_model *m)
+/* numbers of the largest object of so many tokens */
+static bool largest(const kvm_model *m, ptrdiff_t tokens, ptrdiff_t *most)
 {
-    ptrdiff_t widest = 0;
     for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
         const kvm_object *o = kvm_model_object(m, i);
-        if (o->heads * o->dim > widest) widest = o->heads * o->dim;
+        ptrdiff_t n = o->heads * o->dim;
+        if (!kvm_object_per_prompt(o) && !kvm_mul(n, tokens, &n)) return false;
+        if (n > *most) *most = n;
     }
-    return widest;
+    return true;
 }
 
 kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep, kvm_model *source,
@@ -23,19 +25,36 @@ kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep, kvm_model *sou
     TRY(kvm_cache_new(&a->source_work, keep, source, capacity, err));
     TRY(kvm_cache_new(&a->target_prefix, keep, target, capacity, err));
     TRY(kvm_cache_new(&a->target_work, keep, target, capacity, err));
-    const ptrdiff_t rs = widest_row(source), rt = widest_row(target);
-    ptrdiff_t count;
-    if (!kvm_mul(capacity, rs > rt ? rs : rt, &count))
+    ptrdiff_t count = 0;
+    if (!largest(source, capacity, &count) || !largest(target, capacity, &count))
         return kvm_fail(err, KVM_RANGE, "%td tokens are too many", capacity);
     a->rows = kvm_new_raw(keep, float, count);
     return a->rows ? KVM_OK : kvm_nomem(err, keep);
 }
 
+/* taken: what a translator reads that a cache does not keep; NULL: nothing */
 static kvm_status prefill(kvm_model *m, kvm_cache *c, const int32_t *ids, ptrdiff_t n,
-                          kvm_err *err)
+                          kvm_taken *taken, kvm_err *err)
 {
+    kvm_capture sink;
+    kvm_forward_options o = {0};
+    if (taken) {
+        sink = kvm_taken_capture(taken);
+        o.capture = &sink;
+    }
     kvm_cache_clear(c);
-    return kvm_model_forward(m, c, ids, n, &(kvm_forward_options){0}, err);
+    return kvm_model_forward(m, c, ids, n, &o, err);
+}
+
+kvm_status kvm_arm_caches_take(kvm_arm_caches *a, kvm_arena *keep, ptrdiff_t capacity,
+                               kvm_err *err)
+{
+    kvm_spaces s = 0;
+    for (int arm = 0; arm < KVM_ARM_COUNT; arm++)
+        if (a->apply[arm]) s |= kvm_apply_takes(a->apply[arm]);
+    if (s == 0) return KVM_OK;
+    TRY(kvm_taken_new(&a->source_taken, keep, a->source, s, capacity, err));
+    return kvm_taken_new(&a->donor_taken, keep, a->source, s, capacity, err);
 }
 
 kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
@@ -43,9 +62,11 @@ kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
 {
     if (n < 1)
         return kvm_fail(err, KVM_RANGE, "a prefix of %td tokens cannot be cached", n);
-    TRY(prefill(a->source, a->source_prefix, ids, n, err));
-    TRY(prefill(a->source, a->donor_prefix, donor, n, err));
-    return prefill(a->target, a->target_prefix, ids, n, err);
+    a->ids = ids;
+    a->donor_ids = donor;
+    TRY(prefill(a->source, a->source_prefix, ids, n, a->source_taken, err));
+    TRY(prefill(a->source, a->donor_prefix, donor, n, a->donor_taken, err));
+    return prefill(a->target, a->target_prefix, ids, n, NULL, err);
 }
 
 /* the source layer that stands where target layer l stands, by relative depth */
@@ -104,6 +125,26 @@ const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm)
     return "no such arm";
 }
 
+/* what is kept once per prompt: as it stands in `from`, or zeros */
+static kvm_status inject_state(kvm_arm_caches *a, const kvm_cache *from,
+                               ptrdiff_t source, ptrdiff_t object, ptrdiff_t n,
+                               kvm_err *err)
+{
+    const kvm_object *o = kvm_model_object(a->target, object);
+    kvm_state s = {.data = a->rows,
+                   .axes = kvm_str_of(kvm_object_axes(o->kind)),
+                   .dim = {o->shape[0], o->shape[1], o->shape[2]},
+                   .dtype = KVM_F32,
+                   .tokens = n};
+    kvm_tensor view;
+    memset(a->rows, 0, (size_t)(o->heads * o->dim) * sizeof *a->rows);
+    if (from) {
+        TRY(kvm_cache_view(from, source, &view, err));
+        s.data = view.data;
+    }
+    return kvm_inject_state(a->target_work, object, &s, err);
+}
+
 /* every object of the target from rows that `read` supplies */
 static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matched,
                              kvm_err *err)
@@ -113,9 +154,13 @@ static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matc
     TRY(kvm_inject_begin(a->target_work, n, err));
     for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
         const kvm_object *o = kvm_model_object(a->target, i);
+        const ptrdiff_t source = matched ? matched_object(a, i) : i;
+        if (kvm_object_per_prompt(o)) {
+            TRY(inject_state(a, from, source, i, n, err));
+            continue;
+        }
         if (from)
-            TRY(kvm_cache_read(from, matched ? matched_object(a, i) : i,
-                               KVM_POINT_ENGINE, 0, n, a->rows, err));
+            TRY(kvm_cache_read(from, source, KVM_POINT_ENGINE, 0, n, a->rows, err));
         else
             memset(a->rows, 0, (size_t)(n * o->heads * o->dim) * sizeof *a->rows);
         TRY(kvm_inject_rows(a->target_work, i, KVM_POINT_ENGINE, 0, n, a->rows, err));
@@ -123,11 +168,13 @@ static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matc
     return kvm_inject_end(a->target_work, err);
 }
 
-static kvm_status translate(kvm_arm_caches *a, kvm_arm by, const kvm_cache *from,
-                            kvm_err *err)
+static kvm_status translate(kvm_arm_caches *a, kvm_arm by, bool donor, kvm_err *err)
 {
+    const kvm_handover from = {.cache = donor ? a->donor_prefix : a->source_prefix,
+                               .taken = donor ? a->donor_taken : a->source_taken,
+                               .ids = donor ? a->donor_ids : a->ids};
     kvm_cache_clear(a->target_work);
-    return kvm_apply_run(a->apply[by], from, a->target_work, NULL, err);
+    return kvm_apply_run(a->apply[by], &from, a->target_work, NULL, err);
 }
 
 kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model,
@@ -145,9 +192,9 @@ kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model,
     case KVM_ARM_CLOSED_FORM:
     case KVM_ARM_MLP:
     case KVM_ARM_DISTILLED:
-        return translate(a, arm, a->source_prefix, err);
+        return translate(a, arm, false, err);
     case KVM_ARM_WRONG_DONOR:
-        return translate(a, KVM_ARM_CLOSED_FORM, a->donor_prefix, err);
+        return translate(a, KVM_ARM_CLOSED_FORM, true, err);
     case KVM_ARM_IDENTITY:
         return inject_all(a, a->target_prefix, false, err);
     case KVM_ARM_RAW_SOURCE:

@@ -17,6 +17,9 @@ typedef struct kvm_arm_caches {
         [KVM_ARM_COUNT]; /* of the arms that are translators; NULL: arm not there */
     kvm_cache *source_prefix, *target_prefix, *donor_prefix; /* read only once filled */
     kvm_cache *source_work, *target_work;                    /* scored on */
+    /* what translators read that a cache does not keep; NULL: nothing (_take) */
+    kvm_taken *source_taken, *donor_taken;
+    const int32_t *ids, *donor_ids; /* of the prefix; borrows from _prefill's caller */
     float *rows;   /* scratch for the raw and zero controls */
     bool no_donor; /* some item has no other with a prefix of its own */
 } kvm_arm_caches;
@@ -25,6 +28,10 @@ typedef struct kvm_arm_caches {
 KVM_MUST kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep,
                                        kvm_model *source, kvm_model *target,
                                        ptrdiff_t capacity, kvm_err *err);
+/* kvm_arm_caches_take - room for the rows that the arms' translators need to have taken,
+ * once apply is filled in */
+KVM_MUST kvm_status kvm_arm_caches_take(kvm_arm_caches *a, kvm_arena *keep,
+                                        ptrdiff_t capacity, kvm_err *err);
 /* kvm_arm_caches_prefill - run both models over ids (n) and the source over the donor's
  * ids (also n). n = 0 is KVM_RANGE */
 KVM_MUST kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,

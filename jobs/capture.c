@@ -1,14 +1,14 @@
-/* capture.c - run one model over the calibration text and keep its K and V rows.
+/* capture.c - run one model over the calibration text and keep rows of some of its spaces.
  *
  * One model is open at a time, one forward per sequence in one shot (a chunked prefill
- * rounds otherwise), rows at capture point 2. A killed capture goes on after the last
+ * rounds otherwise). States are kept as they stand at a sequence's end. A killed capture goes on after the last
  * whole sequence. Where the model need not fit into memory (kvm_job.offload), sequences
  * go through it in batches, layer by layer, and a killed one loses its batch. */
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
-#include "translators/rows.h"
+#include "translators/gather.h"
 
 static const kvm_field params[] = {
     {"model", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
@@ -19,6 +19,8 @@ static const kvm_field params[] = {
     {"tokens", KVM_FIELD_INT, true, "tokens per sequence", NULL, 0},
     {"stride", KVM_FIELD_INT, true, "every so many tokens become a row", NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "f32 or bf16: how rows are stored", NULL, 0},
+    {"rows", KVM_FIELD_LIST, false, "spaces whose rows are kept (K, V)", NULL,
+     KVM_FIELD_STR},
     {0},
 };
 
@@ -27,39 +29,79 @@ typedef struct capture {
     kvm_model *model;
     kvm_calibration text;
     kvm_rows_writer *writer;
+    kvm_gather *gather;
+    kvm_spaces spaces;
+    kvm_shapes shapes;
     ptrdiff_t stride;
+    ptrdiff_t length;   /* tokens of the sequence that rows are of */
     float *picked;      /* rows that the stride leaves */
+    float *tokens;      /* embeddings of a piece */
     int32_t *position;  /* of one sequence's rows */
     ptrdiff_t in_batch; /* the sequence that rows are of; -1: there is no batch */
+    ptrdiff_t batch_from; /* its first sequence */
 } capture;
 
-enum { BATCH = 64 }; /* sequences that pass a layer together */
+enum {
+    BATCH = 64, /* sequences that pass a layer together */
+    PIECE = 512 /* rows that come at once: a forward's chunk is no longer */
+};
 
-static kvm_status put(capture *c, const kvm_object *o, ptrdiff_t at, ptrdiff_t n,
-                      const float *rows, kvm_err *err)
+static kvm_status put(capture *c, kvm_space space, ptrdiff_t layer, ptrdiff_t at,
+                      ptrdiff_t n, const float *rows, kvm_err *err)
 {
     if (c->in_batch < 0)
-        return kvm_rows_put(c->writer, o->kind, o->layer, at, n, rows, err);
-    return kvm_rows_put_in(c->writer, c->in_batch, o->kind, o->layer, at, n, rows, err);
+        return kvm_rows_put(c->writer, space, layer, at, n, rows, err);
+    return kvm_rows_put_in(c->writer, c->in_batch, space, layer, at, n, rows, err);
 }
 
-/* the sink of a forward: tokens first .. first+n-1; those at multiples of the stride
- * stay */
-static kvm_status keep_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
+/* tokens first .. first+n-1; those at multiples of the stride stay */
+static kvm_status keep_rows(void *ctx, kvm_space space, ptrdiff_t layer, ptrdiff_t first,
                             ptrdiff_t n, const float *rows, kvm_err *err)
 {
-    (void)point;
     capture *c = ctx;
-    const kvm_object *o = kvm_model_object(c->model, object);
-    const ptrdiff_t width = o->heads * o->dim, s = c->stride;
-    if (kvm_object_per_prompt(o)) return KVM_OK;
+    const ptrdiff_t width = kvm_shapes_width(&c->shapes, space, layer), s = c->stride;
+    if (kvm_space_once(space)) /* of every chunk; the last one's is the sequence's */
+        return first < c->length ? KVM_OK : put(c, space, layer, 0, 1, rows, err);
     const ptrdiff_t skip = (s - first % s) % s, at = (first + skip) / s;
-    if (s == 1) return put(c, o, at, n, rows, err);
+    if (s == 1) return put(c, space, layer, at, n, rows, err);
     ptrdiff_t picked = 0;
     for (ptrdiff_t t = skip; t < n; t += s, picked++)
         for (ptrdiff_t i = 0; i < width; i++)
             c->picked[picked * width + i] = rows[t * width + i];
-    return picked ? put(c, o, at, picked, c->picked, err) : KVM_OK;
+    return picked ? put(c, space, layer, at, picked, c->picked, err) : KVM_OK;
+}
+
+/* the tokens' embeddings of one sequence, which no layer hands out */
+static kvm_status keep_tokens(capture *c, const int32_t *ids, ptrdiff_t n, kvm_err *err)
+{
+    if (!(c->spaces >> KVM_SPACE_TOKEN & 1)) return KVM_OK;
+    const ptrdiff_t width = kvm_shapes_width(&c->shapes, KVM_SPACE_TOKEN, 0);
+    for (ptrdiff_t t = 0; t < n; t += PIECE) {
+        const ptrdiff_t piece = n - t < PIECE ? n - t : PIECE;
+        TRY(kvm_model_embed_tokens(c->model, ids + t, piece, c->tokens, width, err));
+        TRY(keep_rows(c, KVM_SPACE_TOKEN, 0, t, piece, c->tokens, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status read_spaces(kvm_job *j, kvm_spaces *out, kvm_err *err)
+{
+    const kvm_jat list = kvm_json_get(j->params, j->keep, "rows");
+    *out = KVM_SPACES_KV;
+    if (!kvm_json_has(list)) return KVM_OK;
+    ptrdiff_t n;
+    *out = 0;
+    TRY(kvm_json_array(list, &n, err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const kvm_jat at = kvm_json_item(list, j->keep, i);
+        kvm_str name;
+        kvm_space s;
+        TRY(kvm_json_str(at, &name, err));
+        if (kvm_space_of_name(name, &s) || kvm_space_derived(s))
+            return kvm_json_fail(err, KVM_USAGE, at, "is no space of rows");
+        *out |= 1U << s;
+    }
+    return KVM_OK;
 }
 
 static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
@@ -92,28 +134,35 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
 {
     kvm_job *j = c->job;
     kvm_rows_info info;
-    TRY(kvm_rows_describe(&info, j->keep, c->model, err));
+    TRY(read_spaces(j, &c->spaces, err));
+    TRY(kvm_rows_describe(&info, j->keep, c->model, c->spaces, err));
+    c->shapes = info.shapes;
+    TRY(kvm_gather_new(&c->gather, j->keep, c->model, c->spaces, PIECE, keep_rows, c,
+                       err));
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text"), &info.text, err));
     TRY(kvm_param_dtype(j, &info.dtype, err));
     info.stride = c->stride;
     info.tokens = tokens;
     ptrdiff_t widest = 0;
-    for (ptrdiff_t i = 0; i < kvm_model_info_of(c->model)->objects; i++) {
-        const kvm_object *o = kvm_model_object(c->model, i);
-        if (o->heads * o->dim > widest) widest = o->heads * o->dim;
-    }
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (ptrdiff_t l = 0; l < info.shapes.layers; l++) {
+            const ptrdiff_t w = kvm_shapes_width(&info.shapes, (kvm_space)s, l);
+            if (w > widest && !kvm_space_once((kvm_space)s)) widest = w;
+        }
     const ptrdiff_t rows = (c->text.longest + c->stride - 1) / c->stride;
     c->picked = kvm_new_raw(j->keep, float, rows *widest);
     c->position = kvm_new(j->keep, int32_t, rows);
-    if (!c->picked || !c->position) return kvm_nomem(err, j->keep);
+    c->tokens = kvm_new_raw(j->keep, float, PIECE *widest);
+    if (!c->picked || !c->position || !c->tokens) return kvm_nomem(err, j->keep);
     return kvm_rows_create(&c->writer, j->keep, path, &info, err);
 }
 
 static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_err *err)
 {
     const ptrdiff_t from = c->text.offset[s], n = c->text.offset[s + 1] - from;
-    const kvm_capture sink = {
-        .rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
+    const kvm_capture sink = kvm_gather_capture(c->gather);
+    c->length = n;
+    TRY(keep_tokens(c, c->text.ids + from, n, err));
     kvm_cache_clear(cache);
     TRY(kvm_model_forward(c->model, cache, c->text.ids + from, n,
                           &(kvm_forward_options){.capture = &sink}, err));
@@ -127,7 +176,20 @@ static kvm_status next_sequence(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
                                 kvm_err *err)
 {
     (void)layer, (void)err;
-    ((capture *)ctx)->in_batch = sequence;
+    capture *c = ctx;
+    const ptrdiff_t *at = c->text.offset + c->batch_from + sequence;
+    c->in_batch = sequence;
+    c->length = at[1] - at[0];
+    return KVM_OK;
+}
+
+static kvm_status keep_tokens_of_batch(capture *c, ptrdiff_t from, ptrdiff_t n,
+                                       kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        TRY(next_sequence(c, 0, i, err));
+        TRY(keep_tokens(c, c->text.ids + c->text.offset[from + i], c->length, err));
+    }
     return KVM_OK;
 }
 
@@ -136,8 +198,8 @@ static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *er
     ptrdiff_t rows[BATCH], offset[BATCH + 1];
     kvm_str spill;
     const ptrdiff_t *at = c->text.offset + from, s = c->stride;
-    const kvm_capture sink = {
-        .rows = keep_rows, .points = 1u << KVM_POINT_NORMED, .ctx = c};
+    const kvm_capture sink = kvm_gather_capture(c->gather);
+    c->batch_from = from;
     for (ptrdiff_t i = 0; i <= n; i++) offset[i] = at[i] - at[0];
     for (ptrdiff_t i = 0; i < n; i++) rows[i] = (at[i + 1] - at[i] + s - 1) / s;
     for (ptrdiff_t p = 0; p < c->text.longest; p += s) c->position[p / s] = (int32_t)p;
@@ -148,11 +210,13 @@ static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *er
                              .n = n,
                              .capture = &sink,
                              .sequence = next_sequence,
+                             .ctx = c,
                              .memory = c->job->offload,
                              .spill = spill,
                              .progress = c->job->progress,
                              .before = (double)at[0],
                              .total = (double)c->text.offset[c->text.sequences]};
+    TRY(keep_tokens_of_batch(c, from, n, err));
     TRY(kvm_model_run_layers(c->model, &batch, err));
     return kvm_rows_end_batch(c->writer, err);
 }
@@ -210,6 +274,7 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     ptrdiff_t sequences, tokens;
     kvm_dtype dtype;
     TRY(read_sizes(&c, &sequences, &tokens, err));
+    TRY(read_spaces(j, &c.spaces, err));
     return kvm_param_dtype(j, &dtype, err);
 }
 

@@ -119,7 +119,7 @@ static kvm_status open_translators(evaluation *e, kvm_err *err)
                           kvm_model_compute(e->target), t, e->source, e->target, NULL,
                           err));
     }
-    return KVM_OK;
+    return kvm_arm_caches_take(&e->caches, e->job->keep, e->items.longest, err);
 }
 
 static kvm_status open_caches(evaluation *e, kvm_err *err)

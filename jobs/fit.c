@@ -1,24 +1,29 @@
 /* fit.c - solve the closed-form maps of an ordered pair from moments alone.
  *
- * 1. R2 of every target layer from every source layer alone (maps), and the ranking by
- * K content and V
- * 2. every k and every lambda of the sweep; greedy curves for a few target
- * layers
- * 3. the choice: the smallest k whose R2 is within `k_slack` of the best, the
- * best lambda of that k, on the choosing split
- * 4. one map per object and target layer with that choice; figures and gates, read on
- * the held-out split, which nothing was chosen on. Output
- * "translator" is the translator file, "fit" the figures of 1-4 as JSON. */
+ * The outline (translators/outline.h) says which mappings there are; those that share a
+ * choice of layers are a group (keys and values). For each group
+ * 1. R2 of every target layer from every source layer alone (maps), and the ranking
+ * 2. every k and every lambda of the sweep; greedy curves for a few target layers
+ * 3. the choice: the smallest k whose R2 is within `k_slack` of the best, the best
+ *    lambda of that k, on the choosing split
+ * 4. one map per space and target layer with that choice; figures and gates, read on
+ *    the held-out split, which nothing was chosen on
+ * then the states of recurrent layers, from both captures. Output "translator" is the
+ * translator file, "fit" the figures as JSON: those of the first group, and of each
+ * under "groups". */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "jobs/fit_recipes.h"
 #include "jobs/fit_sweep.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
 #include "jobs/spec.h"
 #include "translators/gates.h"
-#include "translators/translator.h"
+#include "translators/outline.h"
+#include "translators/states.h"
 
 /* " rows_per_feature (1.0) held_out_r2 (0.0) ..." */
 #define X(id, NAME, name, sense, reduce, threshold, ...) " " name " (" #threshold ")"
@@ -46,6 +51,17 @@ const kvm_field kvm_fit_params[] = {
      NULL, 0},
     {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate (content)",
      NULL, 0},
+    {"token", KVM_FIELD_STR, false,
+     "whether maps are told which token a row is of: none, given (ids come with the "
+     "cache), decoded (read out of the source's first layer) or auto (auto: where the "
+     "target keeps latents, indexers or states that must be made)",
+     NULL, 0},
+    {"states", KVM_FIELD_STR, false,
+     "of recurrent layers: zero, copy, bilinear, replay or auto (auto)", NULL, 0},
+    {"latents", KVM_FIELD_INT, false,
+     "capture point of latents: 1 (before norm and position) or 3 (as engines keep "
+     "them) (1)",
+     NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},
     {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,
      0},
@@ -59,22 +75,27 @@ typedef struct fit {
     kvm_job *job;
     kvm_compute *compute;
     kvm_moments *moments;
-    kvm_fit_choice choice;
-    kvm_ranking ranking;
+    kvm_rows *rows[2]; /* the captures */
+    kvm_fit_choice asked;
     bool head_matched, allow_wide, by_depth, sweep;
-    kvm_key_space keys;
+    kvm_outline_options options;
+    kvm_outline outline;
     kvm_dtype dtype;
     kvm_translator translator;
+    kvm_step *steps;
     kvm_gate gates[KVM_GATES];
     json_t *figures, *layers;
     kvm_arena scratch;
 } fit;
 
-static kvm_space space_of(const fit *f, kvm_object_kind object)
-{
-    if (object == KVM_OBJECT_V) return KVM_SPACE_V;
-    return f->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED : KVM_SPACE_K;
-}
+/* mappings that share a choice */
+typedef struct group {
+    const kvm_mapping *mapping; /* (mappings) */
+    int mappings;
+    kvm_ranking ranking;
+    kvm_fit_choice choice;
+    json_t *figures;
+} group;
 
 /* "auto" (or absent) gives false; a number gives true */
 static kvm_status number_or_auto(kvm_job *j, const char *key, double *out, bool *given,
@@ -97,29 +118,29 @@ static kvm_status read_choice(fit *f, kvm_err *err)
     double k = 0;
     bool k_given, lambda_given;
     TRY(number_or_auto(j, "k", &k, &k_given, err));
-    TRY(number_or_auto(j, "lambda", &f->choice.lambda.value, &lambda_given, err));
-    TRY(kvm_job_f64(j, "k_slack", 0.005, 0, 1, &f->choice.k_slack, err));
-    TRY(kvm_job_i64(j, "k_most", 4096, 1, 4096, &f->choice.k_most, err));
+    TRY(number_or_auto(j, "lambda", &f->asked.lambda.value, &lambda_given, err));
+    TRY(kvm_job_f64(j, "k_slack", 0.005, 0, 1, &f->asked.k_slack, err));
+    TRY(kvm_job_i64(j, "k_most", 4096, 1, 4096, &f->asked.k_most, err));
     const kvm_jat absolute = kvm_json_get(j->params, j->keep, "lambda_absolute");
     const kvm_jat lambda = kvm_json_get(j->params, j->keep, "lambda");
     const kvm_jat at_k = kvm_json_get(j->params, j->keep, "k");
     if (kvm_json_has(absolute)) {
-        TRY(kvm_json_f64(absolute, &f->choice.lambda.value, err));
-        f->choice.lambda.absolute = true;
+        TRY(kvm_json_f64(absolute, &f->asked.lambda.value, err));
+        f->asked.lambda.absolute = true;
         if (lambda_given)
             return kvm_json_fail(err, KVM_USAGE, absolute,
                                  "give lambda or lambda_absolute, not both");
         lambda_given = true;
     }
-    if (lambda_given && !(f->choice.lambda.value >= 0))
+    if (lambda_given && !(f->asked.lambda.value >= 0))
         return kvm_json_fail(err, KVM_RANGE,
-                             f->choice.lambda.absolute ? absolute : lambda,
-                             "is %g, must be 0 or more", f->choice.lambda.value);
+                             f->asked.lambda.absolute ? absolute : lambda,
+                             "is %g, must be 0 or more", f->asked.lambda.value);
     if (k_given && (k < 1 || k != floor(k) || k > 4096))
         return kvm_json_fail(err, KVM_RANGE, at_k,
                              "is %g, must be a whole number of layers", k);
-    f->choice.k = k_given ? (ptrdiff_t)k : 0;
-    f->choice.lambda_given = lambda_given;
+    f->asked.k = k_given ? (ptrdiff_t)k : 0;
+    f->asked.lambda_given = lambda_given;
     return KVM_OK;
 }
 
@@ -172,17 +193,11 @@ static kvm_status read_gates(fit *f, kvm_err *err)
 static kvm_status read_params(fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
-    kvm_str keys;
     TRY(read_choice(f, err));
     TRY(kvm_param_word(j, "select", "r2", "depth", &f->by_depth, err));
     TRY(kvm_param_word(j, "heads", "all", "matched", &f->head_matched, err));
     TRY(kvm_param_dtype(j, &f->dtype, err));
-    const kvm_jat at = kvm_json_get(j->params, j->keep, "keys");
-    TRY(kvm_json_str_or(at, KVM_STR("content"), &keys, err));
-    if (kvm_key_space_of_name(keys, &f->keys))
-        return kvm_json_fail(err, KVM_USAGE, at,
-                             "is content, rotated or content-norerotate, not \"%s\"",
-                             kvm_quote(keys).at);
+    TRY(kvm_fit_read_recipes(j, &f->options, err));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "allow_wide"), false,
                          &f->allow_wide, err));
     TRY(kvm_json_bool_or(kvm_json_get(j->params, j->keep, "sweep"), true, &f->sweep,
@@ -194,10 +209,11 @@ static kvm_status read_params(fit *f, kvm_err *err)
 
 static kvm_status open_moments(fit *f, kvm_err *err)
 {
-    const kvm_job_input *gram, *cross;
+    const kvm_job_input *gram, *cross, *own = kvm_job_find_input(f->job, "own");
     TRY(kvm_job_need_input(f->job, "gram", &gram, err));
     TRY(kvm_job_need_input(f->job, "cross", &cross, err));
-    return kvm_moments_open(&f->moments, f->job->keep, gram->path, cross->path, err);
+    return kvm_moments_open(&f->moments, f->job->keep, gram->path, cross->path,
+                            own ? own->path : (kvm_str){0}, err);
 }
 
 static kvm_status open_sides(fit *f, kvm_err *err)
@@ -206,32 +222,54 @@ static kvm_status open_sides(fit *f, kvm_err *err)
     kvm_side_info *const sides[] = {&f->translator.source, &f->translator.target};
     for (int i = 0; i < 2; i++) {
         const kvm_job_input *in;
-        kvm_rows *rows;
         TRY(kvm_job_need_input(f->job, names[i], &in, err));
-        TRY(kvm_rows_open(&rows, f->job->keep, in->path, err));
-        TRY(kvm_side_of_rows(sides[i], f->job->keep, rows, err));
+        TRY(kvm_rows_open(&f->rows[i], f->job->keep, in->path, err));
+        TRY(kvm_side_of_rows(sides[i], f->job->keep, f->rows[i], err));
+    }
+    TRY(kvm_outline_make(&f->outline, &f->options, &f->translator.source.shapes,
+                         &f->translator.target.shapes, err));
+    if (!f->head_matched) return KVM_OK;
+    for (int i = 0; i < f->outline.mappings; i++) {
+        const kvm_mapping *m = &f->outline.mapping[i];
+        if (m->token || m->from[0] != m->out)
+            return kvm_fail(err, KVM_UNSUPPORTED,
+                            "heads: matched is for keys from keys and values from "
+                            "values; %s reads others",
+                            kvm_mapping_label(m));
     }
     return KVM_OK;
 }
 
-static kvm_status rank(fit *f, kvm_err *err)
+/* Layers of keys are ranked by their content, whatever space is mapped: the figures of
+ * an ablation are of the same layers. */
+static kvm_status rank(fit *f, group *g, kvm_err *err)
 {
-    kvm_r2_map maps;
+    kvm_r2_map maps[KVM_GROUP], rotated;
     kvm_job *j = f->job;
     const kvm_map_options o = {.allow_wide = f->allow_wide};
-    TRY(kvm_select_maps(f->compute, f->moments, &o, &maps, j->keep, f->scratch, err));
-    if (f->sweep) TRY(kvm_fit_put_maps(f->figures, &maps, err));
-    if (f->by_depth)
-        return kvm_select_depth(&f->ranking, j->keep, maps.sources, maps.targets, err);
-    return kvm_select_rank(&f->ranking, j->keep, &maps, KVM_CHOOSE, err);
+    const bool keys = kvm_space_rows[g->mapping[0].out].stored == KVM_SPACE_K &&
+                      g->mapping[0].from[0] == g->mapping[0].out;
+    for (int i = 0; i < g->mappings; i++) {
+        kvm_mapping m = g->mapping[i];
+        if (i == 0 && keys) m.out = m.from[0] = m.from[1] = KVM_SPACE_K;
+        TRY(kvm_select_maps(f->compute, f->moments, &m, &o, &maps[i], j->keep,
+                            f->scratch, err));
+        if (f->sweep) TRY(kvm_fit_put_map(g->figures, &m, &maps[i], err));
+        if (i > 0 || !keys || !f->sweep) continue;
+        m.out = m.from[0] = m.from[1] = KVM_SPACE_K_ROTATED;
+        TRY(kvm_select_maps(f->compute, f->moments, &m, &o, &rotated, j->keep,
+                            f->scratch, err));
+        TRY(kvm_fit_put_map(g->figures, &m, &rotated, err));
+    }
+    if (f->by_depth) return kvm_select_depth(&g->ranking, j->keep, &maps[0], err);
+    return kvm_select_rank(&g->ranking, j->keep, maps, g->mappings, KVM_CHOOSE, err);
 }
 
 /* ---- the maps ---- */
 
-static kvm_lambda lambda_of(const fit *f, kvm_object_kind object)
+static kvm_lambda lambda_of(const group *g, int mapping)
 {
-    if (f->choice.lambda_given) return f->choice.lambda;
-    return f->choice.best[object == KVM_OBJECT_V];
+    return g->choice.lambda_given ? g->choice.lambda : g->choice.best[mapping];
 }
 
 /* what one step reports and what its gates see */
@@ -239,7 +277,7 @@ static kvm_status put_layer(fit *f, const kvm_step *s, const kvm_ridge_figures *
                             kvm_err *err)
 {
     kvm_job *j = f->job;
-    const char *object = kvm_object_name(s->object);
+    const char *object = kvm_mapping_label(&s->mapping);
     json_t *row = json_pack(
         "{s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "layer",
         (json_int_t)s->layer, "object", object, "r2_fit", g->r2[KVM_FIT], "r2_choose",
@@ -281,34 +319,51 @@ static void merge_heads(kvm_ridge_figures *sum, const kvm_ridge_figures *one,
     sum->dropped += one->dropped;
 }
 
-static kvm_status solve_step(fit *f, kvm_step *step, kvm_object_kind object,
-                             ptrdiff_t layer, kvm_err *err)
+/* the chosen source layers of a target layer, best first; none where a map reads its
+ * own layer's rows */
+static const int32_t *chosen(const group *g, ptrdiff_t layer, ptrdiff_t *n)
+{
+    *n = 0;
+    for (ptrdiff_t t = 0; t < g->ranking.targets; t++) {
+        if (g->ranking.target[t] != layer) continue;
+        *n = g->choice.k;
+        return g->ranking.order + t * g->ranking.sources;
+    }
+    return NULL;
+}
+
+static kvm_status solve_step(fit *f, const group *g, int mapping, ptrdiff_t layer,
+                             kvm_step *step, kvm_err *err)
 {
     kvm_job *j = f->job;
-    const kvm_space space = space_of(f, object);
-    const kvm_row_shape to = kvm_moments_shape(f->moments, KVM_TARGET, space, layer);
-    const int32_t *order = f->ranking.order + layer * f->ranking.sources;
+    const kvm_mapping *m = &g->mapping[mapping];
+    const kvm_row_shape to = kvm_moments_shape(f->moments, KVM_TARGET, m->out, layer);
+    ptrdiff_t sources;
+    const int32_t *order = chosen(g, layer, &sources);
     const ptrdiff_t groups = f->head_matched ? to.heads : 1;
-    const kvm_ridge_options o = {lambda_of(f, object), f->allow_wide};
+    const kvm_ridge_options o = {lambda_of(g, mapping), f->allow_wide};
     const double **weight = kvm_new(j->keep, const double *, groups);
     const double **bias = kvm_new(j->keep, const double *, groups);
-    if (!weight || !bias) return kvm_nomem(err, j->keep);
+    kvm_feature *item = kvm_new(j->keep, kvm_feature, 3 + 2 * sources);
+    if (!weight || !bias || !item) return kvm_nomem(err, j->keep);
+    kvm_features x = {item, kvm_mapping_items(m, order, sources, layer, item), -1};
     kvm_ridge_figures figures = {0};
     kvm_ridge_map map = {0};
     for (ptrdiff_t h = 0; h < groups; h++) {
-        const ptrdiff_t from = kvm_matched_head(
-            h, kvm_moments_shape(f->moments, KVM_SOURCE, space, 0).heads, to.heads);
-        const kvm_features x = {order, f->choice.k, f->head_matched ? from : -1};
+        const ptrdiff_t heads =
+            kvm_moments_shape(f->moments, item[0].side, item[0].space, item[0].layer)
+                .heads;
         kvm_ridge_figures one;
-        TRY(kvm_ridge_fit(f->compute, f->moments, space, x, layer,
+        if (f->head_matched) x.head = kvm_matched_head(h, heads, to.heads);
+        TRY(kvm_ridge_fit(f->compute, f->moments, x, (kvm_output){m->out, layer},
                           f->head_matched ? h : -1, &o, &map, &one, j->keep, f->scratch,
                           err));
         merge_heads(&figures, &one, h);
         weight[h] = map.weight;
         bias[h] = map.bias;
     }
-    TRY(kvm_step_ridge(step, j->keep, object, layer, order, f->choice.k, groups,
-                       map.inputs, to.heads * to.dim, weight, bias, err));
+    TRY(kvm_step_ridge(step, j->keep, m, layer, order, sources, groups, map.inputs,
+                       to.heads * to.dim, weight, bias, err));
     step->head_matched = f->head_matched;
     step->lambda = o.lambda.absolute ? -o.lambda.value : o.lambda.value;
     step->r2_fit = figures.r2[KVM_FIT];
@@ -316,25 +371,165 @@ static kvm_status solve_step(fit *f, kvm_step *step, kvm_object_kind object,
     return put_layer(f, step, &figures, err);
 }
 
-static kvm_status solve_all(fit *f, kvm_err *err)
+/* one step of a mapping for a target layer that has such rows */
+static kvm_status make_step(fit *f, const group *g, int mapping, ptrdiff_t layer,
+                            kvm_err *err)
 {
-    static const kvm_object_kind objects[] = {KVM_OBJECT_K, KVM_OBJECT_V};
     kvm_job *j = f->job;
-    const ptrdiff_t layers = kvm_moments_layers(f->moments, KVM_TARGET);
-    kvm_step *steps = kvm_new(j->keep, kvm_step, 2 * layers);
-    if (!steps) return kvm_nomem(err, j->keep);
-    for (ptrdiff_t i = 0; i < 2 * layers; i++) {
-        kvm_progress_at(j->progress, (double)i, (double)(2 * layers), "maps");
-        if (kvm_progress_cancelled(j->progress))
-            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td maps", i,
-                            2 * layers);
-        const kvm_status s = solve_step(f, &steps[i], objects[i % 2], i / 2, err);
+    const kvm_mapping *m = &g->mapping[mapping];
+    kvm_step *step = &f->steps[f->translator.count];
+    kvm_progress_at(j->progress, (double)f->translator.count,
+                    (double)(f->outline.mappings * f->translator.target.shapes.layers),
+                    "maps");
+    if (kvm_progress_cancelled(j->progress))
+        return kvm_fail(err, KVM_CANCELLED, "cancelled after %td maps",
+                        f->translator.count);
+    if (m->out == KVM_SPACE_LATENT && layer == 0 && f->outline.exact)
+        *step = (kvm_step){.mapping = {.out = m->out},
+                           .map = KVM_MAP_EXACT,
+                           .lambda = (double)NAN,
+                           .r2_fit = (double)NAN,
+                           .r2_held = (double)NAN};
+    else {
+        const kvm_status s = solve_step(f, g, mapping, layer, step, err);
         if (s)
             return kvm_err_prefix(err, s, "%s of target layer %td",
-                                  kvm_object_name(objects[i % 2]), i / 2);
+                                  kvm_mapping_label(m), layer);
     }
-    f->translator.steps = steps;
-    f->translator.count = 2 * layers;
+    f->translator.count++;
+    return KVM_OK;
+}
+
+static kvm_status choose(fit *f, group *g, kvm_err *err)
+{
+    if (g->mapping[0].side == KVM_TARGET) { /* nothing to choose among */
+        g->choice.k = 0;
+        for (int i = 0; i < g->mappings && !g->choice.lambda_given; i++)
+            g->choice.best[i] = kvm_lambda_grid[3];
+        return KVM_OK;
+    }
+    TRY(rank(f, g, err));
+    const kvm_fit_sweep sweep = {
+        .compute = f->compute,
+        .moments = f->moments,
+        .ranking = &g->ranking,
+        .mapping = g->mapping,
+        .mappings = g->mappings,
+        .allow_wide = f->allow_wide,
+        .full = f->sweep,
+        .progress = f->job->progress,
+    };
+    return kvm_fit_run_sweep(&sweep, &g->choice, g->figures, f->job->keep, f->scratch,
+                             err);
+}
+
+static json_t *selected_json(const group *g)
+{
+    json_t *all = json_array();
+    for (ptrdiff_t t = 0; t < g->ranking.targets; t++) {
+        json_t *one = json_array();
+        for (ptrdiff_t i = 0; i < g->choice.k; i++)
+            json_array_append_new(
+                one, json_integer(g->ranking.order[t * g->ranking.sources + i]));
+        json_array_append_new(all, one);
+    }
+    return all;
+}
+
+static kvm_status put_group(fit *f, const group *g, kvm_err *err)
+{
+    json_t *rows = json_array(), *lambdas = json_object();
+    for (int i = 0; i < g->mappings; i++) {
+        const char *label = kvm_mapping_label(&g->mapping[i]);
+        json_array_append_new(rows, json_string(label));
+        json_object_set_new(lambdas, label, json_real(lambda_of(g, i).value));
+    }
+    json_object_set_new(g->figures, "rows", rows);
+    json_object_set_new(g->figures, "how", json_string(g->mapping[0].how));
+    json_object_set_new(g->figures, "k", json_integer(g->choice.k));
+    json_object_set_new(g->figures, "lambda", lambdas);
+    json_object_set_new(g->figures, "lambda_absolute",
+                        json_boolean(lambda_of(g, 0).absolute));
+    json_object_set_new(g->figures, "selected", selected_json(g));
+    json_t *groups = json_object_get(f->figures, "groups");
+    if (!groups) json_object_set_new(f->figures, "groups", groups = json_array());
+    return json_array_append(groups, g->figures)
+               ? kvm_fail(err, KVM_NOMEM, "no memory for the figures")
+               : KVM_OK;
+}
+
+static kvm_status solve_group(fit *f, int number, kvm_err *err)
+{
+    group g = {.choice = f->asked,
+               .figures = kvm_json_own(f->job->keep, json_object())};
+    if (!g.figures) return kvm_nomem(err, f->job->keep);
+    for (int i = f->outline.mappings - 1; i >= 0; i--) {
+        if (f->outline.group[i] != number) continue;
+        g.mapping = &f->outline.mapping[i];
+        g.mappings++;
+    }
+    TRY(choose(f, &g, err));
+    for (ptrdiff_t l = 0; l < f->translator.target.shapes.layers; l++)
+        for (int i = 0; i < g.mappings; i++)
+            if (kvm_shapes_width(&f->translator.target.shapes, g.mapping[i].out, l) > 0)
+                TRY(make_step(f, &g, i, l, err));
+    return put_group(f, &g, err);
+}
+
+/* steps come by group; a translator has them by layer, then space */
+static int by_layer(const void *a, const void *b)
+{
+    const kvm_step *x = a, *y = b;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return (int)x->mapping.out - (int)y->mapping.out;
+}
+
+/* ---- states ---- */
+
+static kvm_state_map map_of(kvm_state_way w)
+{
+    return w == KVM_STATES_COPY       ? KVM_STATE_COPY
+           : w == KVM_STATES_BILINEAR ? KVM_STATE_BILINEAR
+                                      : KVM_STATE_ZERO;
+}
+
+static kvm_status fit_state(fit *f, ptrdiff_t layer, kvm_state_step *s, json_t *list,
+                            kvm_err *err)
+{
+    kvm_job *j = f->job;
+    const kvm_state_map map = map_of(f->outline.states);
+    *s = (kvm_state_step){
+        .layer = layer, .r2_held = (double)NAN, .r2_window_held = (double)NAN};
+    if (map == KVM_STATE_ZERO) return KVM_OK;
+    kvm_state_figures figures;
+    kvm_state_options o = {0};
+    kvm_moments_split(f->moments, &o.seed, &o.fraction);
+    TRY(kvm_states_fit(f->compute, f->rows[0], f->rows[1], map,
+                       kvm_outline_state_source(&f->translator.source.shapes,
+                                                &f->translator.target.shapes, layer),
+                       layer, &o, s, &figures, j->keep, f->scratch, err));
+    json_array_append_new(
+        list, json_pack("{s:I, s:I, s:s, s:f, s:f, s:f, s:f}", "layer",
+                        (json_int_t)layer, "source", (json_int_t)s->source, "map",
+                        kvm_state_map_name(map), "r2_copy", figures.r2_copy, "r2_held",
+                        figures.r2, "window_r2_copy", figures.r2_window_copy,
+                        "window_r2_held", figures.r2_window));
+    return KVM_OK;
+}
+
+static kvm_status fit_states(fit *f, kvm_err *err)
+{
+    const kvm_shapes *to = &f->translator.target.shapes;
+    if (!to->of[KVM_SPACE_STATE] || f->outline.states == KVM_STATES_REPLAY)
+        return KVM_OK;
+    json_t *list = json_array();
+    json_object_set_new(f->figures, "states", list);
+    kvm_state_step *s = kvm_new(f->job->keep, kvm_state_step, to->layers);
+    if (!s) return kvm_nomem(err, f->job->keep);
+    f->translator.states = s;
+    for (ptrdiff_t l = 0; l < to->layers; l++)
+        if (kvm_shapes_width(to, KVM_SPACE_STATE, l) > 0)
+            TRY(fit_state(f, l, &s[f->translator.state_count++], list, err));
     return KVM_OK;
 }
 
@@ -357,19 +552,6 @@ static json_t *gates_json(const kvm_gate gates[KVM_GATES])
     return list;
 }
 
-static json_t *selected_json(const fit *f)
-{
-    json_t *all = json_array();
-    for (ptrdiff_t t = 0; t < f->ranking.targets; t++) {
-        json_t *one = json_array();
-        for (ptrdiff_t i = 0; i < f->choice.k; i++)
-            json_array_append_new(
-                one, json_integer(f->ranking.order[t * f->ranking.sources + i]));
-        json_array_append_new(all, one);
-    }
-    return all;
-}
-
 static kvm_status put_results(fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
@@ -377,15 +559,16 @@ static kvm_status put_results(fit *f, kvm_err *err)
     TRY(kvm_job_path(j, "translator.safetensors", &path, err));
     TRY(kvm_translator_write(&f->translator, f->dtype, path, f->scratch, NULL, err));
     TRY(j->host->output(j, "translator", path, err));
-    const kvm_lambda lk = lambda_of(f, KVM_OBJECT_K), lv = lambda_of(f, KVM_OBJECT_V);
-    json_object_set_new(f->figures, "k", json_integer(f->choice.k));
-    json_object_set_new(f->figures, "lambda_k", json_real(lk.value));
-    json_object_set_new(f->figures, "lambda_v", json_real(lv.value));
-    json_object_set_new(f->figures, "lambda_absolute", json_boolean(lk.absolute));
-    json_object_set_new(f->figures, "keys", json_string(kvm_key_space_name(f->keys)));
+    json_object_update_missing(
+        f->figures, json_array_get(json_object_get(f->figures, "groups"), 0));
+    json_object_set_new(f->figures, "keys",
+                        json_string(kvm_key_space_name(f->options.keys)));
+    json_object_set_new(f->figures, "token",
+                        json_string(kvm_token_kind_name(f->outline.token)));
+    json_object_set_new(f->figures, "state_way",
+                        json_string(kvm_state_way_name(f->outline.states)));
     json_object_set_new(f->figures, "heads",
                         json_string(f->head_matched ? "matched" : "all"));
-    json_object_set_new(f->figures, "selected", selected_json(f));
     json_object_set_new(f->figures, "layers", json_incref(f->layers));
     json_object_set_new(f->figures, "gates", gates_json(f->gates));
     json_object_set_new(f->figures, "parameters",
@@ -402,21 +585,17 @@ static kvm_status put_results(fit *f, kvm_err *err)
 static kvm_status run_fit(fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
-    f->translator.keys = f->keys;
+    f->translator.keys = f->options.keys;
+    f->translator.token = f->outline.token;
     f->translator.moments = kvm_moments_hash(f->moments);
     f->translator.pair = KVM_STR("");
-    TRY(rank(f, err));
-    const kvm_fit_sweep sweep = {
-        .compute = f->compute,
-        .moments = f->moments,
-        .ranking = &f->ranking,
-        .keys = space_of(f, KVM_OBJECT_K),
-        .allow_wide = f->allow_wide,
-        .full = f->sweep,
-        .progress = j->progress,
-    };
-    TRY(kvm_fit_run_sweep(&sweep, &f->choice, f->figures, j->keep, f->scratch, err));
-    TRY(solve_all(f, err));
+    f->steps = kvm_new(j->keep, kvm_step,
+                       f->outline.mappings * f->translator.target.shapes.layers);
+    if (!f->steps) return kvm_nomem(err, j->keep);
+    for (int g = 0; g < f->outline.groups; g++) TRY(solve_group(f, g, err));
+    qsort(f->steps, (size_t)f->translator.count, sizeof *f->steps, by_layer);
+    f->translator.steps = f->steps;
+    TRY(fit_states(f, err));
     return put_results(f, err);
 }
 
@@ -442,7 +621,7 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     return read_params(&f, err);
 }
 
-static const char *const inputs[] = {"gram", "cross", "source_capture",
+static const char *const inputs[] = {"gram", "cross", "own?", "source_capture",
                                      "target_capture", NULL};
 static const char *const outputs[] = {"translator", "fit", "cost", NULL};
 const kvm_job_kind kvm_job_fit = {

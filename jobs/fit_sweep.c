@@ -2,17 +2,15 @@
 
 #include <math.h>
 
-/* figures of one space: (targets, nk, nl) */
+/* figures of each mapping: (targets, nk, nl) */
 typedef struct grid {
     const kvm_fit_sweep *s;
     const ptrdiff_t *ks;
     ptrdiff_t nk, nl, targets;
     const kvm_lambda *lambdas;
     ptrdiff_t given;          /* index of the lambda that the spec asks for; -1: none */
-    kvm_ridge_figures *of[2]; /* K, V */
+    kvm_ridge_figures *of[KVM_GROUP];
 } grid;
-
-static const char *const object_names[2] = {"K", "V"};
 
 static const kvm_ridge_figures *cell(const grid *g, int object, ptrdiff_t target,
                                      ptrdiff_t k, ptrdiff_t l)
@@ -52,19 +50,27 @@ static ptrdiff_t best_lambda(const grid *g, int object, ptrdiff_t k)
 static kvm_status fill(grid *g, kvm_arena *keep, kvm_arena scratch, kvm_err *err)
 {
     const kvm_fit_sweep *s = g->s;
-    const kvm_space spaces[2] = {s->keys, KVM_SPACE_V};
-    for (int o = 0; o < 2; o++) {
+    const ptrdiff_t sources = s->ranking->sources;
+    kvm_feature *item = kvm_new(&scratch, kvm_feature, 3 + 2 * sources);
+    ptrdiff_t *items = kvm_new(&scratch, ptrdiff_t, g->nk);
+    if (!item || !items) return kvm_nomem(err, &scratch);
+    for (int o = 0; o < s->mappings; o++) {
+        const kvm_mapping *m = &s->mapping[o];
         g->of[o] = kvm_new(keep, kvm_ridge_figures, g->targets * g->nk * g->nl);
         if (!g->of[o]) return kvm_nomem(err, keep);
         for (ptrdiff_t t = 0; t < g->targets; t++) {
             kvm_progress_at(s->progress, (double)(o * g->targets + t),
-                            (double)(2 * g->targets), "sweeps");
+                            (double)(s->mappings * g->targets), "sweeps");
             if (kvm_progress_cancelled(s->progress))
                 return kvm_fail(err, KVM_CANCELLED, "cancelled in the sweep");
-            const kvm_features x = {s->ranking->order + t * s->ranking->sources,
-                                    s->ranking->sources, -1};
-            TRY(kvm_ridge_sweep(s->compute, s->moments, spaces[o], x, t, g->ks, g->nk,
-                                g->lambdas, g->nl, s->allow_wide,
+            const int32_t layer = s->ranking->target[t];
+            const int32_t *order = s->ranking->order + t * sources;
+            for (ptrdiff_t k = 0; k < g->nk; k++)
+                items[k] = kvm_mapping_items(m, order, g->ks[k], layer, item);
+            const kvm_features x = {
+                item, kvm_mapping_items(m, order, sources, layer, item), -1};
+            TRY(kvm_ridge_sweep(s->compute, s->moments, x, (kvm_output){m->out, layer},
+                                items, g->nk, g->lambdas, g->nl, s->allow_wide,
                                 g->of[o] + t * g->nk * g->nl, scratch, err));
         }
     }
@@ -74,12 +80,12 @@ static kvm_status fill(grid *g, kvm_arena *keep, kvm_arena scratch, kvm_err *err
 static double joint_r2(const grid *g, ptrdiff_t k)
 {
     double sum = 0;
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < g->s->mappings; o++) {
         const ptrdiff_t l = best_lambda(g, o, k);
         if (l < 0) return (double)NAN;
         sum += mean_r2(g, o, KVM_CHOOSE, k, l);
     }
-    return sum / 2;
+    return sum / g->s->mappings;
 }
 
 static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen,
@@ -96,7 +102,7 @@ static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen,
     *chosen = 0;
     while (!(joint_r2(g, *chosen) >= best - c->k_slack)) ++*chosen;
     c->k = g->ks[*chosen];
-    for (int o = 0; o < 2; o++) c->best[o] = g->lambdas[best_lambda(g, o, *chosen)];
+    for (int o = 0; o < g->s->mappings; o++) c->best[o] = g->lambdas[best_lambda(g, o, *chosen)];
     return KVM_OK;
 }
 
@@ -112,7 +118,7 @@ static void put_k_curve(json_t *figures, const grid *g)
     json_t *ks = json_array(), *series = json_array();
     for (ptrdiff_t k = 0; k < g->nk; k++)
         json_array_append_new(ks, json_integer(g->ks[k]));
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < g->s->mappings; o++) {
         json_t *choose = json_array(), *fit = json_array();
         for (ptrdiff_t k = 0; k < g->nk; k++) {
             const ptrdiff_t l = best_lambda(g, o, k);
@@ -122,27 +128,32 @@ static void put_k_curve(json_t *figures, const grid *g)
                 fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
         }
         json_array_append_new(series,
-                              json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                              json_pack("{s:s, s:o, s:o}", "object",
+                                        kvm_mapping_label(&g->s->mapping[o]),
                                         "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "k_curve",
                         json_pack("{s:o, s:o}", "k", ks, "series", series));
 }
 
-/* mean Gram diagonal of the keys over all source layers: where an absolute lambda falls
- * on the relative axis */
+/* mean Gram diagonal of the first mapping's rows over all source layers: where an
+ * absolute lambda falls on the relative axis */
 static kvm_status mean_diagonal(const kvm_fit_sweep *s, double *mean, kvm_arena scratch,
                                 kvm_err *err)
 {
     double sum = 0, count = 0;
-    for (int32_t l = 0; l < (int32_t)s->ranking->sources; l++) {
+    kvm_mapping bare = s->mapping[0];
+    bare.token = false;
+    for (ptrdiff_t i = 0; i < s->ranking->sources; i++) {
         kvm_arena each = scratch;
-        const kvm_features x = {&l, 1, -1};
-        const ptrdiff_t f = kvm_features_width(s->moments, s->keys, x);
+        kvm_feature item[2];
+        const kvm_features x = {
+            item, kvm_mapping_items(&bare, &s->ranking->order[i], 1, 0, item), -1};
+        const ptrdiff_t f = kvm_features_width(s->moments, x);
         double *g = kvm_new_raw(&each, double, f *f);
         if (!g) return kvm_nomem(err, &each);
-        kvm_moments_get_gram(s->moments, s->keys, KVM_FIT, x, g);
-        for (ptrdiff_t i = 0; i < f; i++) sum += g[i * f + i];
+        kvm_moments_get_gram(s->moments, KVM_FIT, x, g);
+        for (ptrdiff_t e = 0; e < f; e++) sum += g[e * f + e];
         count += (double)f;
     }
     *mean = sum / count;
@@ -162,14 +173,15 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
                       g->lambdas[l].absolute, "relative",
                       number(g->lambdas[l].absolute ? value / diagonal : value)));
     }
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < g->s->mappings; o++) {
         json_t *choose = json_array(), *fit = json_array();
         for (ptrdiff_t l = 0; l < KVM_LAMBDAS; l++) {
             json_array_append_new(choose, number(mean_r2(g, o, KVM_CHOOSE, k, l)));
             json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
         }
         json_array_append_new(series,
-                              json_pack("{s:s, s:o, s:o}", "object", object_names[o],
+                              json_pack("{s:s, s:o, s:o}", "object",
+                                        kvm_mapping_label(&g->s->mapping[o]),
                                         "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "lambda_curve",
@@ -183,16 +195,20 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
 {
     const ptrdiff_t sources = s->ranking->sources;
     const ptrdiff_t n = k_most < sources ? k_most : sources;
-    const kvm_space space = object ? KVM_SPACE_V : s->keys;
+    kvm_mapping bare = s->mapping[object];
+    bare.token = false;
     int32_t *order = kvm_new(&scratch, int32_t, n);
+    kvm_feature *item = kvm_new(&scratch, kvm_feature, 2 * n);
     ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
     kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
-    if (!order || !ks || !f) return kvm_nomem(err, &scratch);
-    TRY(kvm_select_greedy(s->compute, s->moments, space, target, lambda, order, n,
+    if (!order || !item || !ks || !f) return kvm_nomem(err, &scratch);
+    TRY(kvm_select_greedy(s->compute, s->moments, &bare, target, lambda, order, n,
                           scratch, err));
-    for (ptrdiff_t i = 0; i < n; i++) ks[i] = i + 1;
-    TRY(kvm_ridge_sweep(s->compute, s->moments, space, (kvm_features){order, n, -1},
-                        target, ks, n, &lambda, 1, s->allow_wide, f, scratch, err));
+    for (ptrdiff_t i = 0; i < n; i++)
+        ks[i] = kvm_mapping_items(&bare, order, i + 1, target, item);
+    TRY(kvm_ridge_sweep(s->compute, s->moments, (kvm_features){item, ks[n - 1], -1},
+                        (kvm_output){bare.out, target}, ks, n, &lambda, 1,
+                        s->allow_wide, f, scratch, err));
     json_t *layers = json_array(), *r2 = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
         json_array_append_new(layers, json_integer(order[i]));
@@ -200,7 +216,7 @@ static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t tar
                               number(f[i].refused ? (double)NAN : f[i].r2[KVM_CHOOSE]));
     }
     json_array_append_new(
-        list, json_pack("{s:s, s:I, s:o, s:o}", "object", object_names[object],
+        list, json_pack("{s:s, s:I, s:o, s:o}", "object", kvm_mapping_label(&bare),
                         "target", (json_int_t)target, "order", layers, "choose", r2));
     return KVM_OK;
 }
@@ -222,9 +238,9 @@ static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
     json_object_set_new(figures, "greedy", list);
     ptrdiff_t targets[KVM_GREEDY_TARGETS];
     const ptrdiff_t n = kvm_fit_greedy_targets(s->ranking->targets, targets);
-    for (int o = 0; o < 2; o++)
+    for (int o = 0; o < s->mappings; o++)
         for (ptrdiff_t i = 0; i < n; i++)
-            TRY(greedy_curve(s, o, targets[i], c->k_most, c->best[o], list, scratch,
+            TRY(greedy_curve(s, o, s->ranking->target[targets[i]], c->k_most, c->best[o], list, scratch,
                              err));
     return KVM_OK;
 }
@@ -265,7 +281,7 @@ static ptrdiff_t list_lambdas(const kvm_fit_choice *c,
 static void keep_k(const grid *g, kvm_fit_choice *choice, ptrdiff_t *row)
 {
     *row = chosen_row(g, choice);
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < g->s->mappings; o++) {
         const ptrdiff_t l = best_lambda(g, o, *row);
         choice->best[o] = g->lambdas[l < 0 ? 0 : l]; /* refused: the fit says so */
     }
@@ -309,17 +325,25 @@ static json_t *matrix(const double *r2, ptrdiff_t rows, ptrdiff_t columns)
     return all;
 }
 
-kvm_status kvm_fit_put_maps(json_t *figures, const kvm_r2_map *maps, kvm_err *err)
+static json_t *layers_json(const int32_t *layer, ptrdiff_t n)
 {
-    json_t *all = json_object();
-    for (int s = 0; s < KVM_SPACES; s++) {
-        json_t *splits = json_object();
-        for (int p = 0; p < KVM_HELD; p++)
-            json_object_set_new(splits, kvm_split_name((kvm_split)p),
-                                matrix(maps->r2[s][p], maps->sources, maps->targets));
-        json_object_set_new(all, kvm_space_name((kvm_space)s), splits);
-    }
-    return json_object_set_new(figures, "maps", all)
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(layer[i]));
+    return list;
+}
+
+kvm_status kvm_fit_put_map(json_t *figures, const kvm_mapping *mapping,
+                           const kvm_r2_map *map, kvm_err *err)
+{
+    json_t *one = json_object(), *all = json_object_get(figures, "maps");
+    if (!all) json_object_set_new(figures, "maps", all = json_object());
+    for (int p = 0; p < KVM_HELD; p++)
+        json_object_set_new(one, kvm_split_name((kvm_split)p),
+                            matrix(map->r2[p], map->sources, map->targets));
+    json_object_set_new(one, "source_layers", layers_json(map->source, map->sources));
+    json_object_set_new(one, "target_layers", layers_json(map->target, map->targets));
+    return json_object_set_new(all, kvm_space_name(mapping->out), one)
                ? kvm_fail(err, KVM_NOMEM, "no memory for the figures")
                : KVM_OK;
 }

@@ -3,7 +3,7 @@
  *   capture S   capture T        shared with every partner and with the reverse
  *               direction
  *   stats S     stats S x T      the latter shared with the reverse direction, whose
- *               other one is stats T
+ *               other one is stats T (read here too where maps are told the token)
  *   fit ─ mlp ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
  *   report                       takes all of it
  *
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "jobs/ablations.h"
+#include "jobs/needs.h"
 #include "jobs/spec_internal.h"
 
 enum { MAX_NODES = 128, MAX_INPUTS = 96 };
@@ -20,6 +21,7 @@ typedef struct side {
     kvm_str path;
     const kvm_model_info *info;
     const kvm_tokenizer *tokenizer;
+    kvm_shapes shapes;
 } side;
 
 typedef struct builder {
@@ -27,6 +29,7 @@ typedef struct builder {
     kvm_arena *keep;
     kvm_graph *graph;
     side source, target;
+    const kvm_needs *needs;
     char text_sha[65];
     ptrdiff_t sequences; /* of the calibration, as they will be read */
     bool reversed;
@@ -35,7 +38,8 @@ typedef struct builder {
      * direction, whose models read the same */
     kvm_overlap *overlap;
     kvm_str rounds; /* the backend's name when it rounds activations; else empty */
-    ptrdiff_t capture[2], gram, cross, fit, mlp, report; /* node indices; -1: none */
+    /* node indices; -1: none */
+    ptrdiff_t capture[2], gram, own, cross, fit, mlp, report;
     kvm_err *err;
 } builder;
 
@@ -167,6 +171,7 @@ static kvm_status add_captures(builder *b)
         json_t *p = calibration(b);
         json_object_del(p, "held_out");
         put_text(b, p);
+        json_object_set_new(p, "rows", kvm_needs_rows(b->needs->rows[i ^ b->reversed]));
         json_object_set_new(p, "model", json_string(sides[i]->info->fingerprint));
         json_object_set_new(p, "model_path", str_json(sides[i]->path));
         TRY(add_node(b, KVM_JOB_CAPTURE, label(b, "capture", sides[i]->info->name), p,
@@ -184,20 +189,36 @@ static json_t *split_params(const builder *b)
     return p;
 }
 
-/* The Gram of the source, and the cross of the two captures. The cross of the reverse
- * direction is the same file read transposed: its node is built the same way round in
- * both graphs, so its key is the same. */
+static json_t *stats_params(const builder *b, const kvm_block_set *blocks)
+{
+    json_t *p = split_params(b);
+    json_object_set_new(p, "blocks", kvm_needs_blocks(blocks));
+    return p;
+}
+
+static kvm_status add_gram(builder *b, int of, ptrdiff_t *node)
+{
+    const kvm_str name = of ? b->target.info->name : b->source.info->name;
+    TRY(add_node(b, KVM_JOB_STATS, label(b, "stats", name),
+                 stats_params(b, &b->needs->gram[of ^ b->reversed]), node));
+    return add_input(b, *node, "a", b->capture[of], "capture");
+}
+
+/* The Gram of the source, that of the target where features are its own, and the cross
+ * of the two captures. The cross of the reverse direction is the same file read
+ * transposed: its node is built the same way round in both graphs, so its key is the
+ * same. */
 static kvm_status add_stats(builder *b)
 {
     const ptrdiff_t first = b->capture[b->reversed], second = b->capture[!b->reversed];
-    TRY(add_node(b, KVM_JOB_STATS, label(b, "stats", b->source.info->name),
-                 split_params(b), &b->gram));
-    TRY(add_input(b, b->gram, "a", b->capture[0], "capture"));
+    TRY(add_gram(b, 0, &b->gram));
+    b->own = -1;
+    if (b->needs->own[b->reversed]) TRY(add_gram(b, 1, &b->own));
     TRY(add_node(b, KVM_JOB_STATS,
                  kvm_str_fmt(b->keep, "stats %.*s x %.*s",
                              KVM_STR_ARG(b->source.info->name),
                              KVM_STR_ARG(b->target.info->name)),
-                 split_params(b), &b->cross));
+                 stats_params(b, &b->needs->cross), &b->cross));
     TRY(add_input(b, b->cross, "a", first, "capture"));
     return add_input(b, b->cross, "b", second, "capture");
 }
@@ -207,6 +228,7 @@ static kvm_status add_fit(builder *b, json_t *params, kvm_str name, ptrdiff_t *n
     TRY(add_node(b, KVM_JOB_FIT, name, params, node));
     TRY(add_input(b, *node, "gram", b->gram, "moments"));
     TRY(add_input(b, *node, "cross", b->cross, "moments"));
+    if (b->own >= 0) TRY(add_input(b, *node, "own", b->own, "moments"));
     TRY(add_input(b, *node, "source_capture", b->capture[0], "capture"));
     return add_input(b, *node, "target_capture", b->capture[1], "capture");
 }
@@ -545,30 +567,16 @@ static kvm_status reverse_name(const kvm_spec *s, kvm_arena *keep, kvm_str *out,
     return out->at ? KVM_OK : kvm_nomem(err, keep);
 }
 
-/* Maps are of K and V alone, and a target cache with a layer missing serves nobody. */
-static kvm_status translatable(const kvm_model *m, kvm_str path, kvm_err *err)
-{
-    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
-        const kvm_object *o = kvm_model_object(m, i);
-        if (o->kind != KVM_OBJECT_K && o->kind != KVM_OBJECT_V)
-            return kvm_fail(
-                err, KVM_UNSUPPORTED,
-                "%.*s: layer %td caches %s, and translators are built between "
-                "models that cache K and V alone so far",
-                KVM_STR_ARG(path), o->layer, kvm_object_name(o->kind));
-    }
-    return KVM_OK;
-}
-
 static kvm_status open_side(side *s, kvm_arena *keep, kvm_compute *c, kvm_str path,
                             kvm_err *err)
 {
     kvm_model *m;
     TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true},
                        err));
-    TRY(translatable(m, path, err));
-    *s = (side){path, kvm_model_info_of(m), kvm_model_tokenizer(m)};
-    return KVM_OK;
+    *s = (side){.path = path,
+                .info = kvm_model_info_of(m),
+                .tokenizer = kvm_model_tokenizer(m)};
+    return kvm_rows_shapes(&s->shapes, keep, m, err);
 }
 
 kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
@@ -591,6 +599,10 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
         return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
                               KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
     TRY(kvm_spec__check_text(s, sha, &sequences, source.tokenizer, keep, err));
+    const kvm_shapes shapes[] = {source.shapes, target.shapes};
+    kvm_needs *needs = kvm_new(keep, kvm_needs, 1);
+    if (!needs) return kvm_nomem(err, keep);
+    TRY(kvm_needs_read(needs, s, shapes, keep, err));
     if (s->both_directions) TRY(reverse_name(s, keep, &reverse, err));
     *n = s->both_directions ? 2 : 1;
     for (ptrdiff_t i = 0; i < *n; i++) {
@@ -601,6 +613,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                      .reversed = i == 1,
                      .source = i ? target : source,
                      .target = i ? source : target,
+                     .needs = needs,
                      .sequences = sequences,
                      .rounds = rounds,
                      .mlp = -1,

@@ -91,7 +91,7 @@ static kvm_status put_layer(training *t, const kvm_step *s, const kvm_mlp_figure
                             kvm_err *err)
 {
     kvm_job *j = t->job;
-    const char *object = kvm_object_name(s->object);
+    const char *object = kvm_mapping_label(&s->mapping);
     json_t *row =
         json_pack("{s:I, s:s, s:f, s:f, s:f, s:I}", "layer", (json_int_t)s->layer,
                   "object", object, "r2_fit", f->r2_fit, "r2_held", f->r2_held, "loss",
@@ -113,18 +113,20 @@ static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *e
 {
     kvm_job *j = t->job;
     const kvm_step *like = &t->closed.steps[i];
-    const kvm_space space = like->object == KVM_OBJECT_V         ? KVM_SPACE_V
-                            : t->closed.keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
-                                                                 : KVM_SPACE_K;
     kvm_mlp_figures figures;
+    if (like->mapping.side == KVM_TARGET || like->mapping.token ||
+        like->map == KVM_MAP_EXACT) { /* the closed form's */
+        *out = *like;
+        return KVM_OK;
+    }
     kvm_mlp_options o = t->options;
     o.progress = &t->share.progress;
     t->share.step = i;
     kvm_str name = kvm_str_fmt(j->keep, "step-%td.checkpoint", i);
     if (!name.at) return kvm_nomem(err, j->keep);
     TRY(kvm_job_path(j, name.at, &o.checkpoint, err));
-    TRY(kvm_mlp_train(t->compute, t->source, t->target, space, like->source,
-                      like->sources, like->layer, &o, out, &figures, j->keep,
+    TRY(kvm_mlp_train(t->compute, t->source, t->target, &like->mapping,
+                      like->source, like->sources, like->layer, &o, out, &figures, j->keep,
                       t->scratch, err));
     return put_layer(t, out, &figures, err);
 }
@@ -140,7 +142,7 @@ static kvm_status train_all(training *t, kvm_err *err)
         const kvm_status s = train_step(t, i, &steps[i], err);
         if (s)
             return kvm_err_prefix(err, s, "%s of target layer %td",
-                                  kvm_object_name(t->closed.steps[i].object),
+                                  kvm_space_name(t->closed.steps[i].mapping.out),
                                   t->closed.steps[i].layer);
     }
     t->mlp = t->closed;

@@ -12,8 +12,30 @@ static const kvm_field params[] = {
     {"held_out", KVM_FIELD_NUM, true,
      "fraction of the sequences that is kept from the fit", NULL, 0},
     {"memory_mib", KVM_FIELD_INT, false, "budget of sums and row blocks", NULL, 0},
+    {"blocks", KVM_FIELD_LIST, false,
+     "products: a space with itself, or two as A+B (each space with itself)", NULL,
+     KVM_FIELD_STR},
     {0},
 };
+
+static kvm_status read_blocks(kvm_job *j, kvm_moments_options *o, kvm_err *err)
+{
+    const kvm_jat list = kvm_json_get(j->params, j->keep, "blocks");
+    if (!kvm_json_has(list)) return KVM_OK;
+    TRY(kvm_json_array(list, &o->block_count, err));
+    kvm_block_id *id = kvm_new(j->keep, kvm_block_id, o->block_count);
+    if (!id) return kvm_nomem(err, j->keep);
+    for (ptrdiff_t i = 0; i < o->block_count; i++) {
+        const kvm_jat at = kvm_json_item(list, j->keep, i);
+        kvm_str name, a, b;
+        TRY(kvm_json_str(at, &name, err));
+        if (!kvm_str_cut(name, '+', &a, &b)) b = a;
+        if (kvm_space_of_name(a, &id[i].a) || kvm_space_of_name(b, &id[i].b))
+            return kvm_json_fail(err, KVM_USAGE, at, "is no product of two spaces");
+    }
+    o->blocks = id;
+    return KVM_OK;
+}
 
 static kvm_status read_params(kvm_job *j, kvm_moments_options *o, kvm_err *err)
 {
@@ -23,7 +45,7 @@ static kvm_status read_params(kvm_job *j, kvm_moments_options *o, kvm_err *err)
     TRY(kvm_job_i64(j, "memory_mib", 1024, 1, 1 << 24, &mib, err));
     o->seed = (uint64_t)seed;
     o->budget = (size_t)mib << 20;
-    return KVM_OK;
+    return read_blocks(j, o, err);
 }
 
 static kvm_status run(kvm_job *j, kvm_err *err)

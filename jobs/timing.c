@@ -25,7 +25,7 @@ static const kvm_field params[] = {
 };
 
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
-#define STAGES(X) X(prefill) X(transfer) X(translate) X(inject) X(first_decode)
+#define STAGES(X) X(prefill) X(capture) X(transfer) X(translate) X(inject) X(first_decode)
 typedef enum stage {
 #define X(name) STAGE_##name,
     STAGES(X)
@@ -47,6 +47,8 @@ typedef struct timing {
     kvm_model *source, *target;
     kvm_translator translator;
     kvm_apply *apply;
+    kvm_taken *taken;  /* NULL: the cache is enough */
+    double capturing;  /* seconds it took to take them, of this length */
     int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t length_count, rounds, warmups;
     double budget;
@@ -90,6 +92,9 @@ static kvm_status open_caches(timing *t, kvm_err *err)
     TRY(kvm_cache_new(&t->source_cache, j->keep, t->source, longest, err));
     TRY(kvm_cache_new(&t->received, j->keep, t->source, longest, err));
     TRY(kvm_cache_new(&t->target_cache, j->keep, t->target, longest, err));
+    if (kvm_apply_takes(t->apply))
+        TRY(kvm_taken_new(&t->taken, j->keep, t->source, kvm_apply_takes(t->apply),
+                          longest, err));
     t->ids = kvm_new(j->keep, int32_t, longest);
     t->logits = kvm_new_raw(j->keep, float, vocab);
     if (!t->ids || !t->logits) return kvm_nomem(err, j->keep);
@@ -136,7 +141,9 @@ static kvm_status run_switch(timing *t, ptrdiff_t n, double s[STAGE_COUNT],
     double clock = kvm_now();
     TRY(kvm_cache_copy(t->received, t->source_cache, err));
     s[STAGE_transfer] = lap(&clock);
-    TRY(kvm_apply_run(t->apply, t->received, t->target_cache, &times, err));
+    const kvm_handover from = {.cache = t->received, .taken = t->taken, .ids = t->ids};
+    TRY(kvm_apply_run(t->apply, &from, t->target_cache, &times, err));
+    s[STAGE_capture] = t->capturing;
     s[STAGE_inject] = times.inject;
     s[STAGE_translate] = lap(&clock) - times.inject;
     TRY(first_decode(t, n, err));
@@ -242,6 +249,23 @@ static void did(timing *t, ptrdiff_t i, double flops, double left)
     show(t, i, left);
 }
 
+/* The source reads the prefix, which has happened before a switch, but for what it costs
+ * to take rows that its cache does not keep. */
+static kvm_status read_source(timing *t, ptrdiff_t n, kvm_err *err)
+{
+    kvm_capture sink;
+    kvm_forward_options o = {0};
+    if (t->taken) {
+        sink = kvm_taken_capture(t->taken);
+        o.capture = &sink;
+    }
+    kvm_cache_clear(t->source_cache);
+    const double before = t->taken ? kvm_taken_seconds(t->taken) : 0;
+    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n, &o, err));
+    t->capturing = t->taken ? kvm_taken_seconds(t->taken) - before : 0;
+    return KVM_OK;
+}
+
 static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
 {
     cell cold, swap;
@@ -249,9 +273,7 @@ static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
     const double each = round_flops(t, (double)n);
     TRY(new_cell(t, &cold, err));
     TRY(new_cell(t, &swap, err));
-    kvm_cache_clear(t->source_cache);
-    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n,
-                          &(kvm_forward_options){0}, err));
+    TRY(read_source(t, n, err));
     did(t, i, kvm_prefill_flops(kvm_model_info_of(t->source), (double)n),
         (double)(t->warmups + t->rounds));
     for (ptrdiff_t r = -t->warmups; r < 0; r++) {

@@ -173,7 +173,7 @@ static kvm_status run_sequence(const pass *p, ptrdiff_t l, ptrdiff_t sequence,
     const ptrdiff_t n = length(p, sequence), step = step_of(p, sequence);
     ptrdiff_t at = p->place[sequence];
     forget(p, l);
-    if (p->b->sequence) TRY(p->b->sequence(p->b->capture->ctx, l, sequence, err));
+    if (p->b->sequence) TRY(p->b->sequence(p->b->ctx, l, sequence, err));
     for (ptrdiff_t t = 0; t < n; t += step) {
         kvm_step s = {.first = t,
                       .n = n - t < step ? n - t : step,

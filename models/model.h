@@ -146,6 +146,9 @@ typedef struct kvm_state {
 /* KVM_MISMATCH: other axes, sizes, tokens or a narrower type than the object's */
 KVM_MUST kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
                                      kvm_err *err);
+/* kvm_inject_tokens - the promised tokens themselves: what n-gram embeddings keep
+ * follows from them, as far as the smallest number that a norm adds does not tell */
+KVM_MUST kvm_status kvm_inject_tokens(kvm_cache *c, const int32_t *ids, kvm_err *err);
 /* KVM_MISMATCH names the first object and token that is missing; the cache stays empty
  * then */
 KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
@@ -186,6 +189,20 @@ typedef struct kvm_forward_options {
 KVM_MUST kvm_status kvm_model_forward(kvm_model *m, kvm_cache *cache,
                                       const int32_t *ids, ptrdiff_t n,
                                       const kvm_forward_options *o, kvm_err *err);
+/* ---- what follows from the token alone (models/tokens.c) ---- */
+
+/* embeddings (n, hidden), rows ld floats apart */
+KVM_MUST kvm_status kvm_model_embed_tokens(const kvm_model *m, const int32_t *ids,
+                                           ptrdiff_t n, float *rows, ptrdiff_t ld,
+                                           kvm_err *err);
+/* are the first layer's rows at point 1 a function of the token alone? */
+bool kvm_model_tokens_tell(const kvm_model *m);
+/* kvm_model_token_rows - what the first layer hands out for these tokens, at the points
+ * that the capture asks for, and nothing of the other layers; rows at points with
+ * position stand at 0 .. n-1. KVM_UNSUPPORTED where the token alone does not tell. */
+KVM_MUST kvm_status kvm_model_token_rows(kvm_model *m, const int32_t *ids, ptrdiff_t n,
+                                         const kvm_capture *capture, kvm_err *err);
+
 /* ---- running a model that is larger than memory ---- */
 
 /* Sequences that are captured together, each from an empty cache in one forward. All of
@@ -196,9 +213,10 @@ typedef struct kvm_batch {
     const ptrdiff_t *offset; /* (n + 1) where each sequence begins in ids */
     ptrdiff_t n;
     const kvm_capture *capture; /* as of kvm_model_forward */
-    /* what follows is of this block and sequence; NULL: nobody asks. ctx: capture's */
+    /* what follows is of this block and sequence; NULL: nobody asks */
     kvm_status (*sequence)(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
                            kvm_err *err);
+    void *ctx; /* of sequence() */
     size_t memory; /* what lies between blocks stays in memory up to so many bytes, */
     kvm_str spill; /* and is kept in this file beyond; at NULL: in memory anyway */
     kvm_progress *progress; /* NULL */

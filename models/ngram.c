@@ -367,3 +367,48 @@ kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *s, ptrdiff_t ob
     TRY(kvm_step_emit_state(s, object, err));
     return kvm_step_emit_state(s, object + 1, err);
 }
+
+kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
+                            const int32_t *ids, ptrdiff_t n, const kvm_slot *slots,
+                            ptrdiff_t object, kvm_err *err)
+{
+    /* the tokens that the window looks back at, and those that their n-grams need */
+    const ptrdiff_t before = g->size.orders - 1;
+    const ptrdiff_t rows = n < g->reach ? n : g->reach, first = n - rows;
+    kvm_arena own = {0};
+    TRY(kvm_arena_init(&own, 3 * kvm_step_rows_bytes(g->reach, g->wide) +
+                                 kvm_step_rows_bytes(g->reach, g->size.ngram_dim) +
+                                 kvm_step_rows_bytes(g->reach, g->hidden) + 4096,
+                       err));
+    kvm_tensor e = kvm_step_rows(&own, rows, g->size.ngram_dim);
+    kvm_tensor value = kvm_step_rows(&own, rows, g->hidden);
+    kvm_tensor a = kvm_step_rows(&own, rows, g->wide);
+    kvm_tensor c = kvm_step_rows(&own, g->reach, g->wide); /* zeros before the prompt */
+    int64_t *near = kvm_new_raw(&own, int64_t, rows + g->size.orders);
+    kvm_status s = e.data && value.data && a.data && c.data && near
+                       ? KVM_OK
+                       : kvm_nomem(err, &own);
+    if (!s) {
+        float *kept = slots[object + 1].rows;
+        memset(c.data, 0, (size_t)(g->reach * g->wide) * sizeof(float));
+        for (ptrdiff_t i = 0; i < before + rows; i++) {
+            const ptrdiff_t t = first - before + i;
+            near[i] = t < 0 ? g->size.end_id : ids[t];
+            if (i >= rows) kept[i - rows] = (float)near[i];
+        }
+        s = embed(g, near, rows, e.data, err);
+    }
+    if (!s) s = kvm_op_linear(compute, value, e, g->value, false, err);
+    if (!s) {
+        for (ptrdiff_t i = 0; i < rows * g->size.count; i++)
+            memcpy((float *)a.data + i * g->hidden,
+                   (const float *)value.data + i / g->size.count * g->hidden,
+                   (size_t)g->hidden * sizeof(float));
+        s = kvm_op_rmsnorm(compute, kvm_last_rows(c, rows), a,
+                           kvm_view1(g->conv_norm, KVM_F32, g->wide), g->hidden, g->eps,
+                           false, err);
+    }
+    if (!s) move_window(g, slots[object].rows, c.data, false);
+    kvm_arena_free(&own);
+    return s;
+}

@@ -4,181 +4,45 @@
 
 #include "base/clock.h"
 #include "translators/apply_internal.h"
-#include "translators/select.h"
+#include "translators/identity.h"
+#include "translators/states.h"
 
 enum {
     BLOCK_TOKENS = 512, /* 128 .. 512 are alike; pool calls are fewer: RESULTS.md */
     ROWS_PER_PART = 64,
 };
 
-/* ---- one step ---- */
-
-/* columns of source i that group g reads */
-static kvm_piece piece_of(const kvm_step *s, const kvm_rows_at *x, ptrdiff_t i,
-                          ptrdiff_t g, ptrdiff_t target_heads)
-{
-    const kvm_row_shape r = x->shape[s->source[i]];
-    kvm_piece p = {.column = x->at[s->source[i]], .width = r.heads * r.dim};
-    if (s->head_matched) {
-        p.column += kvm_matched_head(g, r.heads, target_heads) * r.dim;
-        p.width = r.dim;
-    }
-    return p;
-}
-
-/* group g of weight `part` as (out, in) */
-static kvm_tensor group_of(const kvm_step *s, int part, ptrdiff_t g)
-{
-    const kvm_tensor *w = &s->weight[part];
-    char *from = (char *)w->data +
-                 g * w->dim[1] * w->dim[2] * (ptrdiff_t)kvm_dtype_block_bytes(w->dtype);
-    return kvm_view2(from, w->dtype, w->dim[1], w->dim[2]);
-}
-
-static kvm_status ready_group(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
-                              const kvm_rows_at *x, ptrdiff_t g, ptrdiff_t target_heads,
-                              kvm_err *err)
-{
-    const kvm_step *s = r->step;
-    const kvm_tensor whole = group_of(s, 0, g);
-    kvm_piece *p = r->piece[g] = kvm_new(keep, kvm_piece, s->sources);
-    if (!p) return kvm_nomem(err, keep);
-    ptrdiff_t n = 0;
-    for (ptrdiff_t i = 0; i < s->sources; i++) { /* neighbours in x become one piece */
-        const kvm_piece q = piece_of(s, x, i, g, target_heads);
-        if (n > 0 && p[n - 1].column + p[n - 1].width == q.column)
-            p[n - 1].width += q.width;
-        else
-            p[n++] = q;
-    }
-    kvm_tensor w = whole;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        w.dim[1] = p[i].width;
-        TRY(kvm_weight_new(&p[i].weight, keep, c, w,
-                           i == 0 ? s->bias[0] + g * whole.dim[0] : NULL, err));
-        w.data = (char *)w.data + p[i].width * kvm_dtype_block_bytes(w.dtype);
-    }
-    r->pieces[g] = n;
-    if (s->map == KVM_MAP_RIDGE) return KVM_OK;
-    TRY(kvm_weight_new(&r->weight2[g], keep, c, group_of(s, 1, g),
-                       s->bias[1] + g * s->hidden, err));
-    return kvm_weight_new(&r->weight3[g], keep, c, group_of(s, 2, g),
-                          s->bias[2] + g * s->weight[2].dim[1], err);
-}
-
-kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
-                            const kvm_step *s, const kvm_rows_at *x,
-                            ptrdiff_t target_heads, kvm_err *err)
-{
-    *r = (kvm_ready){.step = s,
-                     .pieces = kvm_new(keep, ptrdiff_t, s->groups),
-                     .piece = kvm_new(keep, kvm_piece *, s->groups),
-                     .weight2 = kvm_new(keep, kvm_weight *, s->groups),
-                     .weight3 = kvm_new(keep, kvm_weight *, s->groups)};
-    if (!r->pieces || !r->piece || !r->weight2 || !r->weight3)
-        return kvm_nomem(err, keep);
-    for (ptrdiff_t g = 0; g < s->groups; g++)
-        TRY(ready_group(r, keep, c, x, g, target_heads, err));
-    return KVM_OK;
-}
-
-typedef struct relu_job {
-    float *x;
-    ptrdiff_t n;
-} relu_job;
-
-enum { RELU_PART = 16384 };
-
-static void relu_part(void *ctx, ptrdiff_t part, int thread)
-{
-    (void)thread;
-    const relu_job *j = ctx;
-    const ptrdiff_t end = (part + 1) * RELU_PART < j->n ? (part + 1) * RELU_PART : j->n;
-    for (ptrdiff_t i = part * RELU_PART; i < end; i++)
-        j->x[i] = j->x[i] > 0 ? j->x[i] : 0;
-}
-
-static void relu(kvm_compute *c, kvm_tensor x)
-{
-    relu_job j = {x.data, kvm_tensor_count(&x)};
-    kvm_pool_run(kvm_compute_pool(c), (j.n + RELU_PART - 1) / RELU_PART, relu_part, &j);
-}
-
-/* y = sum over the pieces of x_piece W_piece^T + bias */
-static kvm_status first_layer(kvm_compute *c, const kvm_ready *r, const kvm_rows_at *x,
-                              ptrdiff_t g, ptrdiff_t n, kvm_tensor y, kvm_err *err)
-{
-    for (ptrdiff_t i = 0; i < r->pieces[g]; i++) {
-        const kvm_piece *p = &r->piece[g][i];
-        kvm_tensor in = kvm_view2(x->rows + p->column, KVM_F32, n, p->width);
-        in.stride[0] = x->ld;
-        TRY(kvm_op_linear(c, y, in, p->weight, i > 0, err));
-    }
-    return KVM_OK;
-}
-
-kvm_status kvm_apply__step(kvm_compute *c, const kvm_ready *r, const kvm_rows_at *x,
-                           ptrdiff_t n, float *y, ptrdiff_t ldy, float *const hidden[2],
-                           kvm_err *err)
-{
-    const kvm_step *s = r->step;
-    const ptrdiff_t out = s->outputs / s->groups;
-    for (ptrdiff_t g = 0; g < s->groups; g++) {
-        kvm_tensor to = kvm_view2(y + g * out, KVM_F32, n, out);
-        to.stride[0] = ldy;
-        if (s->map == KVM_MAP_RIDGE) {
-            TRY(first_layer(c, r, x, g, n, to, err));
-            continue;
-        }
-        const kvm_tensor h1 = kvm_view2(hidden[0], KVM_F32, n, s->hidden);
-        const kvm_tensor h2 = kvm_view2(hidden[1], KVM_F32, n, s->hidden);
-        TRY(first_layer(c, r, x, g, n, h1, err));
-        relu(c, h1);
-        TRY(kvm_op_linear(c, h2, h1, r->weight2[g], false, err));
-        relu(c, h2);
-        TRY(kvm_op_linear(c, to, h2, r->weight3[g], false, err));
-    }
-    return KVM_OK;
-}
-
-kvm_status kvm_apply__hidden(float *hidden[2], kvm_arena *keep, const kvm_step *steps,
-                             ptrdiff_t count, ptrdiff_t n, kvm_err *err)
-{
-    ptrdiff_t widest = 0;
-    for (ptrdiff_t i = 0; i < count; i++)
-        if (steps[i].map == KVM_MAP_MLP && steps[i].hidden > widest)
-            widest = steps[i].hidden;
-    for (int i = 0; i < 2; i++) {
-        hidden[i] = kvm_new_raw(keep, float, n *widest);
-        if (!hidden[i]) return kvm_nomem(err, keep);
-    }
-    return KVM_OK;
-}
-
-/* ---- a whole cache ---- */
-
-/* one object, K or V, of both models */
+/* Steps that read the same spaces of the source, and those that read what they make. */
 typedef struct pass {
-    kvm_object_kind object;
-    const kvm_row_shape *from, *to; /* (Ls), (Lt) */
-    ptrdiff_t *at;             /* (Ls) column of each layer that is read; -1: none */
-    ptrdiff_t width, to_width; /* of all layers read, of all target layers */
-    ptrdiff_t ld, to_ld;       /* from row to row of x and y */
-    kvm_ready *ready;          /* (Lt) */
-    bool strip, rotate;
-    kvm_rope from_rope, to_rope;
+    kvm_space from[2];
+    const kvm_step **step; /* (steps) in the translator's order, dependent ones last */
+    kvm_ready *ready;      /* (steps) */
+    ptrdiff_t *column;     /* (steps) of their rows among those made */
+    ptrdiff_t steps;
+    kvm_rows_at x;
+    bool token; /* the token's embedding is read */
 } pass;
 
 struct kvm_apply {
     kvm_compute *c;
     const kvm_translator *t;
-    const kvm_model *source, *target;
-    pass pass[2];
+    kvm_model *source, *target;
+    pass *pass;
+    ptrdiff_t passes;
     ptrdiff_t block;
-    float *x, *y, *out; /* (block, ld), (block, to_ld), (block, widest layer) */
-    int32_t *position;  /* (block) */
-    float *hidden[2];   /* (block, widest hidden layer) */
+    float *out;        /* (block, widest row) */
+    int32_t *position; /* (block) */
+    float *hidden[2];  /* (block, widest hidden layer) */
+    kvm_rope from_rope, to_rope; /* of keys; width 0: none */
+    bool strip, rotate;
+    kvm_codebook *codebook; /* tokens are decoded */
+    kvm_arena *keep;
+    int32_t *ids, *told; /* room for decoded ids; those of the last run */
+    ptrdiff_t ids_room;
+    float *state[2], *state_out[2], *head; /* one layer's state and window */
 };
+
+/* ---- planning ---- */
 
 /* Rows whole pages apart would meet in one set of the first-level cache: a line between
  * them is worth a tenth of the products' time. */
@@ -188,75 +52,236 @@ static ptrdiff_t pitch_of(ptrdiff_t width)
     return (width + LINE - 1) / LINE * LINE + LINE;
 }
 
-static kvm_status plan_pass(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err)
+static bool reads_alike(const kvm_step *s, const pass *p)
+{
+    return s->mapping.from[0] == p->from[0] && s->mapping.from[1] == p->from[1];
+}
+
+/* the pass that a step belongs to: by what it reads of the source, or by what makes the
+ * rows that it reads */
+static pass *pass_of(kvm_apply *a, const kvm_step *s)
+{
+    if (s->mapping.side == KVM_TARGET && s->map != KVM_MAP_EXACT)
+        s = kvm_translator_find(a->t, s->mapping.from[0], s->layer);
+    if (s->map == KVM_MAP_EXACT) { /* with the other layers' rows of its space */
+        for (ptrdiff_t i = 0; i < a->t->count; i++)
+            if (a->t->steps[i].mapping.out == s->mapping.out &&
+                a->t->steps[i].map != KVM_MAP_EXACT)
+                return pass_of(a, &a->t->steps[i]);
+        return &a->pass[0];
+    }
+    for (ptrdiff_t i = 0; i < a->passes; i++)
+        if (reads_alike(s, &a->pass[i])) return &a->pass[i];
+    pass *p = &a->pass[a->passes++];
+    p->from[0] = s->mapping.from[0];
+    p->from[1] = s->mapping.from[1];
+    return p;
+}
+
+static kvm_status columns_new(kvm_rows_at *x, kvm_side side, kvm_space s,
+                              kvm_arena *keep, kvm_err *err)
+{
+    if (x->at[side][s]) return KVM_OK;
+    const ptrdiff_t layers = x->shapes[side]->layers;
+    ptrdiff_t *at = x->at[side][s] = kvm_new(keep, ptrdiff_t, layers);
+    if (!at) return kvm_nomem(err, keep);
+    for (ptrdiff_t l = 0; l < layers; l++) at[l] = -1;
+    return KVM_OK;
+}
+
+/* what a pass's steps read and make, as columns: of each space ascending by layer */
+static kvm_status place_columns(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err)
+{
+    kvm_rows_at *x = &p->x;
+    x->shapes[KVM_SOURCE] = &a->t->source.shapes;
+    x->shapes[KVM_TARGET] = &a->t->target.shapes;
+    for (ptrdiff_t i = 0; i < p->steps; i++) {
+        const kvm_mapping *m = &p->step[i]->mapping;
+        TRY(columns_new(x, KVM_TARGET, m->out, keep, err));
+        p->token |= m->token;
+        for (int k = 0; k < 2 && m->side == KVM_SOURCE; k++) {
+            TRY(columns_new(x, KVM_SOURCE, m->from[k], keep, err));
+            for (ptrdiff_t s = 0; s < p->step[i]->sources; s++)
+                x->at[KVM_SOURCE][m->from[k]][p->step[i]->source[s]] = 0;
+        }
+    }
+    if (p->token) {
+        TRY(columns_new(x, KVM_TARGET, KVM_SPACE_TOKEN, keep, err));
+        x->at[KVM_TARGET][KVM_SPACE_TOKEN][0] = x->ld;
+        x->ld += kvm_shapes_width(&a->t->target.shapes, KVM_SPACE_TOKEN, 0);
+    }
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (ptrdiff_t l = 0; x->at[KVM_SOURCE][s] && l < a->t->source.shapes.layers;
+             l++) {
+            if (x->at[KVM_SOURCE][s][l] < 0) continue;
+            x->at[KVM_SOURCE][s][l] = x->ld;
+            x->ld += kvm_shapes_width(&a->t->source.shapes, (kvm_space)s, l);
+        }
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (ptrdiff_t i = 0; i < p->steps; i++) {
+            const kvm_step *step = p->step[i];
+            if (step->mapping.out != (kvm_space)s) continue;
+            p->column[i] = x->at[KVM_TARGET][s][step->layer] = x->made_ld;
+            x->made_ld +=
+                kvm_shapes_width(&a->t->target.shapes, (kvm_space)s, step->layer);
+        }
+    x->ld = pitch_of(x->ld);
+    x->made_ld = pitch_of(x->made_ld);
+    return KVM_OK;
+}
+
+static kvm_status plan_passes(kvm_apply *a, kvm_arena *keep, kvm_err *err)
 {
     const kvm_translator *t = a->t;
-    const bool v = p->object == KVM_OBJECT_V;
-    p->from = v ? t->source.v : t->source.k;
-    p->to = v ? t->target.v : t->target.k;
-    p->at = kvm_new(keep, ptrdiff_t, t->source.layers);
-    p->ready = kvm_new(keep, kvm_ready, t->target.layers);
-    if (!p->at || !p->ready) return kvm_nomem(err, keep);
-    for (ptrdiff_t l = 0; l < t->target.layers; l++) {
-        const kvm_step *s = &t->steps[2 * l + v];
-        for (ptrdiff_t i = 0; i < s->sources; i++) p->at[s->source[i]] = 1;
-        p->to_width += s->outputs;
+    const ptrdiff_t most = t->count + 1;
+    a->pass = kvm_new(keep, pass, most);
+    if (!a->pass) return kvm_nomem(err, keep);
+    for (int dependent = 0; dependent < 2; dependent++)
+        for (ptrdiff_t i = 0; i < t->count; i++) {
+            const kvm_step *s = &t->steps[i];
+            if ((s->mapping.side == KVM_TARGET && s->map != KVM_MAP_EXACT) != dependent)
+                continue;
+            pass *p = pass_of(a, s);
+            if (!p->step) p->step = kvm_new(keep, const kvm_step *, most);
+            if (!p->step) return kvm_nomem(err, keep);
+            p->step[p->steps++] = s;
+        }
+    if (a->passes == 0 && t->count > 0) a->passes = 1; /* exact steps alone */
+    for (ptrdiff_t i = 0; i < a->passes; i++) {
+        pass *p = &a->pass[i];
+        p->ready = kvm_new(keep, kvm_ready, p->steps);
+        p->column = kvm_new(keep, ptrdiff_t, p->steps);
+        if (!p->ready || !p->column) return kvm_nomem(err, keep);
+        TRY(place_columns(a, p, keep, err));
+        for (ptrdiff_t k = 0; k < p->steps; k++)
+            if (p->step[k]->map != KVM_MAP_EXACT)
+                TRY(kvm_apply__ready(&p->ready[k], keep, a->c, t, p->step[k], &p->x,
+                                     err));
     }
-    for (ptrdiff_t l = 0; l < t->source.layers; l++) {
-        const bool used = p->at[l] != 0;
-        p->at[l] = used ? p->width : -1;
-        p->width += used ? p->from[l].heads * p->from[l].dim : 0;
+    return KVM_OK;
+}
+
+/* one buffer each serves all passes, which run one after the other */
+static kvm_status reserve(kvm_apply *a, kvm_arena *keep, kvm_err *err)
+{
+    const kvm_shapes *to = &a->t->target.shapes;
+    ptrdiff_t read = 1, made = 1, widest = 1;
+    for (ptrdiff_t i = 0; i < a->passes; i++) {
+        read = a->pass[i].x.ld > read ? a->pass[i].x.ld : read;
+        made = a->pass[i].x.made_ld > made ? a->pass[i].x.made_ld : made;
     }
-    p->ld = pitch_of(p->width);
-    p->to_ld = pitch_of(p->to_width);
-    const kvm_rows_at x = {.at = p->at, .shape = p->from};
-    for (ptrdiff_t l = 0; l < t->target.layers; l++)
-        TRY(kvm_apply__ready(&p->ready[l], keep, a->c, &t->steps[2 * l + v], &x,
-                             p->to[l].heads, err));
-    if (v) return KVM_OK;
-    p->from_rope =
-        kvm_model_object(a->source, kvm_model_find_object(a->source, p->object, 0))
-            ->rope;
-    p->to_rope =
-        kvm_model_object(a->target, kvm_model_find_object(a->target, p->object, 0))
-            ->rope;
-    p->strip = t->keys != KVM_KEYS_ROTATED && p->from_rope.width > 0;
-    p->rotate = t->keys == KVM_KEYS_CONTENT && p->to_rope.width > 0;
+    for (ptrdiff_t i = 0; i < a->t->count; i++) {
+        const kvm_step *s = &a->t->steps[i];
+        const ptrdiff_t w = kvm_shapes_width(to, s->mapping.out, s->layer);
+        widest = w > widest ? w : widest;
+    }
+    float *x = kvm_new_raw(keep, float, a->block *read);
+    float *y = kvm_new_raw(keep, float, a->block *made);
+    a->out = kvm_new_raw(keep, float, a->block *widest);
+    a->position = kvm_new(keep, int32_t, a->block);
+    if (!x || !y || !a->out || !a->position) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < a->passes; i++) {
+        a->pass[i].x.read = x;
+        a->pass[i].x.made = y;
+    }
+    return kvm_apply__hidden(a->hidden, keep, a->t->steps, a->t->count, a->block, err);
+}
+
+static kvm_status reserve_states(kvm_apply *a, kvm_arena *keep, kvm_err *err)
+{
+    ptrdiff_t most[2] = {0, 0};
+    static const kvm_space spaces[] = {KVM_SPACE_STATE, KVM_SPACE_WINDOW};
+    for (ptrdiff_t i = 0; i < a->t->state_count; i++)
+        for (int k = 0; k < 2; k++) {
+            const ptrdiff_t w = kvm_shapes_width(&a->t->target.shapes, spaces[k],
+                                                 a->t->states[i].layer);
+            most[k] = w > most[k] ? w : most[k];
+        }
+    for (int k = 0; k < 2; k++) {
+        a->state_out[k] = kvm_new(keep, float, most[k]);
+        if (!a->state_out[k]) return kvm_nomem(err, keep);
+    }
+    a->head = kvm_new(keep, float, most[0]);
+    return a->head ? KVM_OK : kvm_nomem(err, keep);
+}
+
+static kvm_rope rope_of_keys(const kvm_model *m)
+{
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->kind == KVM_OBJECT_K && o->rotary) return o->rope;
+    }
+    return (kvm_rope){0};
+}
+
+/* are the source's rows read as its engine keeps them? */
+static bool at_engine(const kvm_translator *t)
+{
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        if (t->steps[i].map != KVM_MAP_EXACT &&
+            t->steps[i].mapping.from[0] == KVM_SPACE_LATENT_ENGINE)
+            return true;
+    return false;
+}
+
+/* a copied state must be the same kind of object, whatever its sizes */
+static kvm_status states_alike(const kvm_apply *a, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < a->t->state_count; i++) {
+        const kvm_state_step *s = &a->t->states[i];
+        for (int kind = 0; s->map != KVM_STATE_ZERO && kind < KVM_OBJECT_KINDS; kind++) {
+            const kvm_object_kind k = (kvm_object_kind)kind;
+            if (k != KVM_OBJECT_STATE && k != KVM_OBJECT_SSM_STATE) continue;
+            if ((kvm_model_find_object(a->source, k, s->source) < 0) !=
+                (kvm_model_find_object(a->target, k, s->layer) < 0))
+                return kvm_fail(err, KVM_MISMATCH,
+                                "source layer %td and target layer %td keep states of "
+                                "different kinds: states: replay makes the target's",
+                                s->source, s->layer);
+        }
+    }
     return KVM_OK;
 }
 
 kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
-                         const kvm_translator *t, const kvm_model *source,
-                         const kvm_model *target, const kvm_apply_options *o,
-                         kvm_err *err)
+                         const kvm_translator *t, kvm_model *source, kvm_model *target,
+                         const kvm_apply_options *o, kvm_err *err)
 {
     TRY(kvm_translator_check(t, err));
     TRY(kvm_translator_fits(t, source, target, o && o->force, err));
     kvm_apply *a = kvm_new(keep, kvm_apply, 1);
     if (!a) return kvm_nomem(err, keep);
-    *a = (kvm_apply){.c = c, .t = t, .source = source, .target = target};
+    *a = (kvm_apply){.c = c,
+                     .t = t,
+                     .source = source,
+                     .target = target,
+                     .keep = keep,
+                     .from_rope = rope_of_keys(source),
+                     .to_rope = rope_of_keys(target)};
     a->block = o && o->block > 0 ? o->block : BLOCK_TOKENS;
-    ptrdiff_t width = 1, to_width = 1, layer = 1;
-    for (int i = 0; i < 2; i++) {
-        pass *p = &a->pass[i];
-        p->object = i ? KVM_OBJECT_V : KVM_OBJECT_K;
-        TRY(plan_pass(a, p, keep, err));
-        width = p->ld > width ? p->ld : width;
-        to_width = p->to_ld > to_width ? p->to_ld : to_width;
-        for (ptrdiff_t l = 0; l < t->target.layers; l++) {
-            const ptrdiff_t w = p->to[l].heads * p->to[l].dim;
-            layer = w > layer ? w : layer;
-        }
-    }
-    a->x = kvm_new_raw(keep, float, a->block *width);
-    a->y = kvm_new_raw(keep, float, a->block *to_width);
-    a->out = kvm_new_raw(keep, float, a->block *layer);
-    a->position = kvm_new(keep, int32_t, a->block);
-    if (!a->x || !a->y || !a->out || !a->position) return kvm_nomem(err, keep);
-    TRY(kvm_apply__hidden(a->hidden, keep, t->steps, t->count, a->block, err));
+    a->strip = t->keys != KVM_KEYS_ROTATED && a->from_rope.width > 0;
+    a->rotate = t->keys == KVM_KEYS_CONTENT && a->to_rope.width > 0;
+    TRY(states_alike(a, err));
+    TRY(plan_passes(a, keep, err));
+    TRY(reserve(a, keep, err));
+    TRY(reserve_states(a, keep, err));
+    if (t->token == KVM_TOKEN_DECODED)
+        TRY(kvm_codebook_new(&a->codebook, keep, c, source, at_engine(t), NULL, err));
     *out = a;
     return KVM_OK;
 }
+
+kvm_spaces kvm_apply_takes(const kvm_apply *a)
+{
+    kvm_spaces s = 0;
+    for (ptrdiff_t i = 0; i < a->passes; i++)
+        if (a->pass[i].x.at[KVM_SOURCE][KVM_SPACE_LATENT]) s |= 1U << KVM_SPACE_LATENT;
+    if (a->codebook && kvm_codebook_of(a->codebook) == KVM_SPACE_LATENT)
+        s |= 1U << KVM_SPACE_LATENT;
+    return s;
+}
+
+/* ---- reading ---- */
 
 typedef struct read_job {
     kvm_tensor view; /* (H,T,D) of the cache */
@@ -284,37 +309,24 @@ static void read_part(void *ctx, ptrdiff_t part, int thread)
         }
 }
 
-static kvm_status read_layers(kvm_apply *a, const pass *p, const kvm_cache *from,
-                              ptrdiff_t first, ptrdiff_t n, kvm_err *err)
+static ptrdiff_t parts_of(ptrdiff_t n)
 {
-    for (ptrdiff_t l = 0; l < a->t->source.layers; l++) {
-        if (p->at[l] < 0) continue;
-        read_job j = {.from = first, .n = n, .ld = p->ld, .out = a->x + p->at[l]};
-        TRY(kvm_cache_view(from, kvm_model_find_object(a->source, p->object, l),
-                           &j.view, err));
-        kvm_pool_run(kvm_compute_pool(a->c), (n + ROWS_PER_PART - 1) / ROWS_PER_PART,
-                     read_part, &j);
-    }
-    return KVM_OK;
+    return (n + ROWS_PER_PART - 1) / ROWS_PER_PART;
 }
 
-/* All layers side by side are one row of many heads: the angles of a position are made
- * once for all of them. Layers of another head size are another call. */
-static kvm_status rotate_layers(kvm_apply *a, float *rows, ptrdiff_t ld,
-                                const kvm_row_shape *shape, const ptrdiff_t *at,
-                                ptrdiff_t layers, ptrdiff_t n, const kvm_rope *rope,
-                                bool inverse, kvm_err *err)
+/* a layer's rows of a space as the cache keeps them, into out (n, ld) */
+static kvm_status read_cached(kvm_apply *a, const kvm_cache *from, kvm_space s,
+                              ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n, float *out,
+                              ptrdiff_t ld, kvm_err *err)
 {
-    ptrdiff_t column = 0;
-    for (ptrdiff_t l = 0, next; l < layers; l = next) {
-        ptrdiff_t heads = 0;
-        for (next = l; next < layers && shape[next].dim == shape[l].dim; next++)
-            heads += at && at[next] < 0 ? 0 : shape[next].heads;
-        if (heads == 0) continue;
-        kvm_tensor x = kvm_view3(rows + column, KVM_F32, n, heads, shape[l].dim);
-        x.stride[0] = ld;
-        TRY(kvm_op_rope(a->c, x, a->position, rope, inverse, err));
-        column += heads * shape[l].dim;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(a->source)->objects; i++) {
+        const kvm_object *o = kvm_model_object(a->source, i);
+        const kvm_row_shape part = kvm_space_part(s, o);
+        if (o->layer != layer || part.dim == 0) continue;
+        read_job j = {.from = first, .n = n, .ld = ld, .out = out};
+        TRY(kvm_cache_view(from, i, &j.view, err));
+        kvm_pool_run(kvm_compute_pool(a->c), parts_of(n), read_part, &j);
+        out += part.heads * part.dim;
     }
     return KVM_OK;
 }
@@ -322,7 +334,7 @@ static kvm_status rotate_layers(kvm_apply *a, float *rows, ptrdiff_t ld,
 typedef struct copy_job {
     const float *from;
     float *to;
-    ptrdiff_t n, ld, width;
+    ptrdiff_t n, from_ld, to_ld, width;
 } copy_job;
 
 static void copy_part(void *ctx, ptrdiff_t part, int thread)
@@ -332,152 +344,344 @@ static void copy_part(void *ctx, ptrdiff_t part, int thread)
     const ptrdiff_t first = part * ROWS_PER_PART;
     const ptrdiff_t end = first + ROWS_PER_PART < j->n ? first + ROWS_PER_PART : j->n;
     for (ptrdiff_t t = first; t < end; t++)
-        memcpy(j->to + t * j->width, j->from + t * j->ld,
+        memcpy(j->to + t * j->to_ld, j->from + t * j->from_ld,
                sizeof *j->to * (size_t)j->width);
 }
 
-static kvm_status inject(kvm_apply *a, const pass *p, kvm_cache *to, ptrdiff_t first,
-                         ptrdiff_t n, kvm_err *err)
+static void copy_rows(kvm_apply *a, copy_job j)
 {
-    ptrdiff_t column = 0;
-    for (ptrdiff_t l = 0; l < a->t->target.layers; l++) {
-        const ptrdiff_t w = p->to[l].heads * p->to[l].dim;
-        copy_job j = {a->y + column, a->out, n, p->to_ld, w};
-        kvm_pool_run(kvm_compute_pool(a->c), (n + ROWS_PER_PART - 1) / ROWS_PER_PART,
-                     copy_part, &j);
-        TRY(kvm_inject_rows(to, kvm_model_find_object(a->target, p->object, l),
-                            KVM_POINT_ENGINE, first, n, a->out, err));
-        column += w;
+    kvm_pool_run(kvm_compute_pool(a->c), parts_of(j.n), copy_part, &j);
+}
+
+/* one layer's rows of a space, taken or cached */
+static kvm_status read_layer(kvm_apply *a, const kvm_handover *from, kvm_space s,
+                             ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n, float *out,
+                             ptrdiff_t ld, kvm_err *err)
+{
+    if (kvm_space_rows[s].point != KVM_POINT_RAW)
+        return read_cached(a, from->cache, s, layer, first, n, out, ld, err);
+    const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, layer);
+    const float *rows = from->taken ? kvm_taken_rows(from->taken, s, layer) : NULL;
+    if (!rows)
+        return kvm_fail(err, KVM_USAGE,
+                        "layer %td: its %s rows stand before a norm, and were not taken "
+                        "while the source read",
+                        layer, kvm_space_name(s));
+    copy_rows(a, (copy_job){rows + first * w, out, n, w, ld, w});
+    return KVM_OK;
+}
+
+static kvm_status read_pass(kvm_apply *a, const pass *p, const kvm_handover *from,
+                            ptrdiff_t first, ptrdiff_t n, kvm_err *err)
+{
+    const kvm_rows_at *x = &p->x;
+    for (int s = 0; s < KVM_SPACES; s++)
+        for (ptrdiff_t l = 0; x->at[KVM_SOURCE][s] && l < a->t->source.shapes.layers;
+             l++) {
+            const ptrdiff_t at = x->at[KVM_SOURCE][s][l];
+            if (at >= 0)
+                TRY(read_layer(a, from, (kvm_space)s, l, first, n, x->read + at, x->ld,
+                               err));
+        }
+    if (!p->token) return KVM_OK;
+    return kvm_model_embed_tokens(a->target, a->told + first, n,
+                                  x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0], x->ld,
+                                  err);
+}
+
+/* ---- the rotary ---- */
+
+/* All layers side by side are one row of many heads: the angles of a position are made
+ * once for all of them. Layers of another head size are another call. */
+static kvm_status rotate_keys(kvm_apply *a, float *rows, ptrdiff_t ld,
+                              const kvm_shapes *shapes, const ptrdiff_t *at,
+                              ptrdiff_t n, const kvm_rope *rope, bool inverse,
+                              kvm_err *err)
+{
+    const kvm_row_shape *k = shapes->of[KVM_SPACE_K];
+    for (ptrdiff_t l = 0, next; l < shapes->layers; l = next) {
+        ptrdiff_t heads = 0, first = -1;
+        for (next = l; next < shapes->layers; next++) {
+            if (at[next] < 0) continue;
+            if (first >= 0 && k[next].dim != k[first].dim) break;
+            if (first < 0) first = next;
+            heads += k[next].heads;
+        }
+        if (first < 0) return KVM_OK;
+        kvm_tensor x = kvm_view3(rows + at[first], KVM_F32, n, heads, k[first].dim);
+        x.stride[0] = ld;
+        TRY(kvm_op_rope(a->c, x, a->position, rope, inverse, err));
     }
     return KVM_OK;
 }
 
-static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_cache *from,
+/* ---- injecting ---- */
+
+/* a step's rows (n, made_ld) into the objects that they are of */
+static kvm_status inject(kvm_apply *a, const kvm_step *s, const float *rows,
+                         ptrdiff_t ld, kvm_cache *to, ptrdiff_t first, ptrdiff_t n,
+                         kvm_err *err)
+{
+    const kvm_space space = s->mapping.out;
+    /* keys have been rotated, and values are what they are */
+    const bool done = space == KVM_SPACE_K || space == KVM_SPACE_V;
+    const int point = done ? KVM_POINT_ENGINE : kvm_space_rows[space].point;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
+        const kvm_object *o = kvm_model_object(a->target, i);
+        const kvm_row_shape part = kvm_space_part(space, o);
+        const ptrdiff_t w = part.heads * part.dim;
+        if (o->layer != s->layer || w == 0) continue;
+        copy_rows(a, (copy_job){rows, a->out, n, ld, w, w});
+        TRY(kvm_inject_rows(to, i, point, first, n, a->out, err));
+        rows += w;
+    }
+    return KVM_OK;
+}
+
+/* where the rows of an exact step go */
+typedef struct exact {
+    const kvm_model *m;
+    kvm_gather *gather;
+    float *to;
+    ptrdiff_t ld, width, first;
+} exact;
+
+static kvm_status take_exact(void *ctx, kvm_space space, ptrdiff_t layer,
+                             ptrdiff_t first, ptrdiff_t n, const float *rows,
+                             kvm_err *err)
+{
+    (void)space, (void)layer, (void)err;
+    const exact *e = ctx;
+    for (ptrdiff_t t = 0; t < n; t++)
+        memcpy(e->to + (first + t) * e->ld, rows + t * e->width,
+               sizeof *rows * (size_t)e->width);
+    return KVM_OK;
+}
+
+static kvm_status make_exact(kvm_apply *a, const kvm_step *s, ptrdiff_t first,
+                             ptrdiff_t n, float *to, ptrdiff_t ld, kvm_err *err)
+{
+    kvm_arena own = {0};
+    exact e = {.to = to,
+               .ld = ld,
+               .width = kvm_shapes_width(&a->t->target.shapes, s->mapping.out, 0)};
+    kvm_gather *g;
+    TRY(kvm_arena_reserve(&own, (size_t)1 << 32, err));
+    kvm_status st = kvm_gather_new(&g, &own, a->target, 1U << s->mapping.out, a->block,
+                                   take_exact, &e, err);
+    if (!st) {
+        const kvm_capture sink = kvm_gather_capture(g);
+        st = kvm_model_token_rows(a->target, a->told + first, n, &sink, err);
+    }
+    kvm_arena_free(&own);
+    return st;
+}
+
+/* ---- a block ---- */
+
+static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_handover *from,
                             kvm_cache *to, ptrdiff_t first, ptrdiff_t n,
                             kvm_apply_times *times, kvm_err *err)
 {
-    const kvm_translator *t = a->t;
+    const kvm_rows_at *x = &p->x;
     for (ptrdiff_t i = 0; i < n; i++) a->position[i] = (int32_t)(first + i);
     double start = kvm_now(), now;
-    TRY(read_layers(a, p, from, first, n, err));
+    TRY(read_pass(a, p, from, first, n, err));
     times->read += (now = kvm_now()) - start;
     start = now;
-    if (p->strip)
-        TRY(rotate_layers(a, a->x, p->ld, p->from, p->at, t->source.layers, n,
-                          &p->from_rope, true, err));
+    if (a->strip && x->at[KVM_SOURCE][KVM_SPACE_K])
+        TRY(rotate_keys(a, x->read, x->ld, &a->t->source.shapes,
+                        x->at[KVM_SOURCE][KVM_SPACE_K], n, &a->from_rope, true, err));
     times->strip += (now = kvm_now()) - start;
     start = now;
-    const kvm_rows_at x = {a->x, p->ld, p->at, p->from};
-    ptrdiff_t column = 0;
-    for (ptrdiff_t l = 0; l < t->target.layers; l++) {
-        TRY(kvm_apply__step(a->c, &p->ready[l], &x, n, a->y + column, p->to_ld,
-                            a->hidden, err));
-        column += p->to[l].heads * p->to[l].dim;
+    for (ptrdiff_t i = 0; i < p->steps; i++) {
+        float *y = x->made + p->column[i];
+        TRY(p->step[i]->map == KVM_MAP_EXACT
+                ? make_exact(a, p->step[i], first, n, y, x->made_ld, err)
+                : kvm_apply__step(a->c, &p->ready[i], x, n, y, x->made_ld, a->hidden,
+                                  err));
     }
     times->map += (now = kvm_now()) - start;
     start = now;
-    if (p->rotate)
-        TRY(rotate_layers(a, a->y, p->to_ld, p->to, NULL, t->target.layers, n,
-                          &p->to_rope, false, err));
+    if (a->rotate && x->at[KVM_TARGET][KVM_SPACE_K])
+        TRY(rotate_keys(a, x->made, x->made_ld, &a->t->target.shapes,
+                        x->at[KVM_TARGET][KVM_SPACE_K], n, &a->to_rope, false, err));
     times->rotate += (now = kvm_now()) - start;
-    start = now;
-    TRY(inject(a, p, to, first, n, err));
-    times->inject += kvm_now() - start;
+    for (ptrdiff_t i = 0; i < p->steps; i++) {
+        start = kvm_now();
+        TRY(inject(a, p->step[i], x->made + p->column[i], x->made_ld, to, first, n,
+                   err));
+        const bool replayed = p->step[i]->mapping.out == KVM_SPACE_INPUT;
+        *(replayed ? &times->states : &times->inject) += kvm_now() - start;
+    }
     return KVM_OK;
 }
 
-kvm_status kvm_apply_run(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
+/* ---- states ---- */
+
+/* index of a layer's object of one of two kinds; -1: none */
+static ptrdiff_t find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer)
+{
+    const kvm_space_row *r = &kvm_space_rows[s];
+    const ptrdiff_t i = kvm_model_find_object(m, r->object, layer);
+    return i >= 0 ? i : kvm_model_find_object(m, r->other, layer);
+}
+
+static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer, ptrdiff_t tokens,
+                            const float *data, kvm_cache *to, kvm_err *err)
+{
+    const ptrdiff_t i = find_state(a->target, s, layer);
+    const kvm_object *o = kvm_model_object(a->target, i);
+    const kvm_state state = {.data = data,
+                             .axes = kvm_str_of(kvm_object_axes(o->kind)),
+                             .dim = {o->shape[0], o->shape[1], o->shape[2]},
+                             .dtype = KVM_F32,
+                             .tokens = tokens};
+    return kvm_inject_state(to, i, &state, err);
+}
+
+static kvm_status run_states(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
+                             ptrdiff_t tokens, kvm_err *err)
+{
+    static const kvm_space spaces[] = {KVM_SPACE_STATE, KVM_SPACE_WINDOW};
+    for (ptrdiff_t i = 0; i < a->t->state_count; i++) {
+        const kvm_state_step *s = &a->t->states[i];
+        const kvm_shapes *shapes = &a->t->target.shapes;
+        const float *have[2] = {NULL, NULL};
+        for (int k = 0; k < 2 && s->map != KVM_STATE_ZERO; k++) {
+            kvm_tensor view;
+            TRY(kvm_cache_view(from, find_state(a->source, spaces[k], s->source), &view,
+                               err));
+            have[k] = view.data;
+        }
+        TRY(kvm_states_apply(a->c, s, shapes->of[KVM_SPACE_STATE][s->layer],
+                             shapes->of[KVM_SPACE_WINDOW][s->layer], have[0], have[1],
+                             a->state_out[0], a->state_out[1], a->head, err));
+        for (int k = 0; k < 2; k++)
+            TRY(put_state(a, spaces[k], s->layer, tokens, a->state_out[k], to, err));
+    }
+    return KVM_OK;
+}
+
+/* ---- tokens ---- */
+
+static bool needs_tokens(const kvm_apply *a)
+{
+    return a->t->token != KVM_TOKEN_NONE;
+}
+
+/* room grows by doubling, and so is never more than twice what was needed */
+static kvm_status ids_room(kvm_apply *a, ptrdiff_t tokens, kvm_err *err)
+{
+    if (tokens <= a->ids_room) return KVM_OK;
+    const ptrdiff_t room = tokens > 2 * a->ids_room ? tokens : 2 * a->ids_room;
+    a->ids = kvm_new_raw(a->keep, int32_t, room);
+    if (!a->ids) return kvm_nomem(err, a->keep);
+    a->ids_room = room;
+    return KVM_OK;
+}
+
+static kvm_status tell_tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t tokens,
+                              kvm_err *err)
+{
+    a->told = NULL;
+    if (!needs_tokens(a)) return KVM_OK;
+    TRY(ids_room(a, tokens, err));
+    a->told = a->ids;
+    if (!a->codebook) {
+        if (!from->ids)
+            return kvm_fail(err, KVM_USAGE,
+                            "the translator needs the prompt's token ids, and they were "
+                            "not handed over with the cache");
+        memcpy(a->ids, from->ids, sizeof *a->ids * (size_t)tokens);
+        return KVM_OK;
+    }
+    const kvm_space s = kvm_codebook_of(a->codebook);
+    for (ptrdiff_t first = 0; first < tokens; first += a->block) {
+        const ptrdiff_t n = tokens - first < a->block ? tokens - first : a->block;
+        const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, 0);
+        TRY(read_layer(a, from, s, 0, first, n, a->pass[0].x.read, w, err));
+        TRY(kvm_codebook_decode(a->codebook, a->pass[0].x.read, w, n, a->ids + first,
+                                err));
+    }
+    return KVM_OK;
+}
+
+const int32_t *kvm_apply_ids(const kvm_apply *a)
+{
+    return a->told;
+}
+
+/* ---- a whole cache ---- */
+
+kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                          kvm_apply_times *times, kvm_err *err)
 {
     kvm_apply_times ignored = {0};
-    const ptrdiff_t tokens = kvm_cache_length(from);
+    if (!times) times = &ignored;
+    const ptrdiff_t tokens = kvm_cache_length(from->cache);
     if (tokens < 1)
         return kvm_fail(err, KVM_RANGE,
                         "the source cache is empty; nothing to translate");
+    double start = kvm_now();
+    TRY(tell_tokens(a, from, tokens, err));
+    times->tokens += kvm_now() - start;
     TRY(kvm_inject_begin(to, tokens, err));
-    for (int i = 0; i < 2; i++)
+    for (ptrdiff_t i = 0; i < a->passes; i++)
         for (ptrdiff_t first = 0; first < tokens; first += a->block) {
             const ptrdiff_t left = tokens - first;
             TRY(run_block(a, &a->pass[i], from, to, first,
-                          left < a->block ? left : a->block, times ? times : &ignored,
-                          err));
+                          left < a->block ? left : a->block, times, err));
         }
+    start = kvm_now();
+    TRY(run_states(a, from->cache, to, tokens, err));
+    if (a->told) TRY(kvm_inject_tokens(to, a->told, err));
+    times->states += kvm_now() - start;
     return kvm_inject_end(to, err);
 }
 
+/* ---- what it costs ---- */
+
 double kvm_apply_flops(const kvm_apply *a)
 {
-    double flops = 0;
+    double flops = a->codebook ? kvm_codebook_flops(a->codebook) : 0;
     for (ptrdiff_t i = 0; i < a->t->count; i++) {
         const kvm_step *s = &a->t->steps[i];
+        if (s->map == KVM_MAP_EXACT) continue;
         for (int p = 0; p < (s->map == KVM_MAP_MLP ? 3 : 1); p++)
             flops += 2 * (double)kvm_tensor_count(&s->weight[p]);
     }
     return flops;
 }
 
+/* bytes of a number of a layer's rows of a space, as an engine keeps them */
+static double entry_bytes(const kvm_model *m, kvm_space s, ptrdiff_t layer)
+{
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->layer == layer && kvm_space_part(s, o).dim > 0)
+            return (double)kvm_dtype_block_bytes(o->dtype);
+    }
+    return 0;
+}
+
 double kvm_apply_bytes(const kvm_apply *a)
 {
     double bytes = 0;
-    for (int i = 0; i < 2; i++) {
-        const pass *p = &a->pass[i];
-        const ptrdiff_t from = kvm_model_find_object(a->source, p->object, 0);
-        const ptrdiff_t to = kvm_model_find_object(a->target, p->object, 0);
-        bytes += (double)p->width *
-                     kvm_dtype_block_bytes(kvm_model_object(a->source, from)->dtype) +
-                 (double)p->to_width *
-                     kvm_dtype_block_bytes(kvm_model_object(a->target, to)->dtype);
+    for (ptrdiff_t i = 0; i < a->passes; i++)
+        for (int s = 0; s < KVM_SPACES; s++)
+            for (ptrdiff_t l = 0;
+                 a->pass[i].x.at[KVM_SOURCE][s] && l < a->t->source.shapes.layers; l++)
+                if (a->pass[i].x.at[KVM_SOURCE][s][l] >= 0)
+                    bytes += (double)kvm_shapes_width(&a->t->source.shapes,
+                                                      (kvm_space)s, l) *
+                             entry_bytes(a->source, (kvm_space)s, l);
+    for (ptrdiff_t i = 0; i < a->t->count; i++) {
+        const kvm_step *s = &a->t->steps[i];
+        if (s->mapping.out == KVM_SPACE_INPUT) continue; /* it becomes a state */
+        bytes += (double)kvm_shapes_width(&a->t->target.shapes, s->mapping.out,
+                                          s->layer) *
+                 entry_bytes(a->target, s->mapping.out, s->layer);
     }
     return bytes;
-}
-
-/* ---- captured rows ---- */
-
-kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
-                          const kvm_rows *source, const ptrdiff_t *index, ptrdiff_t n,
-                          float *out, kvm_arena scratch, kvm_err *err)
-{
-    if (i < 0 || i >= t->count)
-        return kvm_fail(err, KVM_RANGE, "step %td of %td", i, t->count);
-    const kvm_step *s = &t->steps[i];
-    const bool v = s->object == KVM_OBJECT_V;
-    const kvm_space space = v                             ? KVM_SPACE_V
-                            : t->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
-                                                          : KVM_SPACE_K;
-    ptrdiff_t *at = kvm_new(&scratch, ptrdiff_t, t->source.layers), width = 0;
-    if (!at) return kvm_nomem(err, &scratch);
-    const kvm_row_shape *shape = v ? t->source.v : t->source.k;
-    for (ptrdiff_t l = 0; l < s->sources; l++) {
-        const kvm_row_shape want = shape[s->source[l]];
-        const kvm_row_shape have = s->source[l] < kvm_rows_info_of(source)->layers
-                                       ? kvm_rows_shape(source, space, s->source[l])
-                                       : (kvm_row_shape){0};
-        if (want.heads != have.heads || want.dim != have.dim)
-            return kvm_fail(
-                err, KVM_MISMATCH,
-                "%s: layer %d has %td heads of %td, the translator reads %td "
-                "of %td",
-                kvm_rows_path(source).at, (int)s->source[l], have.heads, have.dim,
-                want.heads, want.dim);
-        at[s->source[l]] = width;
-        width += want.heads * want.dim;
-    }
-    kvm_ready ready;
-    float *hidden[2];
-    kvm_rows_at x = {kvm_new_raw(&scratch, float, BLOCK_TOKENS *width), width, at,
-                     shape};
-    if (!x.rows) return kvm_nomem(err, &scratch);
-    TRY(kvm_apply__ready(&ready, &scratch, c, s, &x,
-                         kvm_step__shape(&t->target, s->object)[s->layer].heads, err));
-    TRY(kvm_apply__hidden(hidden, &scratch, s, 1, BLOCK_TOKENS, err));
-    for (ptrdiff_t first = 0; first < n; first += BLOCK_TOKENS) {
-        const ptrdiff_t m = n - first < BLOCK_TOKENS ? n - first : BLOCK_TOKENS;
-        for (ptrdiff_t l = 0; l < s->sources; l++)
-            TRY(kvm_rows_read(c, source, space, s->source[l], 1, first,
-                              index ? index + first : NULL, m,
-                              x.rows + at[s->source[l]], width, err));
-        TRY(kvm_apply__step(c, &ready, &x, m, out + first * s->outputs, s->outputs,
-                            hidden, err));
-    }
-    return KVM_OK;
 }

@@ -5,18 +5,21 @@
 #include "translators/apply.h"
 #include "translators/translator_internal.h"
 
-/* source rows: several layers side by side, `ld` floats from row to row */
+/* Rows of several layers side by side, what was read and what has been made: where the
+ * rows of a feature stand. */
 typedef struct kvm_rows_at {
-    float *rows;
-    ptrdiff_t ld;
-    const ptrdiff_t *at;        /* column of each source layer */
-    const kvm_row_shape *shape; /* of each source layer */
+    float *read, *made;      /* (n, ld), (n, made_ld) */
+    ptrdiff_t ld, made_ld;   /* floats from row to row */
+    ptrdiff_t *at[2][KVM_SPACES]; /* (layers) column of a side's rows of a space; -1 or
+                                     NULL: not there. The token's are among those read */
+    const kvm_shapes *shapes[2];
 } kvm_rows_at;
 
-/* A piece of the input, read where it lies: x[column .. column+width) times its columns
+/* A piece of the input, read where it lies: [column .. column+width) times its columns
  * of the first weight. Copying the chosen layers together first costs a tenth of the
  * time. */
 typedef struct kvm_piece {
+    bool made; /* among what has been made */
     ptrdiff_t column, width;
     kvm_weight *weight; /* the first of a group brings the bias */
 } kvm_piece;
@@ -29,10 +32,10 @@ typedef struct kvm_ready {
     kvm_weight **weight2; /* (groups) NULL for ridge */
     kvm_weight **weight3;
 } kvm_ready;
-/* x: only at and shape are looked at */
+/* x: only where rows stand is looked at */
 KVM_MUST kvm_status kvm_apply__ready(kvm_ready *r, kvm_arena *keep, kvm_compute *c,
-                                     const kvm_step *s, const kvm_rows_at *x,
-                                     ptrdiff_t target_heads, kvm_err *err);
+                                     const kvm_translator *t, const kvm_step *s,
+                                     const kvm_rows_at *x, kvm_err *err);
 
 /* n rows of y (outputs wide, `ldy` apart) from n rows of x; hidden: two buffers of n
  * rows of the step's width, for an MLP */
@@ -44,5 +47,7 @@ KVM_MUST kvm_status kvm_apply__step(kvm_compute *c, const kvm_ready *r,
 KVM_MUST kvm_status kvm_apply__hidden(float *hidden[2], kvm_arena *keep,
                                       const kvm_step *steps, ptrdiff_t count,
                                       ptrdiff_t n, kvm_err *err);
+/* the items of a step's input, in order; room for 1 + 2 * (sources or 1) in out */
+ptrdiff_t kvm_apply__items(const kvm_step *s, kvm_feature *out);
 
 #endif

@@ -7,13 +7,24 @@
 #include "base/file.h"
 #include "translators/translator_internal.h"
 
+kvm_row_shape kvm_layout__shape(const kvm_side_info *s)
+{
+    return s->shapes.of[KVM_SPACE_K][0];
+}
+
+/* keys and values of one shape in every layer, and nothing else that a step makes */
 static bool uniform(const kvm_side_info *s)
 {
-    for (ptrdiff_t l = 0; l < s->layers; l++)
-        for (int o = 0; o < 2; o++) {
-            const kvm_row_shape r = (o ? s->v : s->k)[l];
-            if (r.heads != s->k[0].heads || r.dim != s->k[0].dim) return false;
+    static const kvm_space spaces[] = {KVM_SPACE_K, KVM_SPACE_V};
+    for (int o = 0; o < 2; o++) {
+        const kvm_row_shape *of = s->shapes.of[spaces[o]];
+        for (ptrdiff_t l = 0; l < s->shapes.layers; l++) {
+            const kvm_row_shape r = of ? of[l] : (kvm_row_shape){0};
+            if (r.heads == 0 || r.heads != kvm_layout__shape(s).heads ||
+                r.dim != kvm_layout__shape(s).dim)
+                return false;
         }
+    }
     return true;
 }
 
@@ -24,20 +35,28 @@ kvm_status kvm_layout__check(const kvm_translator *t, const char *layout, kvm_er
         return kvm_fail(err, KVM_UNSUPPORTED,
                         "layout %s has one head count and size for a whole model",
                         layout);
+    if (t->count != 2 * t->target.shapes.layers || t->state_count > 0)
+        return kvm_fail(err, KVM_UNSUPPORTED, "layout %s holds keys and values alone",
+                        layout);
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const kvm_step *s = &t->steps[i], *k = &t->steps[i - i % 2];
+        if (s->mapping.token || s->mapping.from[0] != s->mapping.out)
+            return kvm_fail(err, KVM_UNSUPPORTED,
+                            "layout %s holds maps of keys from keys and values from "
+                            "values; %s.%td reads others",
+                            layout, kvm_space_name(s->mapping.out), s->layer);
         if (s->map != KVM_MAP_RIDGE || s->head_matched)
             return kvm_fail(
                 err, KVM_UNSUPPORTED,
                 "layout %s holds linear maps over all heads; %s.%td is %s%s", layout,
-                kvm_object_name(s->object), s->layer,
+                kvm_space_name(s->mapping.out), s->layer,
                 s->head_matched ? "head-matched " : "", kvm_map_kind_name(s->map));
         if (s->sources != t->steps[0].sources ||
             memcmp(s->source, k->source, sizeof *s->source * (size_t)s->sources) != 0)
             return kvm_fail(err, KVM_UNSUPPORTED,
                             "layout %s has one source list of one length for K and V; "
                             "%s.%td has another",
-                            layout, kvm_object_name(s->object), s->layer);
+                            layout, kvm_space_name(s->mapping.out), s->layer);
     }
     return KVM_OK;
 }
@@ -69,7 +88,7 @@ kvm_status kvm_layout__publish(json_t *root, kvm_str path, kvm_arena scratch,
 json_t *kvm_layout__selected_json(const kvm_translator *t)
 {
     json_t *all = json_array();
-    for (ptrdiff_t l = 0; l < t->target.layers; l++) {
+    for (ptrdiff_t l = 0; l < t->target.shapes.layers; l++) {
         const kvm_step *s = &t->steps[2 * l];
         json_t *list = json_array();
         for (ptrdiff_t i = 0; i < s->sources; i++)
@@ -79,11 +98,11 @@ json_t *kvm_layout__selected_json(const kvm_translator *t)
     return all;
 }
 
-json_t *kvm_layout__r2_json(const kvm_translator *t, kvm_object_kind object)
+json_t *kvm_layout__r2_json(const kvm_translator *t, kvm_space space)
 {
     json_t *list = json_array();
-    for (ptrdiff_t l = 0; l < t->target.layers; l++) {
-        const double r2 = t->steps[2 * l + (object == KVM_OBJECT_V)].r2_fit;
+    for (ptrdiff_t l = 0; l < t->target.shapes.layers; l++) {
+        const double r2 = t->steps[2 * l + (space == KVM_SPACE_V)].r2_fit;
         json_array_append_new(list, isfinite(r2) ? json_real(r2) : json_null());
     }
     return list;
@@ -123,7 +142,7 @@ static kvm_status append_all(const kvm_translator *t, const kvm_layout_names *na
         float *row = kvm_new_raw(&room, float, s->outputs);
         if (!w || !row) return kvm_nomem(err, &room);
         TRY(kvm_step__widen(w, &s->weight[0], 0, s->outputs * s->inputs, err));
-        TRY(append_weight(s, names, t->target.k[0].heads, w, row, dtype, out, err));
+        TRY(append_weight(s, names, kvm_layout__shape(&t->target).heads, w, row, dtype, out, err));
         TRY(kvm_step__append(out, dtype, s->bias[0], s->outputs, err));
     }
     return KVM_OK;
@@ -143,7 +162,7 @@ kvm_status kvm_layout__write(const kvm_translator *t, const kvm_layout_names *na
     if (!spec) s = kvm_nomem(err, &own);
     for (ptrdiff_t i = 0; !s && i < t->count; i++) {
         const kvm_step *step = &t->steps[i];
-        const kvm_row_shape r = t->target.k[0];
+        const kvm_row_shape r = kvm_layout__shape(&t->target);
         const kvm_str w = tensor_name(&own, names->weight[i % 2], step->layer);
         const kvm_str b = tensor_name(&own, names->bias[i % 2], step->layer);
         spec[2 * i] = names->heads_outermost
@@ -175,9 +194,8 @@ kvm_status kvm_layout__side(kvm_side_info *side, kvm_arena *keep, int64_t layers
     kvm_row_shape *s = kvm_new(keep, kvm_row_shape, layers);
     if (!s) return kvm_nomem(err, keep);
     for (ptrdiff_t l = 0; l < layers; l++)
-        s[l] = (kvm_row_shape){(ptrdiff_t)heads, (ptrdiff_t)dim};
-    side->layers = (ptrdiff_t)layers;
-    side->k = side->v = s;
+        s[l] = (kvm_row_shape){(ptrdiff_t)heads, (ptrdiff_t)dim, 0};
+    side->shapes = kvm_shapes_kv((ptrdiff_t)layers, s, s);
     side->rope.factor = 1;
     side->rope_sha = KVM_STR("");
     return KVM_OK;
@@ -188,15 +206,15 @@ kvm_status kvm_layout__selected(kvm_jat list, const kvm_translator *t, kvm_arena
 {
     ptrdiff_t n;
     TRY(kvm_json_array(list, &n, err));
-    if (n != t->target.layers)
+    if (n != t->target.shapes.layers)
         return kvm_fail(err, KVM_FORMAT, "%s: %s has %td lists for %td target layers",
-                        list.file, list.path, n, t->target.layers);
+                        list.file, list.path, n, t->target.shapes.layers);
     const int32_t **sources = kvm_new(keep, const int32_t *, n);
     if (!sources) return kvm_nomem(err, keep);
     for (ptrdiff_t l = 0; l < n; l++) {
         ptrdiff_t count;
         const kvm_jat item = kvm_json_item(list, keep, l);
-        TRY(kvm_step__sources(item, t->source.layers, keep, &sources[l], &count, err));
+        TRY(kvm_step__sources(item, t->source.shapes.layers, keep, &sources[l], &count, err));
         if (l == 0) *k = count;
         if (count != *k)
             return kvm_fail(err, KVM_FORMAT,
@@ -211,8 +229,8 @@ static kvm_status read_step(const kvm_translator *t, const kvm_st *st,
                             const kvm_layout_names *names, kvm_step *s, kvm_arena *keep,
                             kvm_err *err)
 {
-    const kvm_row_shape r = t->target.k[0];
-    const int o = s->object == KVM_OBJECT_V;
+    const kvm_row_shape r = kvm_layout__shape(&t->target);
+    const int o = s->mapping.out == KVM_SPACE_V;
     const kvm_str name = tensor_name(keep, names->weight[o], s->layer);
     const kvm_str bias_name = tensor_name(keep, names->bias[o], s->layer);
     const ptrdiff_t by_head[] = {r.heads, s->inputs, r.dim};
@@ -257,14 +275,17 @@ kvm_status kvm_layout__read(kvm_translator *t, const kvm_st *st,
                             const int32_t *const *sources, ptrdiff_t k, kvm_arena *keep,
                             kvm_err *err)
 {
-    const kvm_row_shape r = t->target.k[0];
-    kvm_step *steps = kvm_new(keep, kvm_step, 2 * t->target.layers);
+    const kvm_row_shape r = kvm_layout__shape(&t->target);
+    kvm_step *steps = kvm_new(keep, kvm_step, 2 * t->target.shapes.layers);
     if (!steps) return kvm_nomem(err, keep);
     t->steps = steps;
-    t->count = 2 * t->target.layers;
+    t->count = 2 * t->target.shapes.layers;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         kvm_step *s = &steps[i];
-        *s = (kvm_step){.object = i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K,
+        const kvm_space space = i % 2                           ? KVM_SPACE_V
+                                : t->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
+                                                              : KVM_SPACE_K;
+        *s = (kvm_step){.mapping = kvm_mapping_same(space),
                         .layer = i / 2,
                         .map = KVM_MAP_RIDGE,
                         .sources = k,
@@ -278,7 +299,7 @@ kvm_status kvm_layout__read(kvm_translator *t, const kvm_st *st,
     }
     if (kvm_st_count(st) != 2 * t->count)
         return kvm_fail(err, KVM_FORMAT, "%s: %td tensors for %td target layers",
-                        t->path.at, kvm_st_count(st), t->target.layers);
+                        t->path.at, kvm_st_count(st), t->target.shapes.layers);
     const kvm_status s = kvm_translator_check(t, err);
     return s ? kvm_err_prefix(err, s, "%s", t->path.at) : KVM_OK;
 }

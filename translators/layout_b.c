@@ -19,9 +19,9 @@ static const kvm_layout_names names = {
 static json_t *model_json(const kvm_side_info *s)
 {
     return json_pack("{s:o, s:I, s:I, s:I, s:f, s:f}", "name",
-                     kvm_layout__str_json(s->name), "n_layers", (json_int_t)s->layers,
-                     "n_kv", (json_int_t)s->k[0].heads, "head_dim",
-                     (json_int_t)s->k[0].dim, "rope_theta", s->theta,
+                     kvm_layout__str_json(s->name), "n_layers", (json_int_t)s->shapes.layers,
+                     "n_kv", (json_int_t)kvm_layout__shape(s).heads, "head_dim",
+                     (json_int_t)kvm_layout__shape(s).dim, "rope_theta", s->theta,
                      "attention_scaling", (double)s->rope.factor);
 }
 
@@ -34,8 +34,8 @@ static json_t *mapper_json(const kvm_translator *t)
                   kvm_layout__str_json(t->target.fingerprint), "source_tokenizer",
                   kvm_layout__str_json(t->source.tokenizer), "target_tokenizer",
                   kvm_layout__str_json(t->target.tokenizer));
-    json_t *r2 = json_pack("{s:o, s:o}", "K", kvm_layout__r2_json(t, KVM_OBJECT_K), "V",
-                           kvm_layout__r2_json(t, KVM_OBJECT_V));
+    json_t *r2 = json_pack("{s:o, s:o}", "K", kvm_layout__r2_json(t, KVM_SPACE_K), "V",
+                           kvm_layout__r2_json(t, KVM_SPACE_V));
     return json_pack("{s:s, s:o, s:o, s:I, s:f, s:s, s:o, s:o, s:I, s:o}", "format",
                      FORMAT, "source", model_json(&t->source), "target",
                      model_json(&t->target), "k", (json_int_t)t->steps[0].sources,

@@ -16,11 +16,10 @@ KVM_MUST kvm_status kvm_meta_f64(const kvm_st *st, const char *key, double *out,
 /* format must be `want`: KVM_FORMAT for another kind of file, KVM_VERSION for another
  * version of the same (the part after the last dot differs) */
 KVM_MUST kvm_status kvm_meta_format(const kvm_st *st, const char *want, kvm_err *err);
-/* <prefix>layers, <prefix>heads.K, .dim.K, .heads.V, .dim.V; arrays in keep */
+/* <prefix>layers and spaces, and of each space <prefix>heads.<space>, .dim.<space>;
+ * arrays in keep */
 KVM_MUST kvm_status kvm_meta_shapes(const kvm_st *st, const char *prefix,
-                                    kvm_arena *keep, ptrdiff_t *layers,
-                                    const kvm_row_shape **k, const kvm_row_shape **v,
-                                    kvm_err *err);
+                                    kvm_arena *keep, kvm_shapes *out, kvm_err *err);
 
 /* KVM_NOMEM when jansson could not */
 KVM_MUST kvm_status kvm_meta_put(json_t *meta, const char *key, kvm_str value,
@@ -28,7 +27,6 @@ KVM_MUST kvm_status kvm_meta_put(json_t *meta, const char *key, kvm_str value,
 KVM_MUST kvm_status kvm_meta_putf(json_t *meta, kvm_err *err, const char *key,
                                   const char *fmt, ...) KVM_PRINTF(4, 5);
 KVM_MUST kvm_status kvm_meta_put_shapes(json_t *meta, const char *prefix,
-                                        ptrdiff_t layers, const kvm_row_shape *k,
-                                        const kvm_row_shape *v, kvm_err *err);
+                                        const kvm_shapes *shapes, kvm_err *err);
 
 #endif

@@ -20,7 +20,7 @@ enum { EPOCH_STREAM = 1 << 20 }; /* streams below seed the weights, by group */
 typedef struct trainer {
     kvm_compute *c;
     const kvm_rows *source, *target;
-    kvm_space space;
+    const kvm_mapping *mapping;
     const int32_t *layers;
     ptrdiff_t count, target_layer;
     kvm_mlp_options o;                       /* defaults filled in */
@@ -45,14 +45,16 @@ static kvm_status read_rows(trainer *t, const ptrdiff_t *index, ptrdiff_t n,
                             kvm_err *err)
 {
     ptrdiff_t at = 0;
-    for (ptrdiff_t i = 0; i < t->count; i++) {
-        const kvm_row_shape s = kvm_rows_shape(t->source, t->space, t->layers[i]);
-        TRY(kvm_rows_read(t->c, t->source, t->space, t->layers[i], 1, 0, index, n,
-                          t->x + at, t->inputs, err));
-        at += s.heads * s.dim;
+    const int spaces = kvm_mapping_spaces(t->mapping);
+    for (ptrdiff_t i = 0; i < t->count * spaces; i++) {
+        const kvm_space space = t->mapping->from[i % spaces];
+        const int32_t layer = t->layers[i / spaces];
+        TRY(kvm_rows_read(t->c, t->source, space, layer, 1, 0, index, n, t->x + at,
+                          t->inputs, err));
+        at += kvm_shapes_width(&kvm_rows_info_of(t->source)->shapes, space, layer);
     }
-    return kvm_rows_read(t->c, t->target, t->space, t->target_layer, 1, 0, index, n,
-                         t->y, t->outputs, err);
+    return kvm_rows_read(t->c, t->target, t->mapping->out, t->target_layer, 1, 0, index,
+                         n, t->y, t->outputs, err);
 }
 
 enum { ROWS_PER_PART = 64 };
@@ -149,8 +151,8 @@ static kvm_status check(trainer *t, kvm_err *err)
 {
     const kvm_mlp_options *o = &t->o;
     TRY(kvm_rows_same(t->source, t->target, err));
-    const ptrdiff_t sources = kvm_rows_info_of(t->source)->layers;
-    const ptrdiff_t targets = kvm_rows_info_of(t->target)->layers;
+    const ptrdiff_t sources = kvm_rows_info_of(t->source)->shapes.layers;
+    const ptrdiff_t targets = kvm_rows_info_of(t->target)->shapes.layers;
     if (o->hidden < 1 || o->hidden > KVM_MLP_MOST_HIDDEN || o->epochs < 1 ||
         o->batch < 1 || o->batch > KVM_MLP_MOST_BATCH || !(o->rate > 0) ||
         !isfinite(o->rate))
@@ -174,11 +176,13 @@ static kvm_status check(trainer *t, kvm_err *err)
 
 static kvm_status plan(trainer *t, kvm_err *err)
 {
-    for (ptrdiff_t i = 0; i < t->count; i++) {
-        const kvm_row_shape s = kvm_rows_shape(t->source, t->space, t->layers[i]);
-        t->inputs += s.heads * s.dim;
-    }
-    const kvm_row_shape out = kvm_rows_shape(t->target, t->space, t->target_layer);
+    const kvm_shapes *from = &kvm_rows_info_of(t->source)->shapes;
+    const int spaces = kvm_mapping_spaces(t->mapping);
+    for (ptrdiff_t i = 0; i < t->count * spaces; i++)
+        t->inputs += kvm_shapes_width(from, t->mapping->from[i % spaces],
+                                      t->layers[i / spaces]);
+    const kvm_row_shape out =
+        kvm_rows_shape(t->target, t->mapping->out, t->target_layer);
     t->outputs = out.heads * out.dim;
     t->groups = t->o.per_head ? out.heads : 1;
     t->net = (kvm_net){t->inputs, t->o.hidden, t->outputs / t->groups};
@@ -188,7 +192,7 @@ static kvm_status plan(trainer *t, kvm_err *err)
     kvm_text text = {0};
     kvm_text_addf(&text, "%.*s %.*s %.*s %s %td %td %td %.17g %d %llu %llu %.17g %td:",
                   KVM_STR_ARG(s->model), KVM_STR_ARG(d->model), KVM_STR_ARG(s->text),
-                  kvm_space_name(t->space), t->target_layer, t->o.hidden, t->o.batch,
+                  kvm_space_name(t->mapping->out), t->target_layer, t->o.hidden, t->o.batch,
                   t->o.rate, t->o.per_head, (unsigned long long)t->o.seed,
                   (unsigned long long)t->o.split_seed, t->o.fraction,
                   kvm_rows_count(t->source));
@@ -334,7 +338,7 @@ static kvm_status train_batch(trainer *t, ptrdiff_t n, double *loss, kvm_err *er
         return kvm_fail(err, KVM_NAN,
                         "%s of target layer %td: the loss is %g after %td steps; lower "
                         "the rate",
-                        kvm_space_name(t->space), t->target_layer, *loss, t->steps);
+                        kvm_space_name(t->mapping->out), t->target_layer, *loss, t->steps);
     return KVM_OK;
 }
 
@@ -398,7 +402,7 @@ static kvm_status score(trainer *t, kvm_split split, double *r2, kvm_arena scrat
     }
     double worst;
     kvm_ridge__r2(error, total, t->outputs,
-                  kvm_rows_shape(t->target, t->space, t->target_layer).dim, r2, &worst);
+                  kvm_rows_shape(t->target, t->mapping->out, t->target_layer).dim, r2, &worst);
     return KVM_OK;
 }
 
@@ -437,7 +441,7 @@ static kvm_status make_step(const trainer *t, kvm_step *step, kvm_arena *keep,
     int32_t *source = kvm_new(keep, int32_t, t->count);
     if (!source) return kvm_nomem(err, keep);
     memcpy(source, t->layers, sizeof *source * (size_t)t->count);
-    kvm_step s = {.object = kvm_space_object(t->space),
+    kvm_step s = {.mapping = *t->mapping,
                   .layer = t->target_layer,
                   .map = KVM_MAP_MLP,
                   .sources = t->count,
@@ -452,7 +456,8 @@ static kvm_status make_step(const trainer *t, kvm_step *step, kvm_arena *keep,
 }
 
 kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source, const kvm_rows *target,
-                         kvm_space space, const int32_t *layers, ptrdiff_t count,
+                         const kvm_mapping *mapping, const int32_t *layers,
+                         ptrdiff_t count,
                          ptrdiff_t target_layer, const kvm_mlp_options *o,
                          kvm_step *step, kvm_mlp_figures *figures, kvm_arena *keep,
                          kvm_arena scratch, kvm_err *err)
@@ -460,7 +465,7 @@ kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source, const kvm_rows 
     trainer t = {.c = c,
                  .source = source,
                  .target = target,
-                 .space = space,
+                 .mapping = mapping,
                  .layers = layers,
                  .count = count,
                  .target_layer = target_layer,

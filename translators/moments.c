@@ -18,7 +18,9 @@ kvm_status kvm_moments__panels(kvm_panels *out, kvm_arena *keep,
     ptrdiff_t n = 0, at = 0;
     for (ptrdiff_t l = 0; l < layers; l++) {
         const ptrdiff_t w = shape[l].heads * shape[l].dim;
-        if (n == 0 || p[n - 1].width + w > KVM_PANEL)
+        const bool full = n > 0 && p[n - 1].width > 0 && w > 0 &&
+                          p[n - 1].width + w > KVM_PANEL;
+        if (n == 0 || full)
             p[n++] = (kvm_panel){.layer = l, .at = at};
         p[n - 1].layers++;
         p[n - 1].width += w;
@@ -28,39 +30,87 @@ kvm_status kvm_moments__panels(kvm_panels *out, kvm_arena *keep,
     return KVM_OK;
 }
 
-kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_space s, kvm_split p,
-                          ptrdiff_t i, ptrdiff_t j)
+kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_block_id id,
+                          kvm_split p, ptrdiff_t i, ptrdiff_t j)
 {
-    return i < 0 ? kvm_str_fmt(keep, "%s.%s.%s", what, kvm_space_name(s),
-                               kvm_split_name(p))
-                 : kvm_str_fmt(keep, "%s.%s.%s.%td.%td", what, kvm_space_name(s),
-                               kvm_split_name(p), i, j);
+    const bool one = id.a == id.b;
+    const char *plus = one ? "" : "+", *b = one ? "" : kvm_space_name(id.b);
+    return i < 0 ? kvm_str_fmt(keep, "%s.%s%s%s.%s", what, kvm_space_name(id.a), plus,
+                               b, kvm_split_name(p))
+                 : kvm_str_fmt(keep, "%s.%s%s%s.%s.%td.%td", what,
+                               kvm_space_name(id.a), plus, b, kvm_split_name(p), i, j);
 }
 
-ptrdiff_t kvm_moments__spec_count(const kvm_panels *a, const kvm_panels *b)
+kvm_status kvm_moments__put_blocks(json_t *meta, const kvm_block_id *blocks,
+                                   ptrdiff_t n, kvm_err *err)
 {
-    return b ? a->count * b->count + 4 : a->count * (a->count + 1) / 2 + 1;
+    kvm_text list = {0};
+    for (ptrdiff_t i = 0; i < n; i++) {
+        kvm_text_addf(&list, i ? ",%s" : "%s", kvm_space_name(blocks[i].a));
+        if (blocks[i].a != blocks[i].b)
+            kvm_text_addf(&list, "+%s", kvm_space_name(blocks[i].b));
+    }
+    const kvm_status s = list.failed
+                             ? kvm_fail(err, KVM_NOMEM, "no memory for metadata")
+                             : kvm_meta_put(meta, "blocks", kvm_text_str(&list), err);
+    kvm_text_free(&list);
+    return s;
+}
+
+kvm_status kvm_moments__read_blocks(const kvm_st *st, kvm_block_id *blocks,
+                                    ptrdiff_t *n, kvm_err *err)
+{
+    kvm_str rest, item, a, b;
+    TRY(kvm_meta_str(st, "blocks", &rest, err));
+    *n = 0;
+    for (bool more = true; more;) {
+        more = kvm_str_cut(rest, ',', &item, &rest);
+        if (!kvm_str_cut(item, '+', &a, &b)) b = a;
+        kvm_block_id id;
+        bool bad = *n == KVM_BLOCKS || kvm_space_of_name(a, &id.a) ||
+                   kvm_space_of_name(b, &id.b);
+        for (ptrdiff_t i = 0; !bad && i < *n; i++)
+            bad = blocks[i].a == id.a && blocks[i].b == id.b;
+        if (bad)
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: metadata `blocks`: '%s' is no block, or stands there "
+                            "twice",
+                            kvm_st_path(st).at, kvm_quote(item).at);
+        blocks[(*n)++] = id;
+    }
+    return KVM_OK;
+}
+
+kvm_block_layout kvm_moments__layout(kvm_block_id id, bool cross, const kvm_panels *a,
+                                     const kvm_panels *b)
+{
+    return (kvm_block_layout){id, cross, !cross && id.a == id.b, a, b};
+}
+
+ptrdiff_t kvm_moments__spec_count(const kvm_block_layout *l)
+{
+    return l->half ? l->a->count * (l->a->count + 1) / 2 + 1
+                   : l->a->count * l->b->count + 4;
 }
 
 kvm_status kvm_moments__specs(kvm_st_spec *spec, ptrdiff_t *n, kvm_arena *keep,
-                              kvm_space s, kvm_split p, const kvm_panels *a,
-                              const kvm_panels *b, kvm_err *err)
+                              const kvm_block_layout *l, kvm_split p, kvm_err *err)
 {
-    const kvm_panels *cols = b ? b : a;
     const ptrdiff_t first = *n;
-    for (ptrdiff_t i = 0; i < a->count; i++)
-        for (ptrdiff_t j = b ? 0 : i; j < cols->count; j++)
-            spec[(*n)++] =
-                (kvm_st_spec){kvm_moments__name(keep, b ? "cross" : "gram", s, p, i, j),
-                              KVM_F64,
-                              2,
-                              {a->p[i].width, cols->p[j].width}};
+    for (ptrdiff_t i = 0; i < l->a->count; i++)
+        for (ptrdiff_t j = l->half ? i : 0; j < l->b->count; j++)
+            spec[(*n)++] = (kvm_st_spec){
+                kvm_moments__name(keep, l->cross ? "cross" : "gram", l->id, p, i, j),
+                KVM_F64,
+                2,
+                {l->a->p[i].width, l->b->p[j].width}};
     static const char *const vectors[] = {"mean.a", "mean.b", "square.a", "square.b"};
-    for (int v = 0; v < (b ? 4 : 1); v++)
-        spec[(*n)++] = (kvm_st_spec){kvm_moments__name(keep, vectors[v], s, p, -1, -1),
-                                     KVM_F64,
-                                     1,
-                                     {v % 2 ? cols->width : a->width}};
+    for (int v = 0; v < (l->half ? 1 : 4); v++)
+        spec[(*n)++] =
+            (kvm_st_spec){kvm_moments__name(keep, vectors[v], l->id, p, -1, -1),
+                          KVM_F64,
+                          1,
+                          {v % 2 ? l->b->width : l->a->width}};
     for (ptrdiff_t i = first; i < *n; i++)
         if (!spec[i].name.at) return kvm_nomem(err, keep);
     return KVM_OK;
@@ -88,9 +138,10 @@ void kvm_chan_mean(double *x, const double *y, ptrdiff_t f, double nx, double ny
 
 /* ---- summing ---- */
 
-/* one capture's columns of the space being summed */
+/* one side's columns of the block being summed */
 typedef struct columns {
     const kvm_rows *rows;
+    kvm_space space;
     kvm_panels panels;
     float *shift;         /* (F) provisional mean */
     double *sum, *square; /* (F) of rows less shift, then mean and centred squares */
@@ -99,12 +150,11 @@ typedef struct columns {
 
 typedef struct summer {
     kvm_compute *c;
-    kvm_space space;
     const ptrdiff_t *index; /* (n) rows of this split */
     ptrdiff_t n;
     columns a, b_own;
-    columns *b; /* &a for a Gram */
-    bool gram;
+    columns *b; /* &a where a block is half */
+    bool half;  /* tiles i <= j of a symmetric matrix */
     ptrdiff_t first, last; /* panels of a in this pass */
     double **tile;         /* (last-first, b panels) */
     float **block;         /* (last-first) rows of each panel */
@@ -180,8 +230,8 @@ static kvm_status load(summer *m, columns *side, ptrdiff_t p, ptrdiff_t from,
                         .shift = side->shift + panel->at,
                         .fresh = fresh};
         if (!side->summed[p]) j.sum = side->sum + panel->at;
-        if (!side->summed[p] && !m->gram) j.square = side->square + panel->at;
-        TRY(kvm_rows_read(m->c, side->rows, m->space, panel->layer, panel->layers, 0,
+        if (!side->summed[p] && !m->half) j.square = side->square + panel->at;
+        TRY(kvm_rows_read(m->c, side->rows, side->space, panel->layer, panel->layers, 0,
                           m->index + from + at, rows, j.x, panel->width, err));
         kvm_pool_run(kvm_compute_pool(m->c), (panel->width + STRIP - 1) / STRIP,
                      centre_strip, &j);
@@ -196,7 +246,7 @@ static kvm_status add_tile(summer *m, ptrdiff_t i, ptrdiff_t j, ptrdiff_t n,
     const kvm_tensor x = kvm_view2(m->block[i - m->first], KVM_F32, n, fi);
     const kvm_tensor out =
         kvm_view2(m->tile[(i - m->first) * m->b->panels.count + j], KVM_F64, fi, fj);
-    if (m->gram && i == j) return kvm_op_gram(m->c, out, x, err);
+    if (m->half && i == j) return kvm_op_gram(m->c, out, x, err);
     return kvm_op_cross(m->c, out, x, kvm_view2_const(y, KVM_F32, n, fj), err);
 }
 
@@ -204,8 +254,8 @@ static kvm_status add_block(summer *m, ptrdiff_t from, ptrdiff_t n, kvm_err *err
 {
     for (ptrdiff_t i = m->first; i < m->last; i++)
         TRY(load(m, &m->a, i, from, n, m->block[i - m->first], err));
-    for (ptrdiff_t j = m->gram ? m->first : 0; j < m->b->panels.count; j++) {
-        const bool inside = m->gram && j < m->last;
+    for (ptrdiff_t j = m->half ? m->first : 0; j < m->b->panels.count; j++) {
+        const bool inside = m->half && j < m->last;
         const float *y = inside ? m->block[j - m->first] : m->beside;
         if (!inside) TRY(load(m, m->b, j, from, n, m->beside, err));
         const ptrdiff_t end = inside ? j + 1 : m->last;
@@ -227,7 +277,7 @@ static kvm_status pass(summer *m, kvm_err *err)
             return kvm_fail(err, KVM_CANCELLED, "cancelled while summing moments");
     }
     for (ptrdiff_t i = m->first; i < m->last; i++) m->a.summed[i] = true;
-    for (ptrdiff_t j = m->gram ? m->first : 0; j < m->b->panels.count; j++)
+    for (ptrdiff_t j = m->half ? m->first : 0; j < m->b->panels.count; j++)
         m->b->summed[j] = true;
     return KVM_OK;
 }
@@ -237,7 +287,7 @@ static kvm_status append_tiles(summer *m, kvm_st_writer *st, kvm_err *err)
 {
     const double inverse = m->n ? 1 / (double)m->n : 0;
     for (ptrdiff_t i = m->first; i < m->last; i++) {
-        for (ptrdiff_t j = m->gram ? i : 0; j < m->b->panels.count; j++) {
+        for (ptrdiff_t j = m->half ? i : 0; j < m->b->panels.count; j++) {
             const kvm_panel *pi = &m->a.panels.p[i], *pj = &m->b->panels.p[j];
             double *t = m->tile[(i - m->first) * m->b->panels.count + j];
             for (ptrdiff_t r = 0; r < pi->width; r++) {
@@ -259,7 +309,7 @@ static kvm_status finish(const summer *m, columns *side, kvm_err *err)
         const kvm_panel *panel = &side->panels.p[p];
         ptrdiff_t at = panel->at;
         for (ptrdiff_t l = panel->layer; l < panel->layer + panel->layers; l++) {
-            const kvm_row_shape s = kvm_rows_shape(side->rows, m->space, l);
+            const kvm_row_shape s = kvm_rows_shape(side->rows, side->space, l);
             for (ptrdiff_t e = s.heads * s.dim; e > 0; e--, at++) {
                 const double d = side->sum[at] / n;
                 side->square[at] -= d * side->sum[at];
@@ -267,7 +317,7 @@ static kvm_status finish(const summer *m, columns *side, kvm_err *err)
                 if (!isfinite(side->sum[at]) || !isfinite(side->square[at]))
                     return kvm_fail(err, KVM_NAN, "%s: %s of layer %td is not finite",
                                     kvm_rows_path(side->rows).at,
-                                    kvm_space_name(m->space), l);
+                                    kvm_space_name(side->space), l);
             }
         }
     }
@@ -279,7 +329,7 @@ static kvm_status finish(const summer *m, columns *side, kvm_err *err)
 static size_t tile_bytes(const summer *m, ptrdiff_t i)
 {
     const ptrdiff_t cols =
-        m->gram ? m->a.panels.width - m->a.panels.p[i].at : m->b->panels.width;
+        m->half ? m->a.panels.width - m->a.panels.p[i].at : m->b->panels.width;
     return sizeof(double) * (size_t)(m->a.panels.p[i].width * cols);
 }
 
@@ -323,7 +373,7 @@ static kvm_status pass_alloc(summer *m, kvm_arena *own, kvm_err *err)
         float *rows = kvm_new_raw(own, float, KVM_BLOCK_ROWS *w);
         if (!rows) return kvm_nomem(err, own);
         m->block[i - m->first] = rows;
-        for (ptrdiff_t j = m->gram ? i : 0; j < cols; j++) {
+        for (ptrdiff_t j = m->half ? i : 0; j < cols; j++) {
             double *t = kvm_new(own, double, w * m->b->panels.p[j].width);
             if (!t) return kvm_nomem(err, own);
             m->tile[(i - m->first) * cols + j] = t;
@@ -343,24 +393,59 @@ typedef struct job {
     kvm_arena *own; /* small things: names, indices, vectors */
     ptrdiff_t *index[KVM_SPLITS], n[KVM_SPLITS];
     kvm_panels panels_a[KVM_SPACES], panels_b[KVM_SPACES];
+    kvm_block_id blocks[KVM_BLOCKS];
+    ptrdiff_t block_count;
 } job;
 
-static const kvm_row_shape *shapes(const kvm_rows *r, kvm_space s)
+static bool holds(const kvm_rows *r, kvm_space s)
 {
-    const kvm_rows_info *i = kvm_rows_info_of(r);
-    return kvm_space_object(s) == KVM_OBJECT_V ? i->v : i->k;
+    return kvm_rows_info_of(r)->shapes.of[s] != NULL;
+}
+
+static kvm_status panels_of(const kvm_rows *r, kvm_panels *out, kvm_arena *own,
+                            kvm_err *err)
+{
+    const kvm_shapes *shapes = &kvm_rows_info_of(r)->shapes;
+    for (int s = 0; s < KVM_SPACES; s++)
+        if (shapes->of[s])
+            TRY(kvm_moments__panels(&out[s], own, shapes->of[s], shapes->layers, err));
+    return KVM_OK;
+}
+
+static kvm_status choose_blocks(job *j, kvm_err *err)
+{
+    const kvm_rows *b = j->b ? j->b : j->a;
+    const kvm_moments_options *o = j->o;
+    for (int s = 0; !o->blocks && s < KVM_SPACES; s++)
+        if (holds(j->a, (kvm_space)s) && holds(b, (kvm_space)s))
+            j->blocks[j->block_count++] = (kvm_block_id){(kvm_space)s, (kvm_space)s};
+    if (o->blocks && (o->block_count < 1 || o->block_count > KVM_BLOCKS))
+        return kvm_fail(err, KVM_RANGE, "moments of %td blocks", o->block_count);
+    for (ptrdiff_t i = 0; o->blocks && i < o->block_count; i++) {
+        const kvm_block_id id = j->blocks[j->block_count++] = o->blocks[i];
+        if (holds(j->a, id.a) && holds(b, id.b) && (j->b || id.a <= id.b)) continue;
+        return kvm_fail(err, KVM_RANGE, "%s, %s: there is no block of %s and %s",
+                        kvm_rows_path(j->a).at, kvm_rows_path(b).at,
+                        kvm_space_name(id.a), kvm_space_name(id.b));
+    }
+    if (j->block_count == 0)
+        return kvm_fail(err, KVM_MISMATCH, "%s and %s hold no rows of one space",
+                        kvm_rows_path(j->a).at, kvm_rows_path(b).at);
+    return KVM_OK;
 }
 
 static kvm_status make_panels(job *j, kvm_err *err)
 {
-    for (int s = 0; s < KVM_SPACES; s++) {
-        TRY(kvm_moments__panels(&j->panels_a[s], j->own, shapes(j->a, (kvm_space)s),
-                                kvm_rows_info_of(j->a)->layers, err));
-        if (j->b)
-            TRY(kvm_moments__panels(&j->panels_b[s], j->own, shapes(j->b, (kvm_space)s),
-                                    kvm_rows_info_of(j->b)->layers, err));
-    }
-    return KVM_OK;
+    TRY(panels_of(j->a, j->panels_a, j->own, err));
+    TRY(panels_of(j->b ? j->b : j->a, j->panels_b, j->own, err));
+    return choose_blocks(j, err);
+}
+
+static kvm_block_layout layout(const job *j, ptrdiff_t block)
+{
+    const kvm_block_id id = j->blocks[block];
+    return kvm_moments__layout(id, j->b != NULL, &j->panels_a[id.a],
+                               &j->panels_b[id.b]);
 }
 
 /* rows of a split that fall to this share of a gang */
@@ -402,7 +487,7 @@ static kvm_status put_side(json_t *meta, const char *side, const kvm_rows *r,
         snprintf(key, sizeof key, "%s%s", side, text[t].key);
         TRY(kvm_meta_put(meta, key, text[t].value, err));
     }
-    return kvm_meta_put_shapes(meta, side, i->layers, i->k, i->v, err);
+    return kvm_meta_put_shapes(meta, side, &i->shapes, err);
 }
 
 static kvm_status begin(job *j, kvm_str path, kvm_st_writer **st, kvm_err *err)
@@ -417,28 +502,31 @@ static kvm_status begin(job *j, kvm_str path, kvm_st_writer **st, kvm_err *err)
     TRY(kvm_meta_putf(meta, err, "parts", "%d", j->o->parts > 1 ? j->o->parts : 1));
     TRY(put_side(meta, "a.", j->a, j->o->hash_a, j->own, err));
     if (j->b) TRY(put_side(meta, "b.", j->b, j->o->hash_b, j->own, err));
+    TRY(kvm_moments__put_blocks(meta, j->blocks, j->block_count, err));
     ptrdiff_t specs = 1, n = 0;
-    for (int s = 0; s < KVM_SPACES; s++)
-        specs += KVM_SPLITS * kvm_moments__spec_count(&j->panels_a[s],
-                                                      j->b ? &j->panels_b[s] : NULL);
+    for (ptrdiff_t i = 0; i < j->block_count; i++) {
+        const kvm_block_layout l = layout(j, i);
+        specs += KVM_SPLITS * kvm_moments__spec_count(&l);
+    }
     kvm_st_spec *spec = kvm_new(j->own, kvm_st_spec, specs);
     if (!spec) return kvm_nomem(err, j->own);
     spec[n++] = (kvm_st_spec){KVM_STR("rows"), KVM_I64, 1, {KVM_SPLITS}};
-    for (int s = 0; s < KVM_SPACES; s++)
-        for (int p = 0; p < KVM_SPLITS; p++)
-            TRY(kvm_moments__specs(spec, &n, j->own, (kvm_space)s, (kvm_split)p,
-                                   &j->panels_a[s], j->b ? &j->panels_b[s] : NULL,
-                                   err));
+    for (ptrdiff_t i = 0; i < j->block_count; i++)
+        for (int p = 0; p < KVM_SPLITS; p++) {
+            const kvm_block_layout l = layout(j, i);
+            TRY(kvm_moments__specs(spec, &n, j->own, &l, (kvm_split)p, err));
+        }
     TRY(kvm_st_begin(st, j->own, path, spec, n, meta, err));
     int64_t rows[KVM_SPLITS];
     for (int p = 0; p < KVM_SPLITS; p++) rows[p] = j->n[p];
     return kvm_st_append(*st, rows, sizeof rows, err);
 }
 
-static kvm_status start_columns(columns *c, const kvm_rows *r, kvm_panels p,
-                                kvm_arena *own, kvm_err *err)
+static kvm_status start_columns(columns *c, const kvm_rows *r, kvm_space space,
+                                kvm_panels p, kvm_arena *own, kvm_err *err)
 {
     *c = (columns){.rows = r,
+                   .space = space,
                    .panels = p,
                    .shift = kvm_new(own, float, p.width),
                    .sum = kvm_new(own, double, p.width),
@@ -447,19 +535,20 @@ static kvm_status start_columns(columns *c, const kvm_rows *r, kvm_panels p,
     return c->shift && c->sum && c->square && c->summed ? KVM_OK : kvm_nomem(err, own);
 }
 
-/* all passes of one space and split, appended to the file */
-static kvm_status sum_one(job *j, kvm_space s, kvm_split p, kvm_st_writer *st,
+/* all passes of one block and split, appended to the file */
+static kvm_status sum_one(job *j, ptrdiff_t block, kvm_split p, kvm_st_writer *st,
                           kvm_arena vectors, kvm_arena *passes, kvm_err *err)
 {
     summer *m = &j->m;
-    m->space = s;
+    const kvm_block_layout l = layout(j, block);
+    m->half = l.half;
     m->index = j->index[p];
     m->n = j->n[p];
-    TRY(start_columns(&m->a, j->a, j->panels_a[s], &vectors, err));
+    TRY(start_columns(&m->a, j->a, l.id.a, *l.a, &vectors, err));
     m->b = &m->a;
-    if (j->b) {
+    if (!l.half) {
         m->b = &m->b_own;
-        TRY(start_columns(m->b, j->b, j->panels_b[s], &vectors, err));
+        TRY(start_columns(m->b, j->b ? j->b : j->a, l.id.b, *l.b, &vectors, err));
     }
     for (m->first = 0; m->first < m->a.panels.count; m->first = m->last) {
         m->last = pass_end(m, m->first, j->budget);
@@ -469,24 +558,31 @@ static kvm_status sum_one(job *j, kvm_space s, kvm_split p, kvm_st_writer *st,
         TRY(append_tiles(m, st, err));
     }
     TRY(finish(m, &m->a, err));
-    if (j->b) TRY(finish(m, m->b, err));
+    if (!l.half) TRY(finish(m, m->b, err));
     const size_t fa = sizeof(double) * (size_t)m->a.panels.width;
     const size_t fb = sizeof(double) * (size_t)m->b->panels.width;
     TRY(kvm_st_append(st, m->a.sum, fa, err));
-    if (!j->b) return KVM_OK;
+    if (l.half) return KVM_OK;
     TRY(kvm_st_append(st, m->b->sum, fb, err));
     TRY(kvm_st_append(st, m->a.square, fa, err));
     return kvm_st_append(st, m->b->square, fb, err);
 }
 
-/* the most that one pass over one panel takes, over all spaces */
+/* for counting passes: a summer that sums nothing */
+static void sketch(const job *j, ptrdiff_t block, summer *m)
+{
+    const kvm_block_layout l = layout(j, block);
+    *m = (summer){.half = l.half, .a.panels = *l.a, .b_own.panels = *l.b};
+    m->b = l.half ? &m->a : &m->b_own;
+}
+
+/* the most that one pass over one panel takes, over all blocks */
 static size_t least(job *j)
 {
     size_t most = 0;
-    for (int s = 0; s < KVM_SPACES; s++) {
-        summer m = {.gram = !j->b, .a.panels = j->panels_a[s]};
-        m.b_own.panels = j->panels_b[s];
-        m.b = j->b ? &m.b_own : &m.a;
+    for (ptrdiff_t block = 0; block < j->block_count; block++) {
+        summer m;
+        sketch(j, block, &m);
         for (ptrdiff_t i = 0; i < m.a.panels.count; i++) {
             const size_t bytes = pass_bytes(&m, i, i + 1);
             if (bytes > most) most = bytes;
@@ -495,10 +591,11 @@ static size_t least(job *j)
     return most;
 }
 
-size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b)
+size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b,
+                                const kvm_moments_options *o)
 {
     kvm_arena own = {0};
-    job j = {.a = a, .b = b, .own = &own};
+    job j = {.a = a, .b = b, .o = o, .own = &own};
     size_t bytes = SIZE_MAX;
     if (!kvm_arena_init(&own, (size_t)16 << 20, NULL) && !make_panels(&j, NULL))
         bytes = least(&j);
@@ -509,10 +606,9 @@ size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b)
 static double all_passes(const job *j)
 {
     double rows = 0;
-    for (int s = 0; s < KVM_SPACES; s++) {
-        summer m = {.gram = !j->b, .a.panels = j->panels_a[s]};
-        m.b_own.panels = j->panels_b[s];
-        m.b = j->b ? &m.b_own : &m.a;
+    for (ptrdiff_t block = 0; block < j->block_count; block++) {
+        summer m;
+        sketch(j, block, &m);
         ptrdiff_t passes = 0;
         for (ptrdiff_t i = 0; i < m.a.panels.count; i = pass_end(&m, i, j->budget))
             passes++;
@@ -528,9 +624,9 @@ static kvm_status sum_all(job *j, kvm_str path, kvm_arena *passes, char sha_hex[
     for (int p = 0; p < KVM_SPLITS; p++) TRY(take_share(j, (kvm_split)p, err));
     TRY(begin(j, path, &st, err));
     j->m.total = all_passes(j);
-    for (int s = 0; s < KVM_SPACES; s++)
+    for (ptrdiff_t i = 0; i < j->block_count; i++)
         for (int p = 0; p < KVM_SPLITS; p++)
-            TRY(sum_one(j, (kvm_space)s, (kvm_split)p, st, *j->own, passes, err));
+            TRY(sum_one(j, i, (kvm_split)p, st, *j->own, passes, err));
     return kvm_st_publish(st, sha_hex, err);
 }
 
@@ -540,7 +636,7 @@ static kvm_status run(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
 {
     enum { MIB = 1 << 20 };
     kvm_arena own = {0}, passes = {0};
-    job j = {.m = {.c = c, .gram = !b, .progress = o->progress},
+    job j = {  .m = {.c = c, .progress = o->progress},
              .a = a,
              .b = b,
              .o = o,

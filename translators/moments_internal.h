@@ -6,7 +6,7 @@
 #include "models/safetensors.h"
 #include "translators/moments.h"
 
-#define KVM_MOMENTS_FORMAT "kvmill.moments.v2"
+#define KVM_MOMENTS_FORMAT "kvmill.moments.v3"
 
 /* whole layers of at most KVM_PANEL features together, or one wider layer */
 typedef struct kvm_panel {
@@ -22,14 +22,30 @@ KVM_MUST kvm_status kvm_moments__panels(kvm_panels *out, kvm_arena *keep,
                                         const kvm_row_shape *shape, ptrdiff_t layers,
                                         kvm_err *err);
 
-/* specs of one (space, split): tiles, then means and squares, in the order of the file;
+/* The blocks of a file: metadata `blocks`, read and written. */
+KVM_MUST kvm_status kvm_moments__read_blocks(const kvm_st *st, kvm_block_id *blocks,
+                                             ptrdiff_t *n, kvm_err *err);
+KVM_MUST kvm_status kvm_moments__put_blocks(json_t *meta, const kvm_block_id *blocks,
+                                            ptrdiff_t n, kvm_err *err);
+
+/* How a block is laid out in a file of one capture, or of two. */
+typedef struct kvm_block_layout {
+    kvm_block_id id;
+    bool cross; /* of two captures */
+    bool half;  /* a Gram's block of one space: tiles i <= j, one mean */
+    const kvm_panels *a, *b;
+} kvm_block_layout;
+kvm_block_layout kvm_moments__layout(kvm_block_id id, bool cross, const kvm_panels *a,
+                                     const kvm_panels *b);
+
+/* specs of one (block, split): tiles, then means and squares, in the order of the file;
  * n in and out counts what is in spec already */
 KVM_MUST kvm_status kvm_moments__specs(kvm_st_spec *spec, ptrdiff_t *n, kvm_arena *keep,
-                                       kvm_space s, kvm_split p, const kvm_panels *a,
-                                       const kvm_panels *b, kvm_err *err);
-ptrdiff_t kvm_moments__spec_count(const kvm_panels *a, const kvm_panels *b);
-/* "cross.K.fit.0.1", "mean.a.K.fit" (i < 0); at NULL when keep is spent */
-kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_space s, kvm_split p,
-                          ptrdiff_t i, ptrdiff_t j);
+                                       const kvm_block_layout *l, kvm_split p,
+                                       kvm_err *err);
+ptrdiff_t kvm_moments__spec_count(const kvm_block_layout *l);
+/* "cross.K.fit.0.1", "mean.a.K+token.fit" (i < 0); at NULL when keep is spent */
+kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_block_id id,
+                          kvm_split p, ptrdiff_t i, ptrdiff_t j);
 
 #endif

@@ -10,8 +10,9 @@ typedef struct merge {
     kvm_st *x, *y;
     kvm_arena *own;
     bool cross;
-    ptrdiff_t layers[2];
-    const kvm_row_shape *k[2], *v[2];
+    kvm_block_id id[KVM_BLOCKS];
+    ptrdiff_t blocks;
+    kvm_panels panels[KVM_SPACES][2];
     double n[KVM_SPLITS][2]; /* rows of x and y */
 } merge;
 
@@ -37,14 +38,15 @@ static kvm_status copy_meta(merge *m, json_t *meta, const char *key, kvm_err *er
 static kvm_status check_pair(merge *m, json_t *meta, kvm_err *err)
 {
     static const char *const keys[] = {
-        "format",  "kind",         "split.seed", "split.fraction", "a.capture",
-        "a.model", "a.model_name", "b.capture",  "b.model",        "b.model_name"};
+        "format",    "kind",    "split.seed",   "split.fraction", "blocks",
+        "a.capture", "a.model", "a.model_name", "b.capture",      "b.model",
+        "b.model_name"};
     TRY(kvm_meta_format(m->x, KVM_MOMENTS_FORMAT, err));
     TRY(kvm_meta_format(m->y, KVM_MOMENTS_FORMAT, err));
     kvm_str kind;
     TRY(kvm_meta_str(m->x, "kind", &kind, err));
     m->cross = kvm_str_eq(kind, KVM_STR("cross"));
-    for (size_t i = 0; i < (m->cross ? 10 : 7); i++)
+    for (size_t i = 0; i < (m->cross ? 11 : 8); i++)
         TRY(copy_meta(m, meta, keys[i], err));
     kvm_str px, py;
     TRY(kvm_meta_str(m->x, "part", &px, err));
@@ -57,10 +59,22 @@ static kvm_status check_pair(merge *m, json_t *meta, kvm_err *err)
     TRY(copy_meta(m, meta, "parts", err));
     for (int i = 0; i < (m->cross ? 2 : 1); i++) {
         const char *side = i ? "b." : "a.";
-        TRY(kvm_meta_shapes(m->x, side, m->own, &m->layers[i], &m->k[i], &m->v[i],
-                            err));
-        TRY(kvm_meta_put_shapes(meta, side, m->layers[i], m->k[i], m->v[i], err));
+        kvm_shapes shapes;
+        TRY(kvm_meta_shapes(m->x, side, m->own, &shapes, err));
+        TRY(kvm_meta_put_shapes(meta, side, &shapes, err));
+        for (int s = 0; s < KVM_SPACES; s++)
+            if (shapes.of[s])
+                TRY(kvm_moments__panels(&m->panels[s][i], m->own, shapes.of[s],
+                                        shapes.layers, err));
     }
+    TRY(kvm_moments__read_blocks(m->x, m->id, &m->blocks, err));
+    for (ptrdiff_t i = 0; i < m->blocks; i++)
+        if (m->panels[m->id[i].a][0].count == 0 ||
+            m->panels[m->id[i].b][m->cross].count == 0)
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: a block of %s and %s, whose rows it does not describe",
+                            kvm_st_path(m->x).at, kvm_space_name(m->id[i].a),
+                            kvm_space_name(m->id[i].b));
     return KVM_OK;
 }
 
@@ -94,35 +108,42 @@ static kvm_status both(const merge *m, const kvm_st_spec *spec, const double **x
     return KVM_OK;
 }
 
-static kvm_status vector(const merge *m, const char *what, kvm_space s, kvm_split p,
+static kvm_status vector(const merge *m, const char *what, kvm_block_id id, kvm_split p,
                          ptrdiff_t n, const double **x, const double **y, kvm_err *err)
 {
     const kvm_st_spec spec = {
-        kvm_moments__name(m->own, what, s, p, -1, -1), KVM_F64, 1, {n}};
+        kvm_moments__name(m->own, what, id, p, -1, -1), KVM_F64, 1, {n}};
     if (!spec.name.at) return kvm_nomem(err, m->own);
     return both(m, &spec, x, y, err);
 }
 
-/* tiles, means and squares of one (space, split) in the order of kvm_moments__specs */
-static kvm_status merge_one(const merge *m, kvm_space s, kvm_split p,
-                            const kvm_panels *panels, kvm_st_writer *st, kvm_arena room,
-                            kvm_err *err)
+static kvm_block_layout layout(const merge *m, ptrdiff_t block)
 {
-    const kvm_panels *a = &panels[0], *b = &panels[m->cross];
+    const kvm_block_id id = m->id[block];
+    return kvm_moments__layout(id, m->cross, &m->panels[id.a][0],
+                               &m->panels[id.b][m->cross]);
+}
+
+/* tiles, means and squares of one (block, split) in the order of kvm_moments__specs */
+static kvm_status merge_one(const merge *m, ptrdiff_t block, kvm_split p,
+                            kvm_st_writer *st, kvm_arena room, kvm_err *err)
+{
+    const kvm_block_layout l = layout(m, block);
+    const kvm_panels *a = l.a, *b = l.b;
     const double nx = m->n[p][0], ny = m->n[p][1], *x, *y, *mean[2][2];
-    for (int i = 0; i <= m->cross; i++)
-        TRY(vector(m, i ? "mean.b" : "mean.a", s, p, panels[i].width, &mean[i][0],
-                   &mean[i][1], err));
-    const double *const *ma = mean[0], *const *mb = mean[m->cross];
-    const ptrdiff_t specs = kvm_moments__spec_count(a, m->cross ? b : NULL);
+    for (int i = 0; i <= !l.half; i++)
+        TRY(vector(m, i ? "mean.b" : "mean.a", l.id, p, i ? b->width : a->width,
+                   &mean[i][0], &mean[i][1], err));
+    const double *const *ma = mean[0], *const *mb = mean[!l.half];
+    const ptrdiff_t specs = kvm_moments__spec_count(&l);
     const ptrdiff_t widest = a->width > b->width ? a->width : b->width;
     kvm_st_spec *spec = kvm_new(&room, kvm_st_spec, specs);
     double *sum = kvm_new_raw(&room, double, widest);
     if (!spec || !sum) return kvm_nomem(err, &room);
     ptrdiff_t n = 0, t = 0;
-    TRY(kvm_moments__specs(spec, &n, &room, s, p, a, m->cross ? b : NULL, err));
+    TRY(kvm_moments__specs(spec, &n, &room, &l, p, err));
     for (ptrdiff_t i = 0; i < a->count; i++)
-        for (ptrdiff_t j = m->cross ? 0 : i; j < b->count; j++, t++) {
+        for (ptrdiff_t j = l.half ? i : 0; j < b->count; j++, t++) {
             const ptrdiff_t f = a->p[i].width, q = b->p[j].width;
             kvm_arena tile = room;
             double *z = kvm_new_raw(&tile, double, f *q);
@@ -134,7 +155,7 @@ static kvm_status merge_one(const merge *m, kvm_space s, kvm_split p,
             TRY(kvm_st_append(st, z, sizeof *z * (size_t)(f * q), err));
         }
     for (; t < n; t++) { /* mean.a [mean.b square.a square.b] */
-        const ptrdiff_t side = (t - (n - (m->cross ? 4 : 1))) % 2, w = spec[t].dim[0];
+        const ptrdiff_t side = (t - (n - (l.half ? 1 : 4))) % 2, w = spec[t].dim[0];
         TRY(both(m, &spec[t], &x, &y, err));
         memcpy(sum, x, sizeof *sum * (size_t)w);
         if (kvm_str_starts(spec[t].name, KVM_STR("mean")))
@@ -155,31 +176,25 @@ static kvm_status merge_files(merge *m, kvm_str path, char sha_hex[65], kvm_err 
     int64_t rows[KVM_SPLITS];
     TRY(check_pair(m, meta, err));
     TRY(read_rows(m, rows, err));
-    kvm_panels panels[KVM_SPACES][2];
     ptrdiff_t specs = 1, n = 0;
-    for (int s = 0; s < KVM_SPACES; s++) {
-        for (int i = 0; i <= m->cross; i++)
-            TRY(kvm_moments__panels(
-                &panels[s][i], m->own,
-                kvm_space_object((kvm_space)s) == KVM_OBJECT_V ? m->v[i] : m->k[i],
-                m->layers[i], err));
-        specs += KVM_SPLITS * kvm_moments__spec_count(&panels[s][0],
-                                                      m->cross ? &panels[s][1] : NULL);
+    for (ptrdiff_t i = 0; i < m->blocks; i++) {
+        const kvm_block_layout l = layout(m, i);
+        specs += KVM_SPLITS * kvm_moments__spec_count(&l);
     }
     kvm_st_spec *spec = kvm_new(m->own, kvm_st_spec, specs);
     if (!spec) return kvm_nomem(err, m->own);
     spec[n++] = (kvm_st_spec){KVM_STR("rows"), KVM_I64, 1, {KVM_SPLITS}};
-    for (int s = 0; s < KVM_SPACES; s++)
-        for (int p = 0; p < KVM_SPLITS; p++)
-            TRY(kvm_moments__specs(spec, &n, m->own, (kvm_space)s, (kvm_split)p,
-                                   &panels[s][0], m->cross ? &panels[s][1] : NULL,
-                                   err));
+    for (ptrdiff_t i = 0; i < m->blocks; i++)
+        for (int p = 0; p < KVM_SPLITS; p++) {
+            const kvm_block_layout l = layout(m, i);
+            TRY(kvm_moments__specs(spec, &n, m->own, &l, (kvm_split)p, err));
+        }
     kvm_st_writer *st;
     TRY(kvm_st_begin(&st, m->own, path, spec, n, meta, err));
     TRY(kvm_st_append(st, rows, sizeof rows, err));
-    for (int s = 0; s < KVM_SPACES; s++)
+    for (ptrdiff_t i = 0; i < m->blocks; i++)
         for (int p = 0; p < KVM_SPLITS; p++)
-            TRY(merge_one(m, (kvm_space)s, (kvm_split)p, panels[s], st, *m->own, err));
+            TRY(merge_one(m, i, (kvm_split)p, st, *m->own, err));
     return kvm_st_publish(st, sha_hex, err);
 }
 

@@ -39,11 +39,11 @@ void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdif
 /* ---- the system ---- */
 
 kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c, const kvm_moments *m,
-                             kvm_space s, kvm_features x, kvm_split last,
-                             kvm_arena *room, kvm_err *err)
+                             kvm_features x, kvm_split last, kvm_arena *room,
+                             kvm_err *err)
 {
-    const ptrdiff_t f = kvm_features_width(m, s, x);
-    *y = (kvm_system){.c = c, .m = m, .space = s, .x = x, .f = f, .last = last};
+    const ptrdiff_t f = kvm_features_width(m, x);
+    *y = (kvm_system){.c = c, .m = m, .x = x, .f = f, .last = last};
     y->scale = kvm_new(room, double, f);
     y->penalty = kvm_new(room, double, f);
     y->mean = kvm_new(room, double, f);
@@ -51,13 +51,13 @@ kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c, const kvm_moments *m
     y->factor = kvm_new_raw(room, double, f *f);
     if (!y->scale || !y->penalty || !y->mean || !y->value || !y->factor)
         return kvm_nomem(err, room);
-    kvm_moments_get_mean(m, s, KVM_FIT, x, y->mean);
+    kvm_moments_get_mean(m, KVM_FIT, x, y->mean);
     for (kvm_split p = KVM_CHOOSE; p <= last; p++) {
         y->gram[p] = kvm_new_raw(room, double, f *f);
         y->shift[p] = kvm_new(room, double, f);
         if (!y->gram[p] || !y->shift[p]) return kvm_nomem(err, room);
-        kvm_moments_get_gram(m, s, p, x, y->gram[p]);
-        kvm_moments_get_mean(m, s, p, x, y->shift[p]);
+        kvm_moments_get_gram(m, p, x, y->gram[p]);
+        kvm_moments_get_mean(m, p, x, y->shift[p]);
         for (ptrdiff_t i = 0; i < f; i++) y->shift[p][i] -= y->mean[i];
     }
     return KVM_OK;
@@ -67,7 +67,7 @@ kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c, const kvm_moments *m
 static void load(kvm_system *y, ptrdiff_t n, kvm_lambda lambda)
 {
     const ptrdiff_t f = y->f;
-    kvm_moments_get_gram(y->m, y->space, KVM_FIT, y->x, y->factor);
+    kvm_moments_get_gram(y->m, KVM_FIT, y->x, y->factor);
     for (ptrdiff_t i = 0; i < n; i++) {
         const double d = y->factor[i * f + i];
         y->scale[i] = d > 0 ? 1 / sqrt(d) : 0;
@@ -149,7 +149,7 @@ kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z, ptrdiff_t p,
 /* squared errors (p) of weights w (n,p) on a split outside of the fit:
  * y2 - 2 w.b + w.Aw + rows * shift^2 */
 static kvm_status split_errors(kvm_system *y, kvm_split split, ptrdiff_t n,
-                               const double *w, ptrdiff_t target, ptrdiff_t from,
+                               const double *w, kvm_output out, ptrdiff_t from,
                                ptrdiff_t p, double *error, double *total,
                                kvm_arena scratch, kvm_err *err)
 {
@@ -157,9 +157,9 @@ static kvm_status split_errors(kvm_system *y, kvm_split split, ptrdiff_t n,
     double *aw = kvm_new_raw(&scratch, double, n *p);
     double *mean = kvm_new(&scratch, double, p), *fit = kvm_new(&scratch, double, p);
     if (!b || !aw || !mean || !fit) return kvm_nomem(err, &scratch);
-    kvm_moments_get_cross(y->m, y->space, split, y->x, target, from, p, b, p);
-    kvm_moments_get_target(y->m, y->space, split, target, from, p, total, mean);
-    kvm_moments_get_target(y->m, y->space, KVM_FIT, target, from, p, NULL, fit);
+    kvm_moments_get_cross(y->m, split, y->x, out, from, p, b, p);
+    kvm_moments_get_target(y->m, split, out, from, p, total, mean);
+    kvm_moments_get_target(y->m, KVM_FIT, out, from, p, NULL, fit);
     TRY(kvm_op_gemm64(y->c, kvm_view2(aw, KVM_F64, n, p),
                       square_view(y, y->gram[split], n), false,
                       kvm_view2_const(w, KVM_F64, n, p), false, err));
@@ -179,14 +179,14 @@ static kvm_status split_errors(kvm_system *y, kvm_split split, ptrdiff_t n,
 }
 
 kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
-                               const double *b, ptrdiff_t ldz, ptrdiff_t target,
-                               ptrdiff_t from, ptrdiff_t p, kvm_ridge_figures *out,
+                               const double *b, ptrdiff_t ldz, kvm_output out,
+                               ptrdiff_t from, ptrdiff_t p, kvm_ridge_figures *figures,
                                kvm_arena scratch, kvm_err *err)
 {
     double *w = kvm_new_raw(&scratch, double, n *p);
     double *error = kvm_new(&scratch, double, p), *total = kvm_new(&scratch, double, p);
     if (!w || !error || !total) return kvm_nomem(err, &scratch);
-    kvm_moments_get_target(y->m, y->space, KVM_FIT, target, from, p, total, NULL);
+    kvm_moments_get_target(y->m, KVM_FIT, out, from, p, total, NULL);
     memcpy(error, total, sizeof *error * (size_t)p);
     double norm = 0;
     /* (A+P) z = b in unit-diagonal coordinates, so |y - xw|^2 = y2 - z.b - z.Pz */
@@ -200,19 +200,20 @@ kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
     if (!isfinite(norm))
         return kvm_fail(err, KVM_NAN,
                         "%s of target layer %td: the solution is not finite",
-                        kvm_space_name(y->space), target);
-    const ptrdiff_t dim = kvm_moments_shape(y->m, KVM_TARGET, y->space, target).dim;
-    *out = (kvm_ridge_figures){.rows = kvm_moments_rows(y->m, KVM_FIT),
-                               .features = n,
-                               .weight_norm = sqrt(norm / (double)p),
-                               .jitter = y->jitter,
-                               .dropped = y->dropped};
-    kvm_ridge__r2(error, total, p, dim, &out->r2[KVM_FIT], &out->worst[KVM_FIT]);
+                        kvm_space_name(out.space), out.layer);
+    const ptrdiff_t dim = kvm_moments_shape(y->m, KVM_TARGET, out.space, out.layer).dim;
+    *figures = (kvm_ridge_figures){.rows = kvm_moments_rows(y->m, KVM_FIT),
+                                   .features = n,
+                                   .weight_norm = sqrt(norm / (double)p),
+                                   .jitter = y->jitter,
+                                   .dropped = y->dropped};
+    kvm_ridge__r2(error, total, p, dim, &figures->r2[KVM_FIT],
+                  &figures->worst[KVM_FIT]);
     for (kvm_split q = KVM_CHOOSE; q < KVM_SPLITS; q++) {
-        out->r2[q] = out->worst[q] = (double)NAN;
+        figures->r2[q] = figures->worst[q] = (double)NAN;
         if (q > y->last || kvm_moments_rows(y->m, q) == 0) continue;
-        TRY(split_errors(y, q, n, w, target, from, p, error, total, scratch, err));
-        kvm_ridge__r2(error, total, p, dim, &out->r2[q], &out->worst[q]);
+        TRY(split_errors(y, q, n, w, out, from, p, error, total, scratch, err));
+        kvm_ridge__r2(error, total, p, dim, &figures->r2[q], &figures->worst[q]);
     }
     return KVM_OK;
 }
@@ -225,66 +226,72 @@ size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs)
     return sizeof(double) * (3 * f * f + 7 * f * p + 9 * f + 16 * p) + 65536;
 }
 
-/* entries of the target layer that out_head stands for */
-static kvm_status out_range(const kvm_moments *m, kvm_space s, kvm_features x,
-                            ptrdiff_t target, ptrdiff_t out_head, ptrdiff_t *from,
-                            ptrdiff_t *p, kvm_err *err)
+static kvm_status item_exists(const kvm_moments *m, kvm_feature f, ptrdiff_t head,
+                              kvm_err *err)
+{
+    if (f.layer >= 0 && f.layer < kvm_moments_layers(m, f.side) &&
+        head < kvm_moments_shape(m, f.side, f.space, f.layer).heads)
+        return KVM_OK;
+    return kvm_fail(err, KVM_RANGE, "%s layer %td, head %td does not exist",
+                    f.side == KVM_SOURCE ? "source" : "target", f.layer, head);
+}
+
+/* entries of the output that out_head stands for */
+static kvm_status out_range(const kvm_moments *m, kvm_features x, kvm_output y,
+                            ptrdiff_t out_head, ptrdiff_t *from, ptrdiff_t *p,
+                            kvm_err *err)
 {
     const ptrdiff_t layers = kvm_moments_layers(m, KVM_TARGET);
-    const ptrdiff_t sources = kvm_moments_layers(m, KVM_SOURCE);
-    if (target < 0 || target >= layers || x.count < 1)
+    if (y.layer < 0 || y.layer >= layers || x.count < 1)
         return kvm_fail(err, KVM_RANGE,
-                        "target layer %td of %td from %td source layers", target,
+                        "target layer %td of %td from the rows of %td layers", y.layer,
                         layers, x.count);
-    const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, s, target);
     for (ptrdiff_t i = 0; i < x.count; i++)
-        if (x.layers[i] < 0 || x.layers[i] >= sources ||
-            x.head >= kvm_moments_shape(m, KVM_SOURCE, s, x.layers[i]).heads)
-            return kvm_fail(err, KVM_RANGE, "source layer %d, head %td does not exist",
-                            (int)x.layers[i], x.head);
+        TRY(item_exists(m, x.item[i], x.head, err));
+    TRY(kvm_moments_has(m, x, y, err));
+    const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, y.space, y.layer);
     if (out_head >= t.heads)
-        return kvm_fail(err, KVM_RANGE, "target layer %td has no head %td", target,
+        return kvm_fail(err, KVM_RANGE, "target layer %td has no head %td", y.layer,
                         out_head);
     *from = out_head < 0 ? 0 : out_head * t.dim;
     *p = out_head < 0 ? t.heads * t.dim : t.dim;
     return KVM_OK;
 }
 
-kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                         kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
-                         const kvm_ridge_options *o, kvm_ridge_map *map,
+kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_features x,
+                         kvm_output y, ptrdiff_t out_head, const kvm_ridge_options *o,
+                         kvm_ridge_map *map,
                          kvm_ridge_figures *figures, kvm_arena *keep, kvm_arena scratch,
                          kvm_err *err)
 {
     ptrdiff_t from, p;
-    TRY(out_range(m, s, x, target, out_head, &from, &p, err));
+    TRY(out_range(m, x, y, out_head, &from, &p, err));
     TRY(kvm_ridge__check_lambda(o->lambda, err));
-    const ptrdiff_t f = kvm_features_width(m, s, x),
-                    rows = kvm_moments_rows(m, KVM_FIT);
+    const ptrdiff_t f = kvm_features_width(m, x), rows = kvm_moments_rows(m, KVM_FIT);
     if (rows <= f && !o->allow_wide)
         return kvm_fail(
             err, KVM_RANGE,
             "%s of target layer %td: %td rows for %td features; noise alone "
             "would fit: capture more tokens, take fewer layers, or allow it "
             "explicitly",
-            kvm_space_name(s), target, rows, f);
-    kvm_system y;
-    TRY(kvm_system__begin(&y, c, m, s, x, KVM_HELD, &scratch, err));
+            kvm_space_name(y.space), y.layer, rows, f);
+    kvm_system system;
+    TRY(kvm_system__begin(&system, c, m, x, KVM_HELD, &scratch, err));
     double *b = kvm_new_raw(&scratch, double, f *p);
     double *z = kvm_new_raw(&scratch, double, f *p);
     double *w = kvm_new_raw(keep, double, f *p), *bias = kvm_new(keep, double, p);
     if (!b || !z) return kvm_nomem(err, &scratch);
     if (!w || !bias) return kvm_nomem(err, keep);
-    kvm_moments_get_cross(m, s, KVM_FIT, x, target, from, p, b, p);
+    kvm_moments_get_cross(m, KVM_FIT, x, y, from, p, b, p);
     memcpy(z, b, sizeof *z * (size_t)(f * p));
-    TRY(kvm_system__factor(&y, f, o->lambda, err));
-    TRY(kvm_system__solve(&y, f, z, p, scratch, err));
-    TRY(kvm_system__figures(&y, f, z, b, p, target, from, p, figures, scratch, err));
-    kvm_moments_get_target(m, s, KVM_FIT, target, from, p, NULL, bias);
+    TRY(kvm_system__factor(&system, f, o->lambda, err));
+    TRY(kvm_system__solve(&system, f, z, p, scratch, err));
+    TRY(kvm_system__figures(&system, f, z, b, p, y, from, p, figures, scratch, err));
+    kvm_moments_get_target(m, KVM_FIT, y, from, p, NULL, bias);
     for (ptrdiff_t i = 0; i < f; i++)
         for (ptrdiff_t j = 0; j < p; j++) {
-            w[i * p + j] = z[i * p + j] * y.scale[i];
-            bias[j] -= w[i * p + j] * y.mean[i];
+            w[i * p + j] = z[i * p + j] * system.scale[i];
+            bias[j] -= w[i * p + j] * system.mean[i];
         }
     *map = (kvm_ridge_map){.inputs = f, .outputs = p, .weight = w, .bias = bias};
     return KVM_OK;
@@ -292,33 +299,33 @@ kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
 
 /* one prefix of the sweep from a factor that may serve several */
 static kvm_status prefix(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
-                         ptrdiff_t target, ptrdiff_t p, const double *b, double *z,
-                         kvm_ridge_figures *out, kvm_arena scratch, kvm_err *err)
+                         kvm_output out, ptrdiff_t p, const double *b, double *z,
+                         kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
 {
     /* a factor with jitter or eigenvectors is of the longest prefix's making alone */
     if (n != y->ready && (y->eigen || y->jitter > 0))
         TRY(kvm_system__factor(y, n, lambda, err));
     memcpy(z, b, sizeof *z * (size_t)(n * p));
     TRY(kvm_system__solve(y, n, z, p, scratch, err));
-    return kvm_system__figures(y, n, z, b, p, target, 0, p, out, scratch, err);
+    return kvm_system__figures(y, n, z, b, p, out, 0, p, figures, scratch, err);
 }
 
-kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                           kvm_features x, ptrdiff_t target, const ptrdiff_t *ks,
-                           ptrdiff_t nk, const kvm_lambda *lambdas, ptrdiff_t nl,
+kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_features x,
+                           kvm_output y, const ptrdiff_t *ks, ptrdiff_t nk,
+                           const kvm_lambda *lambdas, ptrdiff_t nl,
                            bool allow_wide, kvm_ridge_figures *figures,
                            kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t from, p, longest = 0;
-    TRY(out_range(m, s, x, target, -1, &from, &p, err));
+    TRY(out_range(m, x, y, -1, &from, &p, err));
     const ptrdiff_t rows = kvm_moments_rows(m, KVM_FIT);
     ptrdiff_t *width = kvm_new(&scratch, ptrdiff_t, nk);
     if (!width) return kvm_nomem(err, &scratch);
     for (ptrdiff_t i = 0; i < nk; i++) {
         if (ks[i] < 1 || ks[i] > x.count)
-            return kvm_fail(err, KVM_RANGE, "a sweep over %td of %td source layers",
+            return kvm_fail(err, KVM_RANGE, "a sweep over %td of %td layers' rows",
                             ks[i], x.count);
-        width[i] = kvm_features_width(m, s, (kvm_features){x.layers, ks[i], x.head});
+        width[i] = kvm_features_width(m, (kvm_features){x.item, ks[i], x.head});
         if (rows <= width[i] && !allow_wide) {
             for (ptrdiff_t l = 0; l < nl; l++)
                 figures[i * nl + l] = (kvm_ridge_figures){
@@ -329,31 +336,31 @@ kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
         }
     }
     if (longest == 0) return KVM_OK;
-    kvm_system y;
-    TRY(kvm_system__begin(&y, c, m, s, (kvm_features){x.layers, longest, x.head},
+    kvm_system system;
+    TRY(kvm_system__begin(&system, c, m, (kvm_features){x.item, longest, x.head},
                           KVM_CHOOSE, &scratch, err));
-    double *b = kvm_new_raw(&scratch, double, y.f *p);
-    double *z = kvm_new_raw(&scratch, double, y.f *p);
+    double *b = kvm_new_raw(&scratch, double, system.f *p);
+    double *z = kvm_new_raw(&scratch, double, system.f *p);
     if (!b || !z) return kvm_nomem(err, &scratch);
-    kvm_moments_get_cross(m, s, KVM_FIT, y.x, target, 0, p, b, p);
+    kvm_moments_get_cross(m, KVM_FIT, system.x, y, 0, p, b, p);
     for (ptrdiff_t l = 0; l < nl; l++) {
-        TRY(kvm_system__factor(&y, y.f, lambdas[l], err));
+        TRY(kvm_system__factor(&system, system.f, lambdas[l], err));
         for (ptrdiff_t i = nk; i-- > 0;)
             if (width[i] > 0)
-                TRY(prefix(&y, width[i], lambdas[l], target, p, b, z,
+                TRY(prefix(&system, width[i], lambdas[l], y, p, b, z,
                            &figures[i * nl + l], scratch, err));
     }
     return KVM_OK;
 }
 
-kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                           kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
-                           const double *weight, const double *bias,
+kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_features x,
+                           kvm_output y, ptrdiff_t out_head, const double *weight,
+                           const double *bias,
                            kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t from, p;
-    TRY(out_range(m, s, x, target, out_head, &from, &p, err));
-    const ptrdiff_t f = kvm_features_width(m, s, x);
+    TRY(out_range(m, x, y, out_head, &from, &p, err));
+    const ptrdiff_t f = kvm_features_width(m, x);
     double *g = kvm_new_raw(&scratch, double, f *f),
            *b = kvm_new_raw(&scratch, double, f *p);
     double *aw = kvm_new_raw(&scratch, double, f *p),
@@ -365,10 +372,10 @@ kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
     kvm_ridge_figures out = {.rows = kvm_moments_rows(m, KVM_FIT), .features = f};
     for (int split = 0; split < KVM_SPLITS; split++) {
         const kvm_split q = (kvm_split)split;
-        kvm_moments_get_gram(m, s, q, x, g);
-        kvm_moments_get_cross(m, s, q, x, target, from, p, b, p);
-        kvm_moments_get_mean(m, s, q, x, mx);
-        kvm_moments_get_target(m, s, q, target, from, p, total, my);
+        kvm_moments_get_gram(m, q, x, g);
+        kvm_moments_get_cross(m, q, x, y, from, p, b, p);
+        kvm_moments_get_mean(m, q, x, mx);
+        kvm_moments_get_target(m, q, y, from, p, total, my);
         TRY(kvm_op_gemm64(c, kvm_view2(aw, KVM_F64, f, p),
                           kvm_view2_const(g, KVM_F64, f, f), false,
                           kvm_view2_const(weight, KVM_F64, f, p), false, err));
@@ -386,7 +393,7 @@ kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
             }
         const double rows = (double)kvm_moments_rows(m, q);
         for (ptrdiff_t j = 0; j < p; j++) error[j] += rows * my[j] * my[j];
-        const ptrdiff_t dim = kvm_moments_shape(m, KVM_TARGET, s, target).dim;
+        const ptrdiff_t dim = kvm_moments_shape(m, KVM_TARGET, y.space, y.layer).dim;
         kvm_ridge__r2(error, total, p, dim, &out.r2[q], &out.worst[q]);
         if (q == KVM_FIT) out.weight_norm = sqrt(norm / (double)p);
     }

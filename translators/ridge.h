@@ -53,34 +53,34 @@ typedef struct kvm_ridge_map {
     double *bias;   /* (outputs) */
 } kvm_ridge_map;
 
-/* kvm_ridge_fit - one map; arrays in keep. x.head >= 0 fits `head` of the target from
- * that one source head (out_head says which target head; -1: all).
- * KVM_USAGE for lambda < 0 or not finite; KVM_RANGE for rows <= features unless
+/* kvm_ridge_fit - one map; arrays in keep. x.head >= 0 fits one head of the
+ * output from that one head of each item (out_head says which; -1: all).
+ * KVM_USAGE for lambda < 0 or not finite; KVM_MISMATCH when the moments lack a product
+ * that is needed (kvm_moments_has); KVM_RANGE for rows <= features unless
  * allowed, naming both; KVM_NAN when the solution is not finite.
  * Time O(f^3/3 + 4 f^2 p); scratch kvm_ridge_bytes(f, p). */
-KVM_MUST kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                                  kvm_features x, ptrdiff_t target, ptrdiff_t out_head,
+KVM_MUST kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_features x,
+                                  kvm_output y, ptrdiff_t out_head,
                                   const kvm_ridge_options *o, kvm_ridge_map *map,
                                   kvm_ridge_figures *figures, kvm_arena *keep,
                                   kvm_arena scratch, kvm_err *err);
 size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs);
 
-/* kvm_ridge_sweep - figures of every prefix length ks[i] of the layer order x and every
+/* kvm_ridge_sweep - figures of every prefix length ks[i] of the items x and every
  * lambda, one factorisation per lambda for all prefixes: figures (nk, nl), of the fit
  * and the choosing split: whatever is picked among them is flattered there. Prefixes
  * that have no more rows than features are marked refused. */
-KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                                    kvm_features x, ptrdiff_t target,
+KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m,
+                                    kvm_features x, kvm_output y,
                                     const ptrdiff_t *ks, ptrdiff_t nk,
                                     const kvm_lambda *lambdas, ptrdiff_t nl,
                                     bool allow_wide, kvm_ridge_figures *figures,
                                     kvm_arena scratch, kvm_err *err);
 
 /* kvm_ridge_score - R2 of any linear map (w row-major (f,p), bias) on all splits */
-KVM_MUST kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                                    kvm_features x, ptrdiff_t target,
-                                    ptrdiff_t out_head, const double *weight,
-                                    const double *bias, kvm_ridge_figures *figures,
+KVM_MUST kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m,
+                                    kvm_features x, kvm_output y, ptrdiff_t out_head,
+                                    const double *weight, const double *bias, kvm_ridge_figures *figures,
                                     kvm_arena scratch, kvm_err *err);
 
 #endif

@@ -9,7 +9,6 @@
 typedef struct kvm_system {
     kvm_compute *c;
     const kvm_moments *m;
-    kvm_space space;
     kvm_features x;
     ptrdiff_t f;               /* features of all of x */
     double *scale;             /* (f) 1/sqrt(A_ii), 0 for a constant feature */
@@ -27,7 +26,7 @@ typedef struct kvm_system {
 } kvm_system;
 
 KVM_MUST kvm_status kvm_system__begin(kvm_system *y, kvm_compute *c,
-                                      const kvm_moments *m, kvm_space s, kvm_features x,
+                                      const kvm_moments *m, kvm_features x,
                                       kvm_split last, kvm_arena *room, kvm_err *err);
 /* factor the leading n features; falls back as ridge.h says */
 KVM_MUST kvm_status kvm_system__factor(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
@@ -35,12 +34,12 @@ KVM_MUST kvm_status kvm_system__factor(kvm_system *y, ptrdiff_t n, kvm_lambda la
 /* z (n,p) in: cross moments B, out: D^-1 W. n <= ready, = ready when eigen. */
 KVM_MUST kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z,
                                       ptrdiff_t p, kvm_arena scratch, kvm_err *err);
-/* figures of target entries [from, from+p) of one layer. z (n, p), pitch ldz: solution
+/* figures of the output's entries [from, from+p). z (n, p), pitch ldz: solution
  * from the leading n features; b (n,p), pitch ldz: the cross moments it came from. */
 KVM_MUST kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
                                         const double *b, ptrdiff_t ldz,
-                                        ptrdiff_t target, ptrdiff_t from, ptrdiff_t p,
-                                        kvm_ridge_figures *out, kvm_arena scratch,
+                                        kvm_output out, ptrdiff_t from, ptrdiff_t p,
+                                        kvm_ridge_figures *figures, kvm_arena scratch,
                                         kvm_err *err);
 /* R2 by head from error and total sums of squares (p), heads of `dim` entries */
 void kvm_ridge__r2(const double *error, const double *total, ptrdiff_t p, ptrdiff_t dim,

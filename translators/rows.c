@@ -8,35 +8,32 @@
 #include "translators/meta.h"
 #include "translators/rows_internal.h"
 
-static const struct {
-    const char *name;
-    kvm_object_kind object;
-    bool rotated;
-} spaces[KVM_SPACES] = {
-#define X(id, name, text, object, rotated, what) [id] = {text, object, rotated},
+const kvm_space_row kvm_space_rows[KVM_SPACES] = {
+#define X(id, name, text, object, other, point, stored, what)                          \
+    [id] = {text, object, other, point, stored, what},
 #include "translators/spaces.def"
 #undef X
 };
 
 const char *kvm_space_name(kvm_space s)
 {
-    return spaces[s].name;
+    return kvm_space_rows[s].name;
 }
 
-kvm_object_kind kvm_space_object(kvm_space s)
+bool kvm_space_derived(kvm_space s)
 {
-    return spaces[s].object;
+    return kvm_space_rows[s].stored != s;
 }
 
-bool kvm_space_rotated(kvm_space s)
+bool kvm_space_once(kvm_space s)
 {
-    return spaces[s].rotated;
+    return s == KVM_SPACE_STATE || s == KVM_SPACE_WINDOW;
 }
 
 kvm_status kvm_space_of_name(kvm_str name, kvm_space *s)
 {
     for (int i = 0; i < KVM_SPACES; i++) {
-        if (!kvm_str_eq(name, kvm_str_of(spaces[i].name))) continue;
+        if (!kvm_str_eq(name, kvm_str_of(kvm_space_rows[i].name))) continue;
         *s = (kvm_space)i;
         return KVM_OK;
     }
@@ -50,42 +47,103 @@ const char *kvm_split_name(kvm_split s)
 
 /* ---- describing a model ---- */
 
+kvm_shapes kvm_shapes_kv(ptrdiff_t layers, const kvm_row_shape *k,
+                         const kvm_row_shape *v)
+{
+    kvm_shapes s = {.layers = layers};
+    s.of[KVM_SPACE_K] = s.of[KVM_SPACE_K_ROTATED] = k;
+    s.of[KVM_SPACE_V] = v;
+    return s;
+}
+
+ptrdiff_t kvm_shapes_width(const kvm_shapes *s, kvm_space space, ptrdiff_t layer)
+{
+    const kvm_row_shape *of = s->of[space];
+    return of ? of[layer].heads * of[layer].dim : 0;
+}
+
+kvm_row_shape kvm_space_part(kvm_space s, const kvm_object *o)
+{
+    const kvm_space_row *r = &kvm_space_rows[s];
+    if (o->kind != r->object && o->kind != r->other) return (kvm_row_shape){0};
+    if (!kvm_object_per_prompt(o)) return (kvm_row_shape){o->heads, o->dim, 0};
+    if (r->point == KVM_POINT_RAW)
+        return (kvm_row_shape){o->replay > 0, o->replay, 0};
+    const ptrdiff_t outer = o->shape[0];
+    return (kvm_row_shape){outer, o->heads * o->dim / outer,
+                           s == KVM_SPACE_STATE ? o->shape[1] : 0};
+}
+
+static kvm_status shapes_of(const kvm_row_shape **out, kvm_arena *keep,
+                            const kvm_model *m, kvm_space space, kvm_err *err)
+{
+    const kvm_model_info *info = kvm_model_info_of(m);
+    bool any = space == KVM_SPACE_TOKEN;
+    kvm_row_shape *s = kvm_new(keep, kvm_row_shape, info->layers);
+    if (!s) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < info->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        const kvm_row_shape part = kvm_space_part(space, o);
+        if (part.dim == 0) continue;
+        s[o->layer].heads = part.heads;
+        s[o->layer].keys = part.keys;
+        s[o->layer].dim += part.dim; /* both have one head where there are two */
+        any = true;
+    }
+    if (space == KVM_SPACE_TOKEN) s[0] = (kvm_row_shape){1, info->hidden, 0};
+    *out = any ? s : NULL;
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_shapes(kvm_shapes *s, kvm_arena *keep, const kvm_model *m,
+                           kvm_err *err)
+{
+    *s = (kvm_shapes){.layers = kvm_model_info_of(m)->layers};
+    for (int i = 0; i < KVM_SPACES; i++) {
+        const kvm_space space = (kvm_space)i;
+        if (!kvm_space_derived(space))
+            TRY(shapes_of(&s->of[i], keep, m, space, err));
+    }
+    for (int i = 0; i < KVM_SPACES; i++) s->of[i] = s->of[kvm_space_rows[i].stored];
+    return KVM_OK;
+}
+
+static kvm_status rope_of_keys(kvm_rope *rope, const kvm_model *m, kvm_err *err)
+{
+    const kvm_object *first = NULL;
+    *rope = (kvm_rope){.factor = 1};
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        if (o->kind != KVM_OBJECT_K || !o->rotary) continue;
+        if (!first) *rope = o->rope;
+        if (!first) first = o;
+        if (!kvm_rows__same_rope(rope, &o->rope))
+            return kvm_fail(err, KVM_UNSUPPORTED,
+                            "%s: layer %td has another rotary than layer %td",
+                            kvm_model_info_of(m)->name.at, o->layer, first->layer);
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_rows_describe(kvm_rows_info *info, kvm_arena *keep, const kvm_model *m,
-                             kvm_err *err)
+                             kvm_spaces which, kvm_err *err)
 {
     const kvm_model_info *mi = kvm_model_info_of(m);
-    kvm_row_shape *shape[2];
-    kvm_rope rope = {.factor = 1};
-    for (int o = 0; o < 2; o++) {
-        const kvm_object_kind kind = o ? KVM_OBJECT_V : KVM_OBJECT_K;
-        shape[o] = kvm_new(keep, kvm_row_shape, mi->layers);
-        if (!shape[o]) return kvm_nomem(err, keep);
-        for (ptrdiff_t l = 0; l < mi->layers; l++) {
-            const ptrdiff_t i = kvm_model_find_object(m, kind, l);
-            if (i < 0)
-                return kvm_fail(err, KVM_UNSUPPORTED,
-                                "%.*s: layer %td keeps no %s; only attention layers "
-                                "with K and V can be captured",
-                                KVM_STR_ARG(mi->name), l, kvm_object_name(kind));
-            const kvm_object *object = kvm_model_object(m, i);
-            shape[o][l] = (kvm_row_shape){object->heads, object->dim};
-            const kvm_rope *r = &object->rope;
-            if (o || !object->rotary) continue;
-            if (l == 0) rope = *r;
-            if (!kvm_rows__same_rope(&rope, r))
-                return kvm_fail(err, KVM_UNSUPPORTED,
-                                "%.*s: layer %td has another rotary than layer 0",
-                                KVM_STR_ARG(mi->name), l);
-        }
-    }
     *info = (kvm_rows_info){.model = kvm_str_copy(keep, kvm_str_of(mi->fingerprint)),
                             .model_name = kvm_str_copy(keep, mi->name),
-                            .layers = mi->layers,
-                            .k = shape[0],
-                            .v = shape[1],
                             .stride = 1,
-                            .dtype = KVM_F32,
-                            .rope = rope};
+                            .dtype = KVM_F32};
+    TRY(rope_of_keys(&info->rope, m, err));
+    TRY(kvm_rows_shapes(&info->shapes, keep, m, err));
+    bool any = false;
+    for (int s = 0; s < KVM_SPACES; s++) {
+        if (!(which >> kvm_space_rows[s].stored & 1)) info->shapes.of[s] = NULL;
+        any |= info->shapes.of[s] != NULL;
+    }
+    if (!any)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "%.*s: its layers keep none of the rows that are asked for",
+                        KVM_STR_ARG(mi->name));
     const kvm_tokenizer *t = kvm_model_tokenizer(m);
     info->tokenizer = kvm_str_copy(keep, kvm_str_of(t ? kvm_tokenizer_hash(t) : ""));
     if (!info->model.at || !info->model_name.at || !info->tokenizer.at)
@@ -106,10 +164,15 @@ bool kvm_rows__same_rope(const kvm_rope *a, const kvm_rope *b)
 struct kvm_rows {
     kvm_rows_info info;
     kvm_str path;
-    ptrdiff_t count;
+    ptrdiff_t count, sequences;
     const int32_t *position, *sequence;
-    const kvm_tensor *row[2]; /* (layers) each: K, V */
+    kvm_tensor *row[KVM_SPACES]; /* (layers) each, by stored space; NULL: none */
 };
+
+kvm_str kvm_rows__name(kvm_arena *keep, kvm_space s, ptrdiff_t layer)
+{
+    return kvm_str_fmt(keep, "%s.%td", kvm_space_name(s), layer);
+}
 
 static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
 {
@@ -120,7 +183,9 @@ static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
     TRY(kvm_meta_f64(st, "rope.factor", &factor, err));
     if (width == 0) factor = 1;
     bool fits = width % 2 == 0 && factor > 0;
-    for (ptrdiff_t l = 0; l < r->info.layers; l++) fits &= width <= r->info.k[l].dim;
+    const kvm_row_shape *k = r->info.shapes.of[KVM_SPACE_K];
+    for (ptrdiff_t l = 0; k && l < r->info.shapes.layers; l++)
+        fits &= k[l].heads == 0 || width <= k[l].dim;
     if (!fits)
         return kvm_fail(
             err, KVM_FORMAT,
@@ -154,6 +219,7 @@ static kvm_status read_index(kvm_rows *r, const kvm_st *st, kvm_err *err)
         return kvm_fail(err, KVM_FORMAT, "%s: the capture has no rows", r->path.at);
     for (ptrdiff_t i = 0; i < r->count; i++) {
         const bool fresh = i == 0 || r->sequence[i] > r->sequence[i - 1];
+        r->sequences += fresh;
         const bool ordered = fresh || (r->sequence[i] == r->sequence[i - 1] &&
                                        r->position[i] > r->position[i - 1]);
         if (!ordered || r->position[i] < 0 || r->sequence[i] < 0)
@@ -164,28 +230,29 @@ static kvm_status read_index(kvm_rows *r, const kvm_st *st, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status read_objects(kvm_rows *r, kvm_arena *keep, const kvm_st *st,
-                               kvm_err *err)
+static kvm_status read_space(kvm_rows *r, kvm_arena *keep, const kvm_st *st,
+                             kvm_space s, kvm_err *err)
 {
-    for (int o = 0; o < 2; o++) {
-        const kvm_row_shape *shape = o ? r->info.v : r->info.k;
-        kvm_tensor *row = kvm_new(keep, kvm_tensor, r->info.layers);
-        if (!row) return kvm_nomem(err, keep);
-        r->row[o] = row;
-        for (ptrdiff_t l = 0; l < r->info.layers; l++) {
-            const kvm_str name = kvm_str_fmt(keep, "%c.%td", "KV"[o], l);
-            if (!name.at) return kvm_nomem(err, keep);
-            const ptrdiff_t dim[] = {r->count, shape[l].heads * shape[l].dim};
-            const kvm_st_tensor *t;
-            TRY(kvm_st_need(st, name, KVM_DTYPES, 2, dim, &t, err));
-            row[l] = t->t;
-            if (o == 0 && l == 0) r->info.dtype = t->t.dtype;
-            if (t->t.dtype != r->info.dtype ||
-                (t->t.dtype != KVM_F32 && t->t.dtype != KVM_BF16))
-                return kvm_fail(err, KVM_DTYPE,
-                                "%s: %s is %s, expected F32 or BF16 throughout",
-                                r->path.at, name.at, kvm_dtype_name(t->t.dtype));
-        }
+    const ptrdiff_t layers = r->info.shapes.layers;
+    kvm_tensor *row = r->row[s] = kvm_new(keep, kvm_tensor, layers);
+    if (!row) return kvm_nomem(err, keep);
+    for (ptrdiff_t l = 0; l < layers; l++) {
+        const ptrdiff_t dim[] = {kvm_space_once(s) ? r->sequences : r->count,
+                                 kvm_shapes_width(&r->info.shapes, s, l)};
+        if (dim[1] == 0) continue;
+        const kvm_str name = kvm_rows__name(keep, s, l);
+        if (!name.at) return kvm_nomem(err, keep);
+        const kvm_st_tensor *t;
+        const bool once = kvm_space_once(s);
+        TRY(kvm_st_need(st, name, once ? KVM_F32 : KVM_DTYPES, 2, dim, &t, err));
+        row[l] = t->t;
+        if (once) continue;
+        if (r->info.dtype == KVM_DTYPES) r->info.dtype = t->t.dtype;
+        if (t->t.dtype != r->info.dtype ||
+            (t->t.dtype != KVM_F32 && t->t.dtype != KVM_BF16))
+            return kvm_fail(err, KVM_DTYPE,
+                            "%s: %s is %s, expected F32 or BF16 throughout", r->path.at,
+                            name.at, kvm_dtype_name(t->t.dtype));
     }
     return KVM_OK;
 }
@@ -196,13 +263,8 @@ static kvm_status read_from(kvm_rows **out, kvm_arena *keep, const kvm_st *st,
     kvm_rows *r = kvm_new(keep, kvm_rows, 1);
     if (!r) return kvm_nomem(err, keep);
     r->path = kvm_st_path(st);
-    TRY(kvm_meta_format(st, "kvmill.capture.v1", err));
-    int64_t point, stride, tokens;
-    TRY(kvm_meta_i64(st, "point", 1, 3, &point, err));
-    if (point != KVM_POINT_NORMED)
-        return kvm_fail(err, KVM_UNSUPPORTED,
-                        "%s: rows stand at capture point %d; fits need point 2",
-                        r->path.at, (int)point);
+    TRY(kvm_meta_format(st, KVM_CAPTURE_FORMAT, err));
+    int64_t stride, tokens;
     TRY(kvm_meta_i64(st, "stride", 1, INT32_MAX, &stride, err));
     TRY(kvm_meta_i64(st, "tokens", 1, INT32_MAX, &tokens, err));
     r->info.stride = (ptrdiff_t)stride;
@@ -211,10 +273,13 @@ static kvm_status read_from(kvm_rows **out, kvm_arena *keep, const kvm_st *st,
     TRY(kvm_meta_str(st, "model_name", &r->info.model_name, err));
     TRY(kvm_meta_str(st, "text", &r->info.text, err));
     TRY(kvm_meta_str(st, "tokenizer", &r->info.tokenizer, err));
-    TRY(kvm_meta_shapes(st, "", keep, &r->info.layers, &r->info.k, &r->info.v, err));
+    TRY(kvm_meta_shapes(st, "", keep, &r->info.shapes, err));
     TRY(read_rope(r, st, err));
     TRY(read_index(r, st, err));
-    TRY(read_objects(r, keep, st, err));
+    r->info.dtype = KVM_DTYPES;
+    for (int s = 0; s < KVM_SPACES; s++)
+        if (r->info.shapes.of[s] && !kvm_space_derived((kvm_space)s))
+            TRY(read_space(r, keep, st, (kvm_space)s, err));
     *out = r;
     return KVM_OK;
 }
@@ -249,6 +314,11 @@ ptrdiff_t kvm_rows_count(const kvm_rows *r)
     return r->count;
 }
 
+ptrdiff_t kvm_rows_sequences(const kvm_rows *r)
+{
+    return r->sequences;
+}
+
 const int32_t *kvm_rows_position(const kvm_rows *r)
 {
     return r->position;
@@ -261,7 +331,8 @@ const int32_t *kvm_rows_sequence(const kvm_rows *r)
 
 kvm_row_shape kvm_rows_shape(const kvm_rows *r, kvm_space s, ptrdiff_t layer)
 {
-    return (kvm_space_object(s) == KVM_OBJECT_V ? r->info.v : r->info.k)[layer];
+    const kvm_row_shape *of = r->info.shapes.of[s];
+    return of ? of[layer] : (kvm_row_shape){0};
 }
 
 kvm_status kvm_rows_same(const kvm_rows *a, const kvm_rows *b, kvm_err *err)
@@ -320,7 +391,7 @@ static void read_part(void *ctx, ptrdiff_t part, int thread)
         float *to = j->out + i * j->ld;
         for (ptrdiff_t l = 0; l < j->layers; l++) {
             const kvm_tensor *t = &j->row[l];
-            const ptrdiff_t w = t->dim[1];
+            const ptrdiff_t w = t->dim[1]; /* 0: the layer has no rows */
             const char *from = (const char *)t->data +
                                at * w * (ptrdiff_t)kvm_dtype_block_bytes(t->dtype);
             /* F32 and BF16 cannot fail: they were checked at opening */
@@ -338,10 +409,12 @@ static kvm_status rotate(kvm_compute *c, const kvm_rows *r, ptrdiff_t layer,
 {
     ptrdiff_t at = 0;
     for (ptrdiff_t l = layer, next; l < layer + count; l = next) {
-        const ptrdiff_t dim = r->info.k[l].dim;
+        const kvm_row_shape *k = r->info.shapes.of[KVM_SPACE_K];
+        const ptrdiff_t dim = k[l].dim;
         ptrdiff_t heads = 0;
-        for (next = l; next < layer + count && r->info.k[next].dim == dim; next++)
-            heads += r->info.k[next].heads;
+        for (next = l; next < layer + count && k[next].dim == dim; next++)
+            heads += k[next].heads;
+        if (heads == 0) continue;
         kvm_tensor x = kvm_view3(out + at, KVM_F32, n, heads, dim);
         x.stride[0] = ld;
         TRY(kvm_op_rope(c, x, pos, &r->info.rope, false, err));
@@ -356,7 +429,7 @@ kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
                          kvm_err *err)
 {
     enum { CHUNK = 1024 };
-    read_job j = {.row = r->row[kvm_space_object(s) == KVM_OBJECT_V] + layer,
+    read_job j = {.row = r->row[kvm_space_rows[s].stored] + layer,
                   .layers = count,
                   .from = from,
                   .n = n,
@@ -364,7 +437,7 @@ kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
                   .index = index,
                   .out = out};
     kvm_pool_run(kvm_compute_pool(c), (n + READ_ROWS - 1) / READ_ROWS, read_part, &j);
-    if (!kvm_space_rotated(s) || r->info.rope.width == 0) return KVM_OK;
+    if (!kvm_space_derived(s) || r->info.rope.width == 0) return KVM_OK;
     int32_t pos[CHUNK];
     for (ptrdiff_t i = 0; i < n; i += CHUNK) {
         const ptrdiff_t m = n - i < CHUNK ? n - i : CHUNK;
@@ -381,9 +454,7 @@ kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
                           kvm_split split, kvm_arena *keep, ptrdiff_t **index,
                           ptrdiff_t *n, kvm_err *err)
 {
-    ptrdiff_t sequences = 0;
-    for (ptrdiff_t i = 0; i < r->count; i++)
-        sequences += i == 0 || r->sequence[i] != r->sequence[i - 1];
+    const ptrdiff_t sequences = r->sequences;
     if (!(fraction > 0 && fraction < 1) || sequences < KVM_LEAST_SEQUENCES)
         return kvm_fail(
             err, KVM_RANGE,

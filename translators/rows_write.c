@@ -1,7 +1,8 @@
 /* The spool, PATH.spool:
  *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
  *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows
- *      of K.0, V.0, K.1, V.1 ... (n, H*D) as stored, then the 8 bytes "endofseq"
+ *      of each track (n, H*D) as stored: a layer's spaces, then the next layer's, then
+ *      the 8 bytes "endofseq"
  * A record is one write followed by fdatasync; a torn last record is cut off when the
  * spool is opened again. The records of a batch are written at their places and synced
  * before their last 8 bytes are.
@@ -27,6 +28,15 @@
 #define RECORD_END "endofseq"
 enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8, PIECE = 1 << 18 };
 
+/* rows of one space of one layer */
+typedef struct track {
+    kvm_space space;
+    ptrdiff_t layer, width;
+    bool once;      /* one row per sequence */
+    kvm_dtype dtype;
+    ptrdiff_t have; /* rows of the open sequence */
+} track;
+
 struct kvm_rows_writer {
     kvm_rows_info info;
     kvm_arena *keep;
@@ -37,11 +47,12 @@ struct kvm_rows_writer {
     ptrdiff_t done;         /* sequences */
     ptrdiff_t rows;         /* of all finished sequences */
     int32_t last;           /* sequence number; -1 before the first */
-    ptrdiff_t objects;      /* 2 * layers, K and V in turn */
-    ptrdiff_t *width;       /* (objects) numbers per row */
-    ptrdiff_t *have;        /* (objects) rows of the open sequence */
-    ptrdiff_t row_bytes;    /* of all objects */
-    char *record;           /* the open sequence, objects `tokens` rows apart */
+    track *track;
+    ptrdiff_t tracks;
+    ptrdiff_t *at;          /* (spaces, layers) which track that is; -1: none */
+    ptrdiff_t row_bytes;    /* per token, of all tracks */
+    ptrdiff_t once_bytes;   /* per sequence besides */
+    char *record;           /* the open sequence, tracks `tokens` rows apart */
     ptrdiff_t record_bytes; /* largest */
     struct batch {
         int fd;            /* of the spool too, which writes at places; -1: not open */
@@ -49,7 +60,7 @@ struct kvm_rows_writer {
         int32_t first;
         off_t *at;       /* (n + 1) where each record begins */
         ptrdiff_t *rows; /* (n) of each */
-        ptrdiff_t *have; /* (n, objects) that have come */
+        ptrdiff_t *have; /* (n, tracks) that have come */
         char *piece;     /* PIECE bytes */
     } batch;
 };
@@ -64,12 +75,11 @@ static kvm_status describe(kvm_rows_writer *w, char sha[65], kvm_err *err)
     const struct {
         const char *key;
         kvm_str value;
-    } text[] = {{"format", KVM_STR("kvmill.capture.v1")},
+    } text[] = {{"format", KVM_STR(KVM_CAPTURE_FORMAT)},
                 {"model", i->model},
                 {"model_name", i->model_name},
                 {"text", i->text},
-                {"tokenizer", i->tokenizer},
-                {"point", KVM_STR("2")}};
+                {"tokenizer", i->tokenizer}};
     for (size_t t = 0; t < sizeof text / sizeof *text; t++)
         TRY(kvm_meta_put(w->meta, text[t].key, text[t].value, err));
     TRY(kvm_meta_putf(w->meta, err, "stride", "%td", i->stride));
@@ -77,7 +87,7 @@ static kvm_status describe(kvm_rows_writer *w, char sha[65], kvm_err *err)
     TRY(kvm_meta_putf(w->meta, err, "rope.width", "%td", i->rope.width));
     TRY(kvm_meta_putf(w->meta, err, "rope.interleaved", "%d", i->rope.interleaved));
     TRY(kvm_meta_putf(w->meta, err, "rope.factor", "%.9g", (double)i->rope.factor));
-    TRY(kvm_meta_put_shapes(w->meta, "", i->layers, i->k, i->v, err));
+    TRY(kvm_meta_put_shapes(w->meta, "", &i->shapes, err));
     kvm_str text_of;
     TRY(kvm_json_canonical(&text_of, w->keep, w->meta, err));
     kvm_sha *h;
@@ -97,20 +107,32 @@ static kvm_status describe(kvm_rows_writer *w, char sha[65], kvm_err *err)
 static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
 {
     const kvm_rows_info *i = &w->info;
-    w->objects = 2 * i->layers;
-    w->width = kvm_new(w->keep, ptrdiff_t, w->objects);
-    w->have = kvm_new(w->keep, ptrdiff_t, w->objects);
-    if (!w->width || !w->have) return kvm_nomem(err, w->keep);
-    for (ptrdiff_t o = 0; o < w->objects; o++) {
-        const kvm_row_shape s = (o % 2 ? i->v : i->k)[o / 2];
-        w->width[o] = s.heads * s.dim;
-        w->row_bytes += w->width[o] * kvm_dtype_block_bytes(i->dtype);
-    }
+    const ptrdiff_t layers = i->shapes.layers;
+    w->track = kvm_new(w->keep, track, KVM_SPACES * layers);
+    w->at = kvm_new(w->keep, ptrdiff_t, KVM_SPACES * layers);
+    if (!w->track || !w->at) return kvm_nomem(err, w->keep);
+    for (ptrdiff_t l = 0; l < layers; l++)
+        for (int s = 0; s < KVM_SPACES; s++) {
+            const ptrdiff_t width = kvm_space_derived((kvm_space)s)
+                                        ? 0
+                                        : kvm_shapes_width(&i->shapes, (kvm_space)s, l);
+            w->at[s * layers + l] = width ? w->tracks : -1;
+            if (width == 0) continue;
+            const bool once = kvm_space_once((kvm_space)s);
+            const track t = {.space = (kvm_space)s,
+                             .layer = l,
+                             .width = width,
+                             .once = once,
+                             .dtype = once ? KVM_F32 : i->dtype};
+            w->track[w->tracks++] = t;
+            *(once ? &w->once_bytes : &w->row_bytes) +=
+                width * kvm_dtype_block_bytes(t.dtype);
+        }
     ptrdiff_t bytes;
     if (!kvm_mul(w->row_bytes + 4, i->tokens, &bytes))
         return kvm_fail(err, KVM_RANGE, "a sequence of %td tokens is too long",
                         i->tokens);
-    w->record_bytes = RECORD_HEAD + bytes + MAGIC;
+    w->record_bytes = RECORD_HEAD + bytes + w->once_bytes + MAGIC;
     w->record = kvm_new_raw(w->keep, char, w->record_bytes);
     if (!w->record) return kvm_nomem(err, w->keep);
     return KVM_OK;
@@ -138,6 +160,22 @@ static kvm_status write_all(kvm_rows_writer *w, const char *bytes, ptrdiff_t n,
     return KVM_OK;
 }
 
+static ptrdiff_t size_of_record(const kvm_rows_writer *w, ptrdiff_t rows)
+{
+    return RECORD_HEAD + rows * (w->row_bytes + 4) + w->once_bytes + MAGIC;
+}
+
+/* rows and bytes of a track in a record of n rows */
+static ptrdiff_t rows_of(const track *t, ptrdiff_t n)
+{
+    return t->once ? 1 : n;
+}
+
+static ptrdiff_t bytes_of(const track *t, ptrdiff_t n)
+{
+    return rows_of(t, n) * t->width * kvm_dtype_block_bytes(t->dtype);
+}
+
 /* one record at `at`: its rows, or -1 when what is left is no whole record */
 static ptrdiff_t record_at(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at,
                            int32_t *sequence, ptrdiff_t *size)
@@ -147,7 +185,7 @@ static ptrdiff_t record_at(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at
     memcpy(head, bytes.at + at, sizeof head);
     if (head[1] < 1 || head[1] > w->info.tokens) return -1;
     *sequence = head[0];
-    *size = RECORD_HEAD + head[1] * (w->row_bytes + 4) + MAGIC;
+    *size = size_of_record(w, head[1]);
     if (bytes.len - at < *size ||
         memcmp(bytes.at + at + *size - MAGIC, RECORD_END, MAGIC) != 0)
         return -1;
@@ -194,12 +232,12 @@ static kvm_status copy_info(kvm_rows_info *to, kvm_arena *keep,
                             const kvm_rows_info *from, kvm_err *err)
 {
     *to = *from;
-    const kvm_row_shape *shape[2] = {from->k, from->v};
-    for (int o = 0; o < 2; o++) {
-        kvm_row_shape *s = kvm_new(keep, kvm_row_shape, from->layers);
-        if (!s) return kvm_nomem(err, keep);
-        memcpy(s, shape[o], sizeof *s * (size_t)from->layers);
-        *(o ? &to->v : &to->k) = s;
+    for (int s = 0; s < KVM_SPACES; s++) {
+        if (!from->shapes.of[s]) continue;
+        kvm_row_shape *shape = kvm_new(keep, kvm_row_shape, from->shapes.layers);
+        if (!shape) return kvm_nomem(err, keep);
+        memcpy(shape, from->shapes.of[s], sizeof *shape * (size_t)from->shapes.layers);
+        to->shapes.of[s] = shape;
     }
     if (from->rope.width) {
         float *f = kvm_new(keep, float, from->rope.width / 2);
@@ -218,7 +256,7 @@ static kvm_status copy_info(kvm_rows_info *to, kvm_arena *keep,
 kvm_status kvm_rows_create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
                            const kvm_rows_info *info, kvm_err *err)
 {
-    if (info->layers < 1 || info->tokens < 1 || info->stride < 1 ||
+    if (info->shapes.layers < 1 || info->tokens < 1 || info->stride < 1 ||
         (info->dtype != KVM_F32 && info->dtype != KVM_BF16))
         return kvm_fail(
             err, KVM_USAGE,
@@ -248,50 +286,58 @@ ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)
 
 /* ---- filling ---- */
 
-/* byte of a record of n rows at which object o's begin */
-static ptrdiff_t object_place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
+/* byte of a record of n rows at which those of track o begin */
+static ptrdiff_t track_place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
     ptrdiff_t at = RECORD_HEAD + 4 * n;
-    for (ptrdiff_t p = 0; p < o; p++)
-        at += n * w->width[p] * kvm_dtype_block_bytes(w->info.dtype);
+    for (ptrdiff_t p = 0; p < o; p++) at += bytes_of(&w->track[p], n);
     return at;
 }
 
-/* where object o's rows start in the open record, which is laid out for `n` rows */
-static char *object_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
+/* where track o's rows start in the open record, which is laid out for `n` rows */
+static char *track_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
-    return w->record + object_place(w, o, n);
+    return w->record + track_place(w, o, n);
 }
 
-/* n rows of an object for a sequence of at most `most` rows */
-static kvm_status check_rows(const kvm_rows_writer *w, kvm_object_kind object,
-                             ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
-                             ptrdiff_t most, const float *rows, kvm_err *err)
+/* which track n rows are of, of a sequence of at most `most` rows */
+static kvm_status find_track(const kvm_rows_writer *w, kvm_space space, ptrdiff_t layer,
+                             ptrdiff_t first, ptrdiff_t n, ptrdiff_t most,
+                             const float *rows, ptrdiff_t *out, kvm_err *err)
 {
-    if (layer < 0 || layer >= w->info.layers || first < 0 || n < 0 || n > most - first)
-        return kvm_fail(
-            err, KVM_RANGE,
-            "%s: rows %td..%td of layer %td; sequences hold %td rows of %td "
-            "layers",
-            w->path.at, first, first + n - 1, layer, most, w->info.layers);
-    const ptrdiff_t width = w->width[2 * layer + (object == KVM_OBJECT_V)];
+    const ptrdiff_t layers = w->info.shapes.layers;
+    const bool there = layer >= 0 && layer < layers && (int)space < KVM_SPACES &&
+                       w->at[(int)space * layers + layer] >= 0;
+    if (!there)
+        return kvm_fail(err, KVM_RANGE, "%s: the capture holds no %s of layer %td",
+                        w->path.at,
+                        (int)space < KVM_SPACES ? kvm_space_name(space) : "such rows",
+                        layer);
+    most = rows_of(&w->track[w->at[(int)space * layers + layer]], most);
+    if (first < 0 || n < 0 || n > most - first)
+        return kvm_fail(err, KVM_RANGE,
+                        "%s: rows %td..%td of layer %td; sequences hold %td rows",
+                        w->path.at, first, first + n - 1, layer, most);
+    *out = w->at[(int)space * layers + layer];
+    const ptrdiff_t width = w->track[*out].width;
     for (ptrdiff_t i = 0; i < n * width; i++)
         if (!isfinite(rows[i]))
             return kvm_fail(err, KVM_NAN, "%s: %s of layer %td, row %td is not finite",
-                            w->path.at, kvm_object_name(object), layer,
+                            w->path.at, kvm_space_name(space), layer,
                             first + i / width);
     return KVM_OK;
 }
 
-kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_object_kind object, ptrdiff_t layer,
+kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_space space, ptrdiff_t layer,
                         ptrdiff_t first, ptrdiff_t n, const float *rows, kvm_err *err)
 {
-    TRY(check_rows(w, object, layer, first, n, w->info.tokens, rows, err));
-    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
-    const int bytes = kvm_dtype_block_bytes(w->info.dtype);
-    char *to = object_rows(w, o, w->info.tokens) + first * width * bytes;
-    TRY(kvm_narrow_row(to, w->info.dtype, rows, n * width, err));
-    w->have[o] += n;
+    ptrdiff_t o;
+    TRY(find_track(w, space, layer, first, n, w->info.tokens, rows, &o, err));
+    track *t = &w->track[o];
+    char *to = track_rows(w, o, w->info.tokens) +
+               first * t->width * kvm_dtype_block_bytes(t->dtype);
+    TRY(kvm_narrow_row(to, t->dtype, rows, n * t->width, err));
+    t->have += n;
     return KVM_OK;
 }
 
@@ -304,35 +350,31 @@ kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
             "%s: sequence %d with %td rows after sequence %d; numbers ascend "
             "and a sequence has 1 to %td rows",
             w->path.at, (int)sequence, n, (int)w->last, w->info.tokens);
-    for (ptrdiff_t o = 0; o < w->objects; o++)
-        if (w->have[o] != n)
+    for (ptrdiff_t o = 0; o < w->tracks; o++)
+        if (w->track[o].have != rows_of(&w->track[o], n))
             return kvm_fail(err, KVM_MISMATCH,
-                            "%s: sequence %d has %td rows of %c, layer %td, not %td",
-                            w->path.at, (int)sequence, w->have[o], "KV"[o % 2], o / 2,
-                            n);
+                            "%s: sequence %d has %td rows of %s, layer %td, not %td",
+                            w->path.at, (int)sequence, w->track[o].have,
+                            kvm_space_name(w->track[o].space), w->track[o].layer,
+                            rows_of(&w->track[o], n));
     const int32_t head[2] = {sequence, (int32_t)n};
-    for (ptrdiff_t o = 0; o < w->objects; o++) /* close up a short sequence */
-        memmove(object_rows(w, o, n), object_rows(w, o, w->info.tokens),
-                (size_t)(n * w->width[o] * kvm_dtype_block_bytes(w->info.dtype)));
+    for (ptrdiff_t o = 0; o < w->tracks; o++) /* close up a short sequence */
+        memmove(track_rows(w, o, n), track_rows(w, o, w->info.tokens),
+                (size_t)bytes_of(&w->track[o], n));
     memcpy(w->record, head, sizeof head);
     memcpy(w->record + RECORD_HEAD, position, sizeof *position * (size_t)n);
-    const ptrdiff_t size = RECORD_HEAD + n * (w->row_bytes + 4) + MAGIC;
+    const ptrdiff_t size = size_of_record(w, n);
     memcpy(w->record + size - MAGIC, RECORD_END, MAGIC);
     TRY(write_all(w, w->record, size, err));
     w->end += size;
     w->rows += n;
     w->done++;
     w->last = sequence;
-    memset(w->have, 0, sizeof *w->have * (size_t)w->objects);
+    for (ptrdiff_t o = 0; o < w->tracks; o++) w->track[o].have = 0;
     return KVM_OK;
 }
 
 /* ---- several sequences at once ---- */
-
-static ptrdiff_t size_of_record(const kvm_rows_writer *w, ptrdiff_t rows)
-{
-    return RECORD_HEAD + rows * (w->row_bytes + 4) + MAGIC;
-}
 
 static kvm_status reserve_batch(kvm_rows_writer *w, ptrdiff_t n, kvm_err *err)
 {
@@ -342,11 +384,11 @@ static kvm_status reserve_batch(kvm_rows_writer *w, ptrdiff_t n, kvm_err *err)
     if (n > b->room) {
         b->at = kvm_new(w->keep, off_t, n + 1);
         b->rows = kvm_new(w->keep, ptrdiff_t, n);
-        b->have = kvm_new(w->keep, ptrdiff_t, n * w->objects);
+        b->have = kvm_new(w->keep, ptrdiff_t, n * w->tracks);
         if (!b->at || !b->rows || !b->have) return kvm_nomem(err, w->keep);
         b->room = n;
     }
-    memset(b->have, 0, sizeof *b->have * (size_t)(n * w->objects));
+    memset(b->have, 0, sizeof *b->have * (size_t)(n * w->tracks));
     if (b->fd >= 0) return KVM_OK;
     /* the other one appends, wherever it is told to write */
     b->fd = kvm_os->open(w->spool.at, O_WRONLY | O_CLOEXEC, 0);
@@ -386,7 +428,7 @@ kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
     return KVM_OK;
 }
 
-kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_object_kind object,
+kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_space space,
                            ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                            const float *rows, kvm_err *err)
 {
@@ -394,16 +436,17 @@ kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_object_kind obje
     if (i < 0 || i >= b->n)
         return kvm_fail(err, KVM_RANGE, "%s: sequence %td of a batch of %td",
                         w->path.at, i, b->n);
-    TRY(check_rows(w, object, layer, first, n, b->rows[i], rows, err));
-    const ptrdiff_t o = 2 * layer + (object == KVM_OBJECT_V), width = w->width[o];
-    const ptrdiff_t bytes = kvm_dtype_block_bytes(w->info.dtype), count = n * width;
-    off_t at = b->at[i] + object_place(w, o, b->rows[i]) + first * width * bytes;
+    ptrdiff_t o;
+    TRY(find_track(w, space, layer, first, n, b->rows[i], rows, &o, err));
+    const track *t = &w->track[o];
+    const ptrdiff_t bytes = kvm_dtype_block_bytes(t->dtype), count = n * t->width;
+    off_t at = b->at[i] + track_place(w, o, b->rows[i]) + first * t->width * bytes;
     for (ptrdiff_t x = 0, m; x < count; x += m, at += m * bytes) {
         m = count - x < PIECE / bytes ? count - x : PIECE / bytes;
-        TRY(kvm_narrow_row(b->piece, w->info.dtype, rows + x, m, err));
+        TRY(kvm_narrow_row(b->piece, t->dtype, rows + x, m, err));
         TRY(kvm_file_write_at(b->fd, w->spool, b->piece, (size_t)(m * bytes), at, err));
     }
-    b->have[i * w->objects + o] += n;
+    b->have[i * w->tracks + o] += n;
     return KVM_OK;
 }
 
@@ -411,13 +454,14 @@ kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
 {
     struct batch *b = &w->batch;
     for (ptrdiff_t i = 0; i < b->n; i++)
-        for (ptrdiff_t o = 0; o < w->objects; o++)
-            if (b->have[i * w->objects + o] != b->rows[i])
+        for (ptrdiff_t o = 0; o < w->tracks; o++)
+            if (b->have[i * w->tracks + o] != rows_of(&w->track[o], b->rows[i]))
                 return kvm_fail(
                     err, KVM_MISMATCH,
-                    "%s: sequence %td has %td rows of %c, layer %td, not %td",
-                    w->path.at, b->first + i, b->have[i * w->objects + o], "KV"[o % 2],
-                    o / 2, b->rows[i]);
+                    "%s: sequence %td has %td rows of %s, layer %td, not %td",
+                    w->path.at, b->first + i, b->have[i * w->tracks + o],
+                    kvm_space_name(w->track[o].space), w->track[o].layer,
+                    rows_of(&w->track[o], b->rows[i]));
     if (kvm_os->fdatasync(b->fd))
         return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
     for (ptrdiff_t i = 0; i < b->n; i++)
@@ -435,7 +479,7 @@ kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
 
 /* ---- publishing ---- */
 
-enum { POSITION, SEQUENCE, INV_FREQ, FIRST_OBJECT };
+enum { POSITION, SEQUENCE, INV_FREQ, FIRST_TRACK };
 
 /* bytes of tensor `part` from the record of n rows at `at` */
 static kvm_status append_part(const kvm_rows_writer *w, kvm_st_writer *st, int part,
@@ -449,9 +493,8 @@ static kvm_status append_part(const kvm_rows_writer *w, kvm_st_writer *st, int p
         for (ptrdiff_t i = 0; i < n; i++) TRY(kvm_st_append(st, head, 4, err));
         return KVM_OK;
     }
-    const ptrdiff_t bytes = n * w->width[o] * kvm_dtype_block_bytes(w->info.dtype);
-    return kvm_st_append(st, at + (object_rows(w, o, n) - w->record), (size_t)bytes,
-                         err);
+    return kvm_st_append(st, at + track_place(w, o, n),
+                         (size_t)bytes_of(&w->track[o], n), err);
 }
 
 static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int part,
@@ -474,7 +517,7 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
 {
     kvm_str bytes;
     TRY(kvm_file_map(&bytes, own, w->spool, err));
-    kvm_st_spec *spec = kvm_new(own, kvm_st_spec, FIRST_OBJECT + w->objects);
+    kvm_st_spec *spec = kvm_new(own, kvm_st_spec, FIRST_TRACK + w->tracks);
     if (!spec) return kvm_nomem(err, own);
     ptrdiff_t specs = 0;
     spec[specs++] = (kvm_st_spec){KVM_STR("position"), KVM_I32, 1, {w->rows}};
@@ -482,10 +525,12 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
     if (w->info.rope.width)
         spec[specs++] = (kvm_st_spec){
             KVM_STR("rope.inv_freq"), KVM_F32, 1, {w->info.rope.width / 2}};
-    for (ptrdiff_t o = 0; o < w->objects; o++) {
-        const kvm_str name = kvm_str_fmt(own, "%c.%td", "KV"[o % 2], o / 2);
+    for (ptrdiff_t o = 0; o < w->tracks; o++) {
+        const track *t = &w->track[o];
+        const kvm_str name = kvm_rows__name(own, t->space, t->layer);
         if (!name.at) return kvm_nomem(err, own);
-        spec[specs++] = (kvm_st_spec){name, w->info.dtype, 2, {w->rows, w->width[o]}};
+        spec[specs++] = (kvm_st_spec){
+            name, t->dtype, 2, {t->once ? w->done : w->rows, t->width}};
     }
     kvm_st_writer *st;
     TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));
@@ -494,8 +539,8 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
     if (w->info.rope.width)
         TRY(kvm_st_append(st, w->info.rope.inv_freq,
                           sizeof(float) * (size_t)(w->info.rope.width / 2), err));
-    for (ptrdiff_t o = 0; o < w->objects; o++)
-        TRY(append_all(w, st, FIRST_OBJECT, o, bytes, err));
+    for (ptrdiff_t o = 0; o < w->tracks; o++)
+        TRY(append_all(w, st, FIRST_TRACK, o, bytes, err));
     return kvm_st_publish(st, sha_hex, err);
 }
 

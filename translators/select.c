@@ -7,66 +7,77 @@
 
 /* ---- (source x target) maps ---- */
 
-static ptrdiff_t all_outputs(const kvm_moments *m, kvm_space s)
+/* entries of one target layer that a map from x makes: all, or those of one head */
+static void outputs(const kvm_moments *m, kvm_features x, kvm_output y, ptrdiff_t *from,
+                    ptrdiff_t *p)
+{
+    const kvm_row_shape r = kvm_moments_shape(m, KVM_TARGET, y.space, y.layer);
+    *from = x.head < 0 ? 0 : x.head * r.dim;
+    *p = x.head < 0 ? r.heads * r.dim : r.dim;
+}
+
+static ptrdiff_t all_outputs(const kvm_moments *m, kvm_space out)
 {
     ptrdiff_t p = 0;
-    for (ptrdiff_t l = 0; l < kvm_moments_layers(m, KVM_TARGET); l++) {
-        const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, s, l);
-        p += t.heads * t.dim;
-    }
+    for (ptrdiff_t l = 0; l < kvm_moments_layers(m, KVM_TARGET); l++)
+        p += kvm_shapes_width(kvm_moments_shapes(m, KVM_TARGET), out, l);
     return p;
 }
 
-size_t kvm_select_bytes(const kvm_moments *m)
+/* the features that one source layer gives, without the token */
+static kvm_features layer_items(const kvm_mapping *mapping, int32_t layer,
+                                ptrdiff_t target, ptrdiff_t head, kvm_feature item[2])
 {
-    size_t most = 0;
-    for (int s = 0; s < KVM_SPACES; s++) {
-        size_t f = 0, widest = 0;
-        for (ptrdiff_t l = 0; l < kvm_moments_layers(m, KVM_SOURCE); l++) {
-            const kvm_row_shape r = kvm_moments_shape(m, KVM_SOURCE, (kvm_space)s, l);
-            const size_t w = (size_t)(r.heads * r.dim);
-            f += w;
-            widest = w > widest ? w : widest;
-        }
-        const size_t p = (size_t)all_outputs(m, (kvm_space)s);
-        const size_t maps = kvm_ridge_bytes((ptrdiff_t)widest, (ptrdiff_t)p);
-        const size_t greedy =
-            sizeof(double) * (f * f + f * p + widest * (widest + 3 * f + 3 * p)) +
-            65536;
-        most = maps > most ? maps : most;
-        most = greedy > most ? greedy : most;
+    kvm_mapping bare = *mapping;
+    bare.token = false;
+    return (kvm_features){item, kvm_mapping_items(&bare, &layer, 1, target, item), head};
+}
+
+size_t kvm_select_bytes(const kvm_moments *m, const kvm_mapping *mapping)
+{
+    size_t f = 0, widest = 0;
+    for (int32_t l = 0; l < kvm_moments_layers(m, KVM_SOURCE); l++) {
+        kvm_feature item[2];
+        const size_t w =
+            (size_t)kvm_features_width(m, layer_items(mapping, l, l, -1, item));
+        f += w;
+        widest = w > widest ? w : widest;
     }
-    return most;
+    const size_t p = (size_t)all_outputs(m, mapping->out);
+    const size_t maps = kvm_ridge_bytes((ptrdiff_t)widest, (ptrdiff_t)p);
+    const size_t greedy =
+        sizeof(double) * (f * f + f * p + widest * (widest + 3 * f + 3 * p)) + 65536;
+    return maps > greedy ? maps : greedy;
 }
 
 /* R2 of every target layer from the features x, one factor and one solve for all;
- * heads of the target from `head` alone when x.head >= 0 */
-static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                          kvm_features x, const kvm_map_options *o, kvm_lambda lambda,
-                          double *fit, double *chosen, kvm_arena scratch, kvm_err *err)
+ * heads of the target from `head` alone when x.head >= 0. Adds to fit, chosen
+ * (targets). */
+static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_features x,
+                          const kvm_r2_map *map, kvm_space out,
+                          const kvm_map_options *o, kvm_lambda lambda, double *fit,
+                          double *chosen, kvm_arena scratch, kvm_err *err)
 {
-    const ptrdiff_t targets = kvm_moments_layers(m, KVM_TARGET);
-    const ptrdiff_t f = kvm_features_width(m, s, x),
-                    rows = kvm_moments_rows(m, KVM_FIT);
+    const ptrdiff_t f = kvm_features_width(m, x), rows = kvm_moments_rows(m, KVM_FIT);
     if (rows <= f && !o->allow_wide)
         return kvm_fail(err, KVM_RANGE,
-                        "%s: %td rows for the %td features of source layer %d; capture "
+                        "%s: %td rows for the %td features of source layer %td; capture "
                         "more tokens or allow it explicitly",
-                        kvm_space_name(s), rows, f, (int)x.layers[0]);
+                        kvm_space_name(out), rows, f, x.item[0].layer);
+    for (ptrdiff_t t = 0; t < map->targets; t++)
+        TRY(kvm_moments_has(m, x, (kvm_output){out, map->target[t]}, err));
     kvm_system y;
-    TRY(kvm_system__begin(&y, c, m, s, x, KVM_CHOOSE, &scratch, err));
+    TRY(kvm_system__begin(&y, c, m, x, KVM_CHOOSE, &scratch, err));
     TRY(kvm_system__factor(&y, f, lambda, err));
-    const ptrdiff_t all = all_outputs(m, s);
+    const ptrdiff_t all = all_outputs(m, out);
     double *b = kvm_new_raw(&scratch, double, f *all);
     double *z = kvm_new_raw(&scratch, double, f *all);
     if (!b || !z) return kvm_nomem(err, &scratch);
-    ptrdiff_t at = 0;
-    for (ptrdiff_t t = 0; t < targets; t++) {
-        const kvm_row_shape r = kvm_moments_shape(m, KVM_TARGET, s, t);
-        const ptrdiff_t from = x.head < 0 ? 0 : x.head * r.dim;
-        const ptrdiff_t p = x.head < 0 ? r.heads * r.dim : r.dim;
-        kvm_moments_get_cross(m, s, KVM_FIT, x, t, from, p, b + at, all);
-        at += p;
+    ptrdiff_t at = 0, from, p;
+    for (ptrdiff_t t = 0; t < map->targets; t++, at += p) {
+        const kvm_output to = {out, map->target[t]};
+        outputs(m, x, to, &from, &p);
+        kvm_moments_get_cross(m, KVM_FIT, x, to, from, p, b + at, all);
     }
     const ptrdiff_t used = at;
     for (ptrdiff_t i = 0; i < f; i++)
@@ -75,70 +86,83 @@ static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_space s,
     for (ptrdiff_t i = 0; i < f; i++)
         memmove(b + i * used, b + i * all, sizeof *b * (size_t)used);
     at = 0;
-    for (ptrdiff_t t = 0; t < targets; t++) {
-        const kvm_row_shape r = kvm_moments_shape(m, KVM_TARGET, s, t);
-        const ptrdiff_t from = x.head < 0 ? 0 : x.head * r.dim;
-        const ptrdiff_t p = x.head < 0 ? r.heads * r.dim : r.dim;
+    for (ptrdiff_t t = 0; t < map->targets; t++, at += p) {
+        const kvm_output to = {out, map->target[t]};
         kvm_ridge_figures g;
-        TRY(kvm_system__figures(&y, f, z + at, b + at, used, t, from, p, &g, scratch,
+        outputs(m, x, to, &from, &p);
+        TRY(kvm_system__figures(&y, f, z + at, b + at, used, to, from, p, &g, scratch,
                                 err));
         fit[t] += g.r2[KVM_FIT];
         chosen[t] += g.r2[KVM_CHOOSE];
-        at += p;
     }
     return KVM_OK;
 }
 
-static kvm_status need_equal_heads(const kvm_moments *m, kvm_err *err)
+static kvm_status need_equal_heads(const kvm_moments *m, const kvm_mapping *mapping,
+                                   const kvm_r2_map *map, kvm_err *err)
 {
-    for (int s = 0; s < KVM_SPACES; s++) {
-        const ptrdiff_t heads = kvm_moments_shape(m, KVM_SOURCE, (kvm_space)s, 0).heads;
-        for (int side = 0; side < 2; side++)
-            for (ptrdiff_t l = 0; l < kvm_moments_layers(m, (kvm_side)side); l++)
-                if (kvm_moments_shape(m, (kvm_side)side, (kvm_space)s, l).heads !=
-                    heads)
-                    return kvm_fail(
-                        err, KVM_SHAPE,
-                        "maps by head need equal head counts; %s has "
-                        "%td and %td",
-                        kvm_space_name((kvm_space)s), heads,
-                        kvm_moments_shape(m, (kvm_side)side, (kvm_space)s, l).heads);
+    const ptrdiff_t heads =
+        kvm_moments_shape(m, KVM_SOURCE, mapping->from[0], map->source[0]).heads;
+    for (ptrdiff_t i = 0; i < map->sources + map->targets; i++) {
+        const bool from = i < map->sources;
+        const kvm_row_shape r = kvm_moments_shape(
+            m, from ? KVM_SOURCE : KVM_TARGET, from ? mapping->from[0] : mapping->out,
+            from ? map->source[i] : map->target[i - map->sources]);
+        if (r.heads != heads)
+            return kvm_fail(err, KVM_SHAPE,
+                            "maps by head need equal head counts; %s has %td and %td",
+                            kvm_space_name(mapping->out), heads, r.heads);
+    }
+    return KVM_OK;
+}
+
+static kvm_status map_alloc(const kvm_moments *m, const kvm_mapping *mapping,
+                            kvm_r2_map *map, kvm_arena *keep, kvm_err *err)
+{
+    const kvm_shapes *s = kvm_moments_shapes(m, KVM_SOURCE);
+    const kvm_shapes *t = kvm_moments_shapes(m, KVM_TARGET);
+    int32_t *source = kvm_new(keep, int32_t, s->layers);
+    int32_t *target = kvm_new(keep, int32_t, t->layers);
+    if (!source || !target) return kvm_nomem(err, keep);
+    *map = (kvm_r2_map){.sources = kvm_mapping_layers(mapping, KVM_SOURCE, s, source),
+                        .targets = kvm_mapping_layers(mapping, KVM_TARGET, t, target),
+                        .source = source,
+                        .target = target};
+    for (int p = 0; p < KVM_HELD; p++) {
+        map->r2[p] = kvm_new(keep, double, map->sources * map->targets);
+        if (!map->r2[p]) return kvm_nomem(err, keep);
     }
     return KVM_OK;
 }
 
 kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
-                           const kvm_map_options *o, kvm_r2_map *maps, kvm_arena *keep,
-                           kvm_arena scratch, kvm_err *err)
+                           const kvm_mapping *mapping, const kvm_map_options *o,
+                           kvm_r2_map *map, kvm_arena *keep, kvm_arena scratch,
+                           kvm_err *err)
 {
-    const ptrdiff_t sources = kvm_moments_layers(m, KVM_SOURCE);
-    const ptrdiff_t targets = kvm_moments_layers(m, KVM_TARGET);
     kvm_lambda lambda = o->lambda;
+    kvm_r2_map out;
     if (lambda.value == 0) lambda = (kvm_lambda){.value = 1e-6};
-    if (o->per_head) TRY(need_equal_heads(m, err));
-    kvm_r2_map out = {.sources = sources, .targets = targets};
-    for (int s = 0; s < KVM_SPACES; s++)
-        for (int p = 0; p < KVM_HELD; p++) {
-            out.r2[s][p] = kvm_new(keep, double, sources *targets);
-            if (!out.r2[s][p]) return kvm_nomem(err, keep);
+    TRY(map_alloc(m, mapping, &out, keep, err));
+    if (o->per_head) TRY(need_equal_heads(m, mapping, &out, err));
+    for (ptrdiff_t s = 0; s < out.sources; s++) {
+        kvm_feature item[2];
+        const kvm_row_shape r =
+            kvm_moments_shape(m, KVM_SOURCE, mapping->from[0], out.source[s]);
+        const ptrdiff_t heads = o->per_head ? r.heads : 1;
+        double *fit = out.r2[KVM_FIT] + s * out.targets;
+        double *chosen = out.r2[KVM_CHOOSE] + s * out.targets;
+        for (ptrdiff_t h = 0; h < heads; h++)
+            TRY(map_row(c, m,
+                        layer_items(mapping, out.source[s], 0, o->per_head ? h : -1,
+                                    item),
+                        &out, mapping->out, o, lambda, fit, chosen, scratch, err));
+        for (ptrdiff_t t = 0; t < out.targets; t++) {
+            fit[t] /= (double)heads;
+            chosen[t] /= (double)heads;
         }
-    for (int s = 0; s < KVM_SPACES; s++)
-        for (int32_t l = 0; l < sources; l++) {
-            const ptrdiff_t heads =
-                o->per_head ? kvm_moments_shape(m, KVM_SOURCE, (kvm_space)s, l).heads
-                            : 1;
-            double *fit = out.r2[s][KVM_FIT] + l * targets;
-            double *chosen = out.r2[s][KVM_CHOOSE] + l * targets;
-            for (ptrdiff_t h = 0; h < heads; h++)
-                TRY(map_row(c, m, (kvm_space)s,
-                            (kvm_features){&l, 1, o->per_head ? h : -1}, o, lambda, fit,
-                            chosen, scratch, err));
-            for (ptrdiff_t t = 0; t < targets; t++) {
-                fit[t] /= (double)heads;
-                chosen[t] /= (double)heads;
-            }
-        }
-    *maps = out;
+    }
+    *map = out;
     return KVM_OK;
 }
 
@@ -155,46 +179,56 @@ static void rank(const double *score, ptrdiff_t n, int32_t *order)
     }
 }
 
-static kvm_status rank_alloc(kvm_ranking *r, kvm_arena *keep, ptrdiff_t sources,
-                             ptrdiff_t targets, double **score, kvm_err *err)
+static kvm_status rank_alloc(kvm_ranking *r, kvm_arena *keep, const kvm_r2_map *map,
+                             double **score, kvm_err *err)
 {
-    *r = (kvm_ranking){sources, targets, kvm_new(keep, int32_t, sources * targets)};
-    *score = kvm_new(keep, double, sources);
+    *r = (kvm_ranking){map->sources, map->targets, map->target,
+                       kvm_new(keep, int32_t, map->sources * map->targets)};
+    *score = kvm_new(keep, double, map->sources);
     return r->order && *score ? KVM_OK : kvm_nomem(err, keep);
 }
 
+/* the ranking of target i: indices by score, then the layers that they stand for */
+static void put_order(const kvm_ranking *r, ptrdiff_t i, const double *score,
+                      const int32_t *source)
+{
+    int32_t *order = r->order + i * r->sources;
+    rank(score, r->sources, order);
+    for (ptrdiff_t s = 0; s < r->sources; s++) order[s] = source[order[s]];
+}
+
 kvm_status kvm_select_rank(kvm_ranking *r, kvm_arena *keep, const kvm_r2_map *maps,
-                           kvm_split split, kvm_err *err)
+                           ptrdiff_t n, kvm_split split, kvm_err *err)
 {
     double *score;
-    TRY(rank_alloc(r, keep, maps->sources, maps->targets, &score, err));
+    TRY(rank_alloc(r, keep, maps, &score, err));
     for (ptrdiff_t t = 0; t < maps->targets; t++) {
         for (ptrdiff_t s = 0; s < maps->sources; s++) {
-            const ptrdiff_t at = s * maps->targets + t;
-            score[s] =
-                (maps->r2[KVM_SPACE_K][split][at] + maps->r2[KVM_SPACE_V][split][at]) /
-                2;
+            score[s] = 0;
+            for (ptrdiff_t i = 0; i < n; i++)
+                score[s] += maps[i].r2[split][s * maps->targets + t] / (double)n;
             if (!isfinite(score[s]))
                 return kvm_fail(err, KVM_NAN,
-                                "R2 of target layer %td from source layer %td is not "
+                                "R2 of target layer %d from source layer %d is not "
                                 "known on the %s split",
-                                t, s, kvm_split_name(split));
+                                (int)maps->target[t], (int)maps->source[s],
+                                kvm_split_name(split));
         }
-        rank(score, maps->sources, r->order + t * maps->sources);
+        put_order(r, t, score, maps->source);
     }
     return KVM_OK;
 }
 
-kvm_status kvm_select_depth(kvm_ranking *r, kvm_arena *keep, ptrdiff_t sources,
-                            ptrdiff_t targets, kvm_err *err)
+kvm_status kvm_select_depth(kvm_ranking *r, kvm_arena *keep, const kvm_r2_map *map,
+                            kvm_err *err)
 {
     double *score;
-    TRY(rank_alloc(r, keep, sources, targets, &score, err));
-    for (ptrdiff_t t = 0; t < targets; t++) {
-        const double depth = ((double)t + 0.5) / (double)targets;
-        for (ptrdiff_t s = 0; s < sources; s++)
-            score[s] = -fabs(((double)s + 0.5) / (double)sources - depth);
-        rank(score, sources, r->order + t * sources);
+    TRY(rank_alloc(r, keep, map, &score, err));
+    for (ptrdiff_t t = 0; t < map->targets; t++) {
+        const double depth = ((double)t + 0.5) / (double)map->targets;
+        for (ptrdiff_t s = 0; s < map->sources; s++)
+            score[s] = -fabs(((double)s + 0.5) / (double)map->sources - depth);
+        put_order(r, t, score, map->source);
     }
     return KVM_OK;
 }
@@ -223,7 +257,8 @@ typedef struct greedy {
     kvm_compute *c;
     double *a, *b;
     ptrdiff_t f, p, layers;
-    ptrdiff_t *at, *width; /* (layers) of each layer's features */
+    int32_t *layer;        /* (layers) candidates */
+    ptrdiff_t *at, *width; /* (layers) of each candidate's features */
 } greedy;
 
 static kvm_tensor block(double *base, ptrdiff_t pitch, ptrdiff_t rows, ptrdiff_t cols)
@@ -302,31 +337,34 @@ static kvm_status eliminate(const greedy *g, ptrdiff_t l, kvm_arena scratch,
 }
 
 /* the unit-diagonal system of all layers */
-static kvm_status greedy_begin(greedy *g, const kvm_moments *m, kvm_space s,
-                               ptrdiff_t target, kvm_lambda lambda, kvm_arena *room,
-                               kvm_err *err)
+static kvm_status greedy_begin(greedy *g, const kvm_moments *m,
+                               const kvm_mapping *mapping, kvm_output y,
+                               kvm_lambda lambda, kvm_arena *room, kvm_err *err)
 {
-    const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, s, target);
-    g->layers = kvm_moments_layers(m, KVM_SOURCE);
-    g->p = t.heads * t.dim;
-    int32_t *all = kvm_new(room, int32_t, g->layers);
-    g->at = kvm_new(room, ptrdiff_t, g->layers);
-    g->width = kvm_new(room, ptrdiff_t, g->layers);
-    if (!all || !g->at || !g->width) return kvm_nomem(err, room);
+    const kvm_shapes *source = kvm_moments_shapes(m, KVM_SOURCE);
+    g->p = kvm_shapes_width(kvm_moments_shapes(m, KVM_TARGET), y.space, y.layer);
+    g->layer = kvm_new(room, int32_t, source->layers);
+    g->at = kvm_new(room, ptrdiff_t, source->layers);
+    g->width = kvm_new(room, ptrdiff_t, source->layers);
+    kvm_feature *item = kvm_new(room, kvm_feature, 2 * source->layers);
+    if (!g->layer || !g->at || !g->width || !item) return kvm_nomem(err, room);
+    g->layers = kvm_mapping_layers(mapping, KVM_SOURCE, source, g->layer);
+    kvm_features x = {item, 0, -1};
     for (ptrdiff_t l = 0; l < g->layers; l++) {
-        const kvm_row_shape r = kvm_moments_shape(m, KVM_SOURCE, s, l);
-        all[l] = (int32_t)l;
+        const kvm_features one =
+            layer_items(mapping, g->layer[l], y.layer, -1, item + x.count);
+        x.count += one.count;
         g->at[l] = g->f;
-        g->width[l] = r.heads * r.dim;
+        g->width[l] = kvm_features_width(m, one);
         g->f += g->width[l];
     }
-    const kvm_features x = {all, g->layers, -1};
+    TRY(kvm_moments_has(m, x, y, err));
     g->a = kvm_new_raw(room, double, g->f * g->f);
     g->b = kvm_new_raw(room, double, g->f * g->p);
     double *scale = kvm_new(room, double, g->f);
     if (!g->a || !g->b || !scale) return kvm_nomem(err, room);
-    kvm_moments_get_gram(m, s, KVM_FIT, x, g->a);
-    kvm_moments_get_cross(m, s, KVM_FIT, x, target, 0, g->p, g->b, g->p);
+    kvm_moments_get_gram(m, KVM_FIT, x, g->a);
+    kvm_moments_get_cross(m, KVM_FIT, x, y, 0, g->p, g->b, g->p);
     for (ptrdiff_t i = 0; i < g->f; i++) {
         const double d = g->a[i * g->f + i];
         scale[i] = d > 0 ? 1 / sqrt(d) : 0;
@@ -340,18 +378,19 @@ static kvm_status greedy_begin(greedy *g, const kvm_moments *m, kvm_space s,
     return KVM_OK;
 }
 
-kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
-                             ptrdiff_t target, kvm_lambda lambda, int32_t *order,
-                             ptrdiff_t count, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m,
+                             const kvm_mapping *mapping, ptrdiff_t target,
+                             kvm_lambda lambda, int32_t *order, ptrdiff_t count,
+                             kvm_arena scratch, kvm_err *err)
 {
     TRY(kvm_ridge__check_lambda(lambda, err));
     if (target < 0 || target >= kvm_moments_layers(m, KVM_TARGET))
         return kvm_fail(err, KVM_RANGE, "there is no target layer %td", target);
-    if (count < 0 || count > kvm_moments_layers(m, KVM_SOURCE))
-        return kvm_fail(err, KVM_RANGE, "%td of %td source layers", count,
-                        kvm_moments_layers(m, KVM_SOURCE));
     greedy g = {.c = c};
-    TRY(greedy_begin(&g, m, s, target, lambda, &scratch, err));
+    TRY(greedy_begin(&g, m, mapping, (kvm_output){mapping->out, target}, lambda,
+                     &scratch, err));
+    if (count < 0 || count > g.layers)
+        return kvm_fail(err, KVM_RANGE, "%td of %td source layers", count, g.layers);
     for (ptrdiff_t step = 0; step < count; step++) {
         ptrdiff_t best = -1;
         double most = -HUGE_VAL;
@@ -366,10 +405,10 @@ kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m, kvm_space s,
         }
         if (most < 0) { /* the rest adds nothing: in order of depth */
             for (ptrdiff_t l = 0; l < g.layers && step < count; l++)
-                if (g.width[l]) order[step++] = (int32_t)l;
+                if (g.width[l]) order[step++] = g.layer[l];
             return KVM_OK;
         }
-        order[step] = (int32_t)best;
+        order[step] = g.layer[best];
         if (step + 1 < count) TRY(eliminate(&g, best, scratch, err));
     }
     return KVM_OK;

@@ -8,41 +8,39 @@
 #include "base/hash.h"
 #include "translators/translator_internal.h"
 
-const char *kvm_map_kind_name(kvm_map_kind k)
-{
-    switch (k) {
-#define X(id, name, text, what)                                                        \
-    case KVM_MAP_##name:                                                               \
-        return text;
-        KVM_MAP_KINDS(X)
-#undef X
+/* names of a closed set, and back */
+#define NAMES(type, stem, PREFIX, LIST)                                                \
+    const char *kvm_##stem##_name(type v)                                              \
+    {                                                                                  \
+        static const struct {                                                          \
+            type id;                                                                   \
+            const char *text;                                                          \
+        } all[] = {LIST(PREFIX)};                                                      \
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)                          \
+            if (all[i].id == v) return all[i].text;                                    \
+        return "unknown";                                                              \
+    }                                                                                  \
+    kvm_status kvm_##stem##_of_name(kvm_str name, type *v)                             \
+    {                                                                                  \
+        static const struct {                                                          \
+            type id;                                                                   \
+            const char *text;                                                          \
+        } all[] = {LIST(PREFIX)};                                                      \
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {                        \
+            if (!kvm_str_eq(name, kvm_str_of(all[i].text))) continue;                  \
+            *v = all[i].id;                                                            \
+            return KVM_OK;                                                             \
+        }                                                                              \
+        return KVM_NOTFOUND;                                                           \
     }
-    return "unknown";
-}
-
-const char *kvm_key_space_name(kvm_key_space k)
-{
-    switch (k) {
-#define X(id, name, text, what)                                                        \
-    case KVM_KEYS_##name:                                                              \
-        return text;
-        KVM_KEY_SPACES(X)
-#undef X
-    }
-    return "unknown";
-}
-
-kvm_status kvm_key_space_of_name(kvm_str name, kvm_key_space *k)
-{
-#define X(id, NAME, text, what)                                                        \
-    if (kvm_str_eq(name, KVM_STR(text))) {                                             \
-        *k = KVM_KEYS_##NAME;                                                          \
-        return KVM_OK;                                                                 \
-    }
-    KVM_KEY_SPACES(X)
-#undef X
-    return KVM_NOTFOUND;
-}
+#define AS_MAP(id, name, text, what) {KVM_MAP_##name, text},
+#define AS_KEYS(id, name, text, what) {KVM_KEYS_##name, text},
+#define AS_TOKEN(id, name, text, what) {KVM_TOKEN_##name, text},
+#define AS_STATE(id, name, text, what) {KVM_STATE_##name, text},
+NAMES(kvm_map_kind, map_kind, AS_MAP, KVM_MAP_KINDS)
+NAMES(kvm_key_space, key_space, AS_KEYS, KVM_KEY_SPACES)
+NAMES(kvm_token_kind, token_kind, AS_TOKEN, KVM_TOKEN_KINDS)
+NAMES(kvm_state_map, state_map, AS_STATE, KVM_STATE_MAPS)
 
 /* ---- sides ---- */
 
@@ -71,9 +69,7 @@ kvm_status kvm_side_of_rows(kvm_side_info *s, kvm_arena *keep, const kvm_rows *r
     *s = (kvm_side_info){.fingerprint = i->model,
                          .name = i->model_name,
                          .tokenizer = i->tokenizer,
-                         .layers = i->layers,
-                         .k = i->k,
-                         .v = i->v,
+                         .shapes = i->shapes,
                          .rope = i->rope};
     return describe_rope(s, keep, err);
 }
@@ -82,49 +78,83 @@ kvm_status kvm_side_of_model(kvm_side_info *s, kvm_arena *keep, const kvm_model 
                              kvm_err *err)
 {
     kvm_rows_info i;
-    TRY(kvm_rows_describe(&i, keep, m, err));
+    TRY(kvm_rows_describe(&i, keep, m, ~0U, err));
     *s = (kvm_side_info){.fingerprint = i.model,
                          .name = i.model_name,
                          .tokenizer = i.tokenizer,
-                         .layers = i.layers,
-                         .k = i.k,
-                         .v = i.v,
+                         .shapes = i.shapes,
                          .rope = i.rope};
     return describe_rope(s, keep, err);
 }
 
 /* ---- checking ---- */
 
-const kvm_row_shape *kvm_step__shape(const kvm_side_info *side, kvm_object_kind object)
+kvm_row_shape kvm_step__shape(const kvm_translator *t, const kvm_step *s)
 {
-    return object == KVM_OBJECT_V ? side->v : side->k;
+    const kvm_row_shape *of = t->target.shapes.of[s->mapping.out];
+    return of ? of[s->layer] : (kvm_row_shape){0};
 }
 
 ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s)
 {
+    kvm_feature item[3];
     ptrdiff_t n = 0;
-    for (ptrdiff_t i = 0; i < s->sources; i++) {
-        const kvm_row_shape r = kvm_step__shape(&t->source, s->object)[s->source[i]];
-        n += (s->head_matched ? 1 : r.heads) * r.dim;
+    for (ptrdiff_t i = 0; i < (s->sources > 0 ? s->sources : 1); i++) {
+        kvm_mapping rest = s->mapping;
+        rest.token &= i == 0;
+        const ptrdiff_t items =
+            kvm_mapping_items(&rest, s->source ? s->source + i : &(int32_t){0}, 1,
+                              s->layer, item);
+        for (ptrdiff_t k = 0; k < items; k++) {
+            const kvm_side_info *side =
+                item[k].side == KVM_SOURCE ? &t->source : &t->target;
+            const kvm_row_shape *of = side->shapes.of[item[k].space];
+            const kvm_row_shape r = of ? of[item[k].layer] : (kvm_row_shape){0};
+            n += (s->head_matched && r.heads > 0 ? 1 : r.heads) * r.dim;
+        }
     }
     return n;
+}
+
+const kvm_step *kvm_translator_find(const kvm_translator *t, kvm_space space,
+                                    ptrdiff_t layer)
+{
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        if (t->steps[i].mapping.out == space && t->steps[i].layer == layer)
+            return &t->steps[i];
+    return NULL;
 }
 
 static kvm_status check_sources(const kvm_translator *t, const kvm_step *s,
                                 const char *name, kvm_err *err)
 {
-    if (s->sources < 1 || s->sources > t->source.layers)
+    const ptrdiff_t layers = t->source.shapes.layers;
+    const bool chooses = s->map != KVM_MAP_EXACT && s->mapping.side == KVM_SOURCE;
+    if (chooses ? s->sources < 1 || s->sources > layers : s->sources != 0)
         return kvm_fail(err, KVM_SHAPE, "step %s reads %td of %td source layers", name,
-                        s->sources, t->source.layers);
+                        s->sources, layers);
     for (ptrdiff_t i = 0; i < s->sources; i++) {
-        if (s->source[i] < 0 || s->source[i] >= t->source.layers)
+        const int32_t l = s->source[i];
+        bool there = l >= 0 && l < layers;
+        for (int k = 0; there && k < 2; k++)
+            there = kvm_shapes_width(&t->source.shapes, s->mapping.from[k], l) > 0;
+        if (!there)
             return kvm_fail(err, KVM_SHAPE, "step %s reads source layer %d of %td",
-                            name, (int)s->source[i], t->source.layers);
+                            name, (int)l, layers);
         for (ptrdiff_t j = 0; j < i; j++)
-            if (s->source[i] == s->source[j])
+            if (l == s->source[j])
                 return kvm_fail(err, KVM_SHAPE, "step %s reads source layer %d twice",
-                                name, (int)s->source[i]);
+                                name, (int)l);
     }
+    if (!chooses && s->map != KVM_MAP_EXACT &&
+        !kvm_translator_find(t, s->mapping.from[0], s->layer))
+        return kvm_fail(err, KVM_MISMATCH,
+                        "step %s reads the layer's %s, which no step makes", name,
+                        kvm_space_name(s->mapping.from[0]));
+    if (s->mapping.token || s->map == KVM_MAP_EXACT)
+        if (t->token == KVM_TOKEN_NONE || !t->target.shapes.of[KVM_SPACE_TOKEN])
+            return kvm_fail(err, KVM_MISMATCH,
+                            "step %s needs to know the tokens, and none are told", name);
     return KVM_OK;
 }
 
@@ -150,18 +180,43 @@ static kvm_status check_weights(const kvm_step *s, const char *name, kvm_err *er
     return KVM_OK;
 }
 
+/* what of a recipe the translator file and the layouts may ask for */
+static bool known_mapping(const kvm_translator *t, const kvm_step *s)
+{
+    kvm_mapping m;
+    if (kvm_mapping_find(&m, s->mapping.out, s->mapping.token, &t->source.shapes,
+                         &t->target.shapes, NULL))
+        return false;
+    return m.side == s->mapping.side && m.from[0] == s->mapping.from[0] &&
+           m.from[1] == s->mapping.from[1];
+}
+
 static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
 {
-    const kvm_step *s = &t->steps[i];
-    char name[32];
-    snprintf(name, sizeof name, "%c.%td", "KV"[i % 2], i / 2);
-    if (s->object != (i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K) || s->layer != i / 2)
+    const kvm_step *s = &t->steps[i], *before = i ? s - 1 : NULL;
+    char name[48];
+    snprintf(name, sizeof name, "%s.%td", kvm_space_name(s->mapping.out), s->layer);
+    const bool ascends = !before || before->layer < s->layer ||
+                         (before->layer == s->layer &&
+                          before->mapping.out < s->mapping.out);
+    const bool there = s->layer >= 0 && s->layer < t->target.shapes.layers &&
+                       kvm_step__shape(t, s).heads > 0;
+    if (!ascends || !there || kvm_space_once(s->mapping.out))
         return kvm_fail(err, KVM_MISMATCH,
-                        "step %td makes %s.%td where %s is due; a translator has one "
-                        "step for K and V of every target layer, in order",
-                        i, kvm_object_name(s->object), s->layer, name);
+                        "step %td makes %s, which is not due there; a translator has one "
+                        "step for each space of every target layer, in order",
+                        i, name);
+    if (s->map != KVM_MAP_EXACT && !known_mapping(t, s))
+        return kvm_fail(err, KVM_MISMATCH, "step %s: no recipe reads %s for it", name,
+                        kvm_space_name(s->mapping.from[0]));
     TRY(check_sources(t, s, name, err));
-    const kvm_row_shape out = kvm_step__shape(&t->target, s->object)[s->layer];
+    const kvm_row_shape out = kvm_step__shape(t, s);
+    if (s->map == KVM_MAP_EXACT) {
+        if (s->layer == 0) return KVM_OK;
+        return kvm_fail(err, KVM_MISMATCH,
+                        "step %s: rows of the first layer alone follow from the token",
+                        name);
+    }
     if (s->outputs != out.heads * out.dim || s->inputs != kvm_step__inputs(t, s))
         return kvm_fail(err, KVM_SHAPE,
                         "step %s maps %td to %td numbers; its layers have %td and %td",
@@ -177,22 +232,102 @@ static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
     return check_weights(s, name, err);
 }
 
+/* the kinds of object that rows of a space fill */
+static unsigned kinds_of(kvm_space s)
+{
+    const kvm_space_row *r = &kvm_space_rows[s];
+    if (r->object == KVM_OBJECT_KINDS) return 0;
+    /* a state is one of two kinds; its window is made with it or told beside it */
+    if (s == KVM_SPACE_INPUT || kvm_space_once(s)) return 1U << KVM_OBJECT_STATE;
+    return 1U << r->object;
+}
+
+/* whole: every kind of object that the target's layers keep is made, and once */
+static kvm_status check_whole(const kvm_translator *t, kvm_err *err)
+{
+    for (ptrdiff_t l = 0; l < t->target.shapes.layers; l++) {
+        unsigned due = 0, made = 0, twice = 0;
+        for (int s = 0; s < KVM_SPACES; s++) {
+            const unsigned kinds = kinds_of((kvm_space)s);
+            if (kvm_shapes_width(&t->target.shapes, (kvm_space)s, l) > 0) due |= kinds;
+            if (!kvm_translator_find(t, (kvm_space)s, l)) continue;
+            twice |= made & kinds;
+            made |= kinds;
+        }
+        for (ptrdiff_t i = 0; i < t->state_count; i++) {
+            if (t->states[i].layer != l) continue;
+            twice |= made & 1U << KVM_OBJECT_STATE;
+            made |= 1U << KVM_OBJECT_STATE;
+        }
+        for (int k = 0; k < KVM_OBJECT_KINDS; k++)
+            if ((((due ^ made) | twice) >> k & 1) != 0)
+                return kvm_fail(err, KVM_MISMATCH,
+                                "%s of target layer %td is made by %s; a translator is "
+                                "whole, and has one step for each",
+                                kvm_object_name((kvm_object_kind)k), l,
+                                twice >> k & 1  ? "two steps"
+                                : made >> k & 1 ? "a step, and the layer has none"
+                                                : "no step");
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_translator_check(const kvm_translator *t, kvm_err *err)
 {
-    if (t->source.layers < 1 || t->target.layers < 1 ||
-        t->count != 2 * t->target.layers)
-        return kvm_fail(err, KVM_MISMATCH,
-                        "a translator of %td steps for %td target layers; it needs one "
-                        "for K and one for V of each",
-                        t->count, t->target.layers);
+    if (t->source.shapes.layers < 1 || t->target.shapes.layers < 1)
+        return kvm_fail(err, KVM_MISMATCH, "a translator of %td and %td layers",
+                        t->source.shapes.layers, t->target.shapes.layers);
     if (kvm_key_space_of_name(kvm_str_of(kvm_key_space_name(t->keys)),
                               &(kvm_key_space){0}))
         return kvm_fail(err, KVM_USAGE, "key space %d is unknown", (int)t->keys);
     for (ptrdiff_t i = 0; i < t->count; i++) TRY(check_step(t, i, err));
-    return KVM_OK;
+    for (ptrdiff_t i = 0; i < t->state_count; i++)
+        TRY(kvm_states__check(t, i, err));
+    return check_whole(t, err);
 }
 
 /* ---- fitting a model ---- */
+
+static kvm_status shapes_fit(const kvm_side_info *s, const kvm_shapes *have,
+                             const char *side, const char *name, kvm_err *err)
+{
+    if (have->layers != s->shapes.layers)
+        return kvm_fail(err, KVM_MISMATCH,
+                        "the translator's %s has %td layers, %s has %td", side,
+                        s->shapes.layers, name, have->layers);
+    for (int k = 0; k < KVM_SPACES; k++)
+        for (ptrdiff_t l = 0; s->shapes.of[k] && l < have->layers; l++) {
+            const kvm_row_shape a = s->shapes.of[k][l];
+            const kvm_row_shape b =
+                have->of[k] ? have->of[k][l] : (kvm_row_shape){0};
+            if (a.heads != b.heads || a.dim != b.dim)
+                return kvm_fail(err, KVM_MISMATCH,
+                                "the translator's %s has %td heads of %td in %s of "
+                                "layer %td, %s has %td of %td",
+                                side, a.heads, a.dim, kvm_space_name((kvm_space)k), l,
+                                name, b.heads, b.dim);
+        }
+    return KVM_OK;
+}
+
+static kvm_status same_side(const kvm_side_info *s, const kvm_side_info *have,
+                            const char *side, const char *name, bool force,
+                            kvm_err *err)
+{
+    TRY(shapes_fit(s, &have->shapes, side, name, err));
+    if (s->rope_sha.len && /* "" = the layout does not say */
+        (!kvm_str_eq(s->rope_sha, have->rope_sha) ||
+         s->rope.width != have->rope.width ||
+         s->rope.interleaved != have->rope.interleaved ||
+         s->rope.factor != have->rope.factor))
+        return kvm_fail(err, KVM_MISMATCH,
+                        "the translator's %s has another rotary than %s", side, name);
+    if (force || !s->fingerprint.len || kvm_str_eq(s->fingerprint, have->fingerprint))
+        return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH,
+                    "the translator's %s is %.*s (%.12s...), not %s (%.12s...)", side,
+                    KVM_STR_ARG(s->name), s->fingerprint.at, name, have->fingerprint.at);
+}
 
 static kvm_status side_fits(const kvm_side_info *s, const kvm_model *m,
                             const char *side, bool force, kvm_err *err)
@@ -201,41 +336,44 @@ static kvm_status side_fits(const kvm_side_info *s, const kvm_model *m,
     kvm_side_info have;
     TRY(kvm_arena_init(&own, 4 << 20, err));
     kvm_status r = kvm_side_of_model(&have, &own, m, err);
-    const char *name = kvm_model_info_of(m)->name.at;
-    if (!r && have.layers != s->layers)
-        r = kvm_fail(err, KVM_MISMATCH,
-                     "the translator's %s has %td layers, %s has %td", side, s->layers,
-                     name, have.layers);
-    for (ptrdiff_t l = 0; !r && l < s->layers; l++)
-        for (int o = 0; !r && o < 2; o++) {
-            const kvm_row_shape a = (o ? s->v : s->k)[l], b = (o ? have.v : have.k)[l];
-            if (a.heads != b.heads || a.dim != b.dim)
-                r = kvm_fail(err, KVM_MISMATCH,
-                             "the translator's %s has %td heads of %td in %c of layer "
-                             "%td, %s has %td of %td",
-                             side, a.heads, a.dim, "KV"[o], l, name, b.heads, b.dim);
-        }
-    if (!r && s->rope_sha.len && /* "" = the layout does not say */
-        (!kvm_str_eq(s->rope_sha, have.rope_sha) || s->rope.width != have.rope.width ||
-         s->rope.interleaved != have.rope.interleaved ||
-         s->rope.factor != have.rope.factor))
-        r = kvm_fail(err, KVM_MISMATCH,
-                     "the translator's %s has another rotary than %s", side, name);
-    if (!r && !force && s->fingerprint.len &&
-        !kvm_str_eq(s->fingerprint, have.fingerprint))
-        r = kvm_fail(err, KVM_MISMATCH,
-                     "the translator's %s is %.*s (%.12s...), not %s (%.12s...)", side,
-                     KVM_STR_ARG(s->name), s->fingerprint.at, name,
-                     have.fingerprint.at);
+    if (!r)
+        r = same_side(s, &have, side, kvm_model_info_of(m)->name.at, force, err);
     kvm_arena_free(&own);
     return r;
+}
+
+/* every object of the target is made by a step, or follows from the tokens */
+static kvm_status covers(const kvm_translator *t, const kvm_model *target, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(target)->objects; i++) {
+        const kvm_object *o = kvm_model_object(target, i);
+        bool made = false;
+        if (o->kind == KVM_OBJECT_NGRAM_WINDOW || o->kind == KVM_OBJECT_LAST_IDS)
+            made = t->token != KVM_TOKEN_NONE;
+        for (ptrdiff_t k = 0; k < t->state_count; k++)
+            made |= t->states[k].layer == o->layer && kvm_object_per_prompt(o);
+        for (ptrdiff_t k = 0; k < t->count; k++) {
+            const kvm_space_row *r = &kvm_space_rows[t->steps[k].mapping.out];
+            const bool window = o->kind == KVM_OBJECT_WINDOW &&
+                                t->steps[k].mapping.out == KVM_SPACE_INPUT;
+            made |= t->steps[k].layer == o->layer &&
+                    (r->object == o->kind || r->other == o->kind || window);
+        }
+        if (!made)
+            return kvm_fail(err, KVM_MISMATCH,
+                            "the translator makes no %s of layer %td, which %s keeps",
+                            kvm_object_name(o->kind), o->layer,
+                            kvm_model_info_of(target)->name.at);
+    }
+    return KVM_OK;
 }
 
 kvm_status kvm_translator_fits(const kvm_translator *t, const kvm_model *source,
                                const kvm_model *target, bool force, kvm_err *err)
 {
     TRY(side_fits(&t->source, source, "source", force, err));
-    return side_fits(&t->target, target, "target", force, err);
+    TRY(side_fits(&t->target, target, "target", force, err));
+    return covers(t, target, err);
 }
 
 ptrdiff_t kvm_translator_parameters(const kvm_translator *t)
@@ -243,17 +381,24 @@ ptrdiff_t kvm_translator_parameters(const kvm_translator *t)
     ptrdiff_t n = 0;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const kvm_step *s = &t->steps[i];
+        if (s->map == KVM_MAP_EXACT) continue;
         n += s->outputs;
         if (s->map == KVM_MAP_MLP) n += 2 * s->groups * s->hidden;
         for (int w = 0; w < (s->map == KVM_MAP_MLP ? 3 : 1); w++)
             n += kvm_tensor_count(&s->weight[w]);
+    }
+    for (ptrdiff_t i = 0; i < t->state_count; i++) {
+        const kvm_state_step *s = &t->states[i];
+        if (s->map != KVM_STATE_BILINEAR) continue;
+        n += kvm_tensor_count(&s->left) + kvm_tensor_count(&s->right);
+        n += kvm_tensor_count(&s->window) + s->window.dim[0] * s->window.dim[1];
     }
     return n;
 }
 
 /* ---- making steps ---- */
 
-kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, kvm_object_kind object,
+kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, const kvm_mapping *mapping,
                           ptrdiff_t layer, const int32_t *source, ptrdiff_t sources,
                           ptrdiff_t groups, ptrdiff_t inputs, ptrdiff_t outputs,
                           const double *const *weight, const double *const *bias,
@@ -264,7 +409,7 @@ kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, kvm_object_kind object,
     float *b = kvm_new_raw(keep, float, outputs);
     int32_t *list = kvm_new(keep, int32_t, sources);
     if (!w || !b || !list) return kvm_nomem(err, keep);
-    memcpy(list, source, sizeof *list * (size_t)sources);
+    if (sources > 0) memcpy(list, source, sizeof *list * (size_t)sources);
     for (ptrdiff_t g = 0; g < groups; g++)
         for (ptrdiff_t o = 0; o < out; o++) {
             float *row = w + (g * out + o) * inputs;
@@ -272,7 +417,7 @@ kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, kvm_object_kind object,
                 row[i] = (float)weight[g][i * out + o];
             b[g * out + o] = (float)bias[g][o];
         }
-    *s = (kvm_step){.object = object,
+    *s = (kvm_step){.mapping = *mapping,
                     .layer = layer,
                     .map = KVM_MAP_RIDGE,
                     .head_matched = groups > 1,

@@ -1,28 +1,35 @@
 /* translator.h - what turns one model's cache into another's: an ordered list of steps.
  *
- * Each step makes one object (K or V) of one target layer from the same object of some
- * source layers. Features are ordered by the step's source list, then head, then entry.
- * A translator is whole or it is refused: exactly one step for every object of every
- * target layer.
+ * Each step makes the rows of one space of one target layer from rows of some source
+ * layers, or of the layer's own translated rows (recipes.def). Features are ordered
+ * token, then by the step's source list, then space, head and entry. A state step makes
+ * what a recurrent layer keeps once per prompt, where no step makes its inputs. A
+ * translator is whole or it is refused: its steps are one for each space of each target
+ * layer, layer by layer and in the order of spaces.def, and they leave no object out.
  *
  * File: safetensors, one metadata entry `kvmill` whose JSON holds
- *   format "kvmill.translator.v1"; source, target {fingerprint, name, layers,
- *   tokenizer, K/V: heads and dim per layer, rotary {width, interleaved, factor, theta,
- *   sha}}; pair (the spec, any JSON); moments (hash); capture_point; steps [{object,
- *   layer, map "ridge"|"mlp", space, head_matched, sources, layout, dtype, lambda, r2}]
- * Tensors per step <o>.<l> (o = K, V), F32 or BF16, out x in:
- *   ridge  <o>.<l>.weight (O,I) or, head-matched, (H,Do,I);  <o>.<l>.bias (O) F32
- *   mlp    <o>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O)
- *          F32; G = 1, or one group per target head */
+ *   format "kvmill.translator.v2"; source, target {fingerprint, name, tokenizer, layers,
+ *   rows: {space: {heads, dim} per layer}, rotary {width, interleaved, factor, theta,
+ *   sha}}; pair (the spec, any JSON); moments (hash); keys; token "none"|"given"|
+ *   "decoded"; steps [{rows, layer, map "ridge"|"mlp"|"exact", side, from, token,
+ *   head_matched, sources, groups, hidden, layout, dtype, lambda, r2_fit, r2_held}];
+ *   states [{layer, map "zero"|"copy"|"bilinear", source, r2_held}]
+ * Tensors per step <s>.<l> (s = the space's name), F32 or BF16, out x in:
+ *   ridge  <s>.<l>.weight (O,I) or, head-matched, (H,Do,I);  <s>.<l>.bias (O) F32
+ *   mlp    <s>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O)
+ *          F32; G = 1, or one group per target head
+ * and of a bilinear state step, all F32: states.h says what they do
+ *   state.<l>.left (H,K,K) .right (H,V,V), window.<l>.weight (B,D,D) .bias (C) */
 #ifndef KVM_TRANSLATORS_TRANSLATOR_H
 #define KVM_TRANSLATORS_TRANSLATOR_H
 
-#include "translators/rows.h"
+#include "translators/recipes.h"
 
 /* X(id, NAME, "name", "what it is"); ids are not stored, names are */
 #define KVM_MAP_KINDS(X)                                                               \
     X(1, RIDGE, "ridge", "one linear map with bias, closed form")                      \
-    X(2, MLP, "mlp", "two hidden ReLU layers, trained")
+    X(2, MLP, "mlp", "two hidden ReLU layers, trained")                                  \
+    X(3, EXACT, "exact", "rows that follow from the token alone, computed")
 typedef enum kvm_map_kind {
 #define X(id, name, text, what) KVM_MAP_##name = id,
     KVM_MAP_KINDS(X)
@@ -39,19 +46,47 @@ typedef enum kvm_key_space {
     KVM_KEY_SPACES(X)
 #undef X
 } kvm_key_space;
+
+/* Where the tokens come from that maps with token identity are told. */
+#define KVM_TOKEN_KINDS(X)                                                             \
+    X(0, NONE, "none", "maps see the source's rows alone")                             \
+    X(1, GIVEN, "given", "ids come with the cache")                                    \
+    X(2, DECODED, "decoded", "ids are read out of the source's first latents")
+typedef enum kvm_token_kind {
+#define X(id, name, text, what) KVM_TOKEN_##name = id,
+    KVM_TOKEN_KINDS(X)
+#undef X
+} kvm_token_kind;
+const char *kvm_token_kind_name(kvm_token_kind k);                  /* static */
+kvm_status kvm_token_kind_of_name(kvm_str name, kvm_token_kind *k); /* KVM_NOTFOUND */
+
+/* What becomes of a recurrent layer's state. */
+#define KVM_STATE_MAPS(X)                                                              \
+    X(0, ZERO, "zero", "starts empty")                                                 \
+    X(1, COPY, "copy", "that of a source layer as it is")                              \
+    X(2, BILINEAR, "bilinear", "copied, corrected head by head from both sides")
+typedef enum kvm_state_map {
+#define X(id, name, text, what) KVM_STATE_##name = id,
+    KVM_STATE_MAPS(X)
+#undef X
+} kvm_state_map;
+const char *kvm_state_map_name(kvm_state_map k);                   /* static */
+kvm_status kvm_state_map_of_name(kvm_str name, kvm_state_map *k);  /* KVM_NOTFOUND */
+
 const char *kvm_map_kind_name(kvm_map_kind k);                    /* static */
+kvm_status kvm_map_kind_of_name(kvm_str name, kvm_map_kind *k);   /* KVM_NOTFOUND */
 const char *kvm_key_space_name(kvm_key_space k);                  /* static */
 kvm_status kvm_key_space_of_name(kvm_str name, kvm_key_space *k); /* KVM_NOTFOUND */
 
 typedef struct kvm_step {
-    kvm_object_kind object; /* KVM_OBJECT_K or KVM_OBJECT_V */
-    ptrdiff_t layer;        /* of the target */
+    kvm_mapping mapping; /* what it makes, and out of what */
+    ptrdiff_t layer;     /* of the target */
     kvm_map_kind map;
     bool head_matched; /* ridge: head h reads only kvm_matched_head(h) of each source */
     ptrdiff_t sources;
     const int32_t *source; /* (sources) layers of the source model, best first */
-    ptrdiff_t inputs;  /* of one group: sources * Hs*Ds, or sources * Ds head-matched */
-    ptrdiff_t outputs; /* Ht*Dt */
+    ptrdiff_t inputs;      /* of one group: all widths; head-matched: of one head each */
+    ptrdiff_t outputs;     /* Ht*Dt */
     ptrdiff_t groups;  /* independent maps side by side; 1, or Ht */
     ptrdiff_t hidden;  /* mlp width */
     kvm_tensor weight[3];   /* (groups, out, in) F32 or BF16; ridge uses [0] */
@@ -60,24 +95,41 @@ typedef struct kvm_step {
     double r2_fit, r2_held; /* as measured when fitted; NaN: unknown */
 } kvm_step;
 
+/* State and window of one target layer. */
+typedef struct kvm_state_step {
+    ptrdiff_t layer; /* of the target */
+    kvm_state_map map;
+    ptrdiff_t source;               /* layer of the source; zero: not read */
+    kvm_tensor left, right;         /* bilinear: (H,K,K), (H,V,V) F32 */
+    kvm_tensor window;              /* (B,D,D) F32: B blocks of D channels */
+    const float *bias;              /* (B*D) */
+    double r2_held, r2_window_held; /* NaN: unknown */
+} kvm_state_step;
+
 typedef struct kvm_side_info {
     kvm_str fingerprint, name, tokenizer;
-    ptrdiff_t layers;
-    const kvm_row_shape *k, *v; /* (layers) */
-    kvm_rope rope;              /* inv_freq NULL after loading: only its sha is kept */
-    double theta;               /* as far as inv_freq tells; 0: no rotary */
-    kvm_str rope_sha;           /* of the inv_freq bytes, hex; "" without rotary */
+    kvm_shapes shapes;
+    kvm_rope rope;    /* of the keys; inv_freq NULL after loading: only its sha is kept */
+    double theta;     /* as far as inv_freq tells; 0: no rotary */
+    kvm_str rope_sha; /* of the inv_freq bytes, hex; "" without rotary */
 } kvm_side_info;
 
 typedef struct kvm_translator {
     kvm_side_info source, target;
     kvm_key_space keys;
-    const kvm_step *steps; /* (count): K.0, V.0, K.1, V.1 ... of the target */
+    kvm_token_kind token;
+    const kvm_step *steps; /* (count) by target layer, then space */
     ptrdiff_t count;
+    const kvm_state_step *states; /* (state_count) by target layer */
+    ptrdiff_t state_count;
     kvm_str pair;    /* JSON text of the pair spec, "" when none */
     kvm_str moments; /* hash, "" when none */
     kvm_str path;    /* it was read from; "" when made here */
 } kvm_translator;
+
+/* kvm_translator_find - the step that makes a space's rows of a layer, or NULL */
+const kvm_step *kvm_translator_find(const kvm_translator *t, kvm_space s,
+                                    ptrdiff_t layer);
 
 /* kvm_side_of_rows / _of_model - a side's description; strings and arrays in keep */
 KVM_MUST kvm_status kvm_side_of_rows(kvm_side_info *s, kvm_arena *keep,
@@ -133,8 +185,9 @@ KVM_MUST kvm_status kvm_translator_open(kvm_translator *t, kvm_arena *keep,
 
 /* kvm_step_ridge - a step over W (inputs, outputs) fp64 and bias; arrays in keep as
  * f32, turned to out x in. Head-matched: W of head h is at weight[h]. */
-KVM_MUST kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep, kvm_object_kind object,
-                                   ptrdiff_t layer, const int32_t *source,
+KVM_MUST kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep,
+                                   const kvm_mapping *mapping, ptrdiff_t layer,
+                                   const int32_t *source,
                                    ptrdiff_t sources, ptrdiff_t groups,
                                    ptrdiff_t inputs, ptrdiff_t outputs,
                                    const double *const *weight,

@@ -7,7 +7,10 @@
 
 /* features that one group of the step reads */
 ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s);
-const kvm_row_shape *kvm_step__shape(const kvm_side_info *side, kvm_object_kind object);
+kvm_row_shape kvm_step__shape(const kvm_translator *t, const kvm_step *s); /* made */
+/* a state step agrees with both sides (states.c) */
+KVM_MUST kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i,
+                                      kvm_err *err);
 /* n numbers of a F32 or BF16 tensor from element `at` on, as f32; KVM_NAN when not
  * finite */
 KVM_MUST kvm_status kvm_step__widen(float *out, const kvm_tensor *t, ptrdiff_t at,
@@ -30,6 +33,8 @@ KVM_MUST kvm_status kvm_step__sources(kvm_jat list, ptrdiff_t layers, kvm_arena 
  * throughout */
 KVM_MUST kvm_status kvm_layout__check(const kvm_translator *t, const char *layout,
                                       kvm_err *err);
+/* that of all of a side's rows */
+kvm_row_shape kvm_layout__shape(const kvm_side_info *s);
 /* An element of W^T as stored: the layouts differ in where (input, output) lies. */
 typedef struct kvm_layout_names {
     const char *weight[2], *bias[2]; /* printf formats of K and V tensors */
@@ -61,6 +66,6 @@ KVM_MUST kvm_status kvm_layout__copy_str(kvm_jat obj, kvm_arena *keep, const cha
 KVM_MUST kvm_status kvm_layout__publish(json_t *root, kvm_str path, kvm_arena scratch,
                                         kvm_err *err);
 json_t *kvm_layout__selected_json(const kvm_translator *t);
-json_t *kvm_layout__r2_json(const kvm_translator *t, kvm_object_kind object);
+json_t *kvm_layout__r2_json(const kvm_translator *t, kvm_space space);
 
 #endif

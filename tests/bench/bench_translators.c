@@ -196,7 +196,7 @@ static kvm_translator random_translator(const kvm_model *from, const kvm_model *
     t.steps = steps;
     kvm_rng rng = kvm_rng_seed(3, 0);
     for (ptrdiff_t i = 0; i < t.count; i++) {
-        const kvm_row_shape in = t.source.k[0], out = t.target.k[0];
+        const kvm_row_shape in = t.source.shapes.of[KVM_SPACE_K][0], out = t.target.shapes.of[KVM_SPACE_K][0];
         ptrdiff_t *order = kvm_new(&keep, ptrdiff_t, t.source.layers);
         int32_t *source = kvm_new(&keep, int32_t, k);
         for (ptrdiff_t l = 0; l < t.source.layers; l++) order[l] = l;

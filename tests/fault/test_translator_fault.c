@@ -17,14 +17,12 @@ static const ptrdiff_t LAYERS = 2, HEADS = 2, DIM = 4, WIDTH = 8;
 static kvm_side_info side(kvm_arena *keep, const char *name)
 {
     kvm_row_shape *s = kvm_new(keep, kvm_row_shape, LAYERS);
-    for (int l = 0; l < LAYERS; l++) s[l] = (kvm_row_shape){HEADS, DIM};
+    for (int l = 0; l < LAYERS; l++) s[l] = (kvm_row_shape){HEADS, DIM, 0};
     return (kvm_side_info){.fingerprint = KVM_STR("0123456789abcdef0123456789abcdef"
                                                   "0123456789abcdef0123456789abcdef"),
                            .name = kvm_str_of(name),
                            .tokenizer = KVM_STR("tok"),
-                           .layers = LAYERS,
-                           .k = s,
-                           .v = s,
+                           .shapes = kvm_shapes_kv(LAYERS, s, s),
                            .rope = {.width = DIM, .factor = 1},
                            .theta = 10000,
                            .rope_sha = KVM_STR("abc")};
@@ -38,7 +36,7 @@ static kvm_translator translator(kvm_arena *keep, float value)
     float *w = kvm_new(keep, float, WIDTH *WIDTH), *b = kvm_new(keep, float, WIDTH);
     for (int i = 0; i < WIDTH * WIDTH; i++) w[i] = value;
     for (int i = 0; i < 2 * LAYERS; i++)
-        s[i] = (kvm_step){.object = i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K,
+        s[i] = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
                           .layer = i / 2,
                           .map = KVM_MAP_RIDGE,
                           .sources = 1,

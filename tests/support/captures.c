@@ -51,7 +51,7 @@ static void put_sequence(const made *m, kvm_rows_writer *w, int32_t s, kvm_rng *
         const ptrdiff_t n = o % 2 ? v : k;
         for (ptrdiff_t t = 0; t < m->tokens; t++)
             memcpy(one + t * n, rows + t * width + at, sizeof *one * (size_t)n);
-        must(kvm_rows_put(w, o % 2 ? KVM_OBJECT_V : KVM_OBJECT_K, o / 2, 0, m->tokens,
+        must(kvm_rows_put(w, o % 2 ? KVM_SPACE_V : KVM_SPACE_K, o / 2, 0, m->tokens,
                           one, &err),
              &err);
         at += n;
@@ -68,16 +68,14 @@ void made_capture(const made *m, const char *path)
     kvm_row_shape *k = kvm_new(&keep, kvm_row_shape, m->layers);
     kvm_row_shape *v = kvm_new(&keep, kvm_row_shape, m->layers);
     for (ptrdiff_t l = 0; l < m->layers; l++) {
-        k[l] = (kvm_row_shape){m->heads, m->k_dim};
-        v[l] = (kvm_row_shape){m->heads, m->v_dim};
+        k[l] = (kvm_row_shape){m->heads, m->k_dim, 0};
+        v[l] = (kvm_row_shape){m->heads, m->v_dim, 0};
     }
     const kvm_rows_info info = {.model = kvm_str_of(m->name),
                                 .model_name = kvm_str_of(m->name),
                                 .text = KVM_STR("made-up"),
                                 .tokenizer = KVM_STR("none"),
-                                .layers = m->layers,
-                                .k = k,
-                                .v = v,
+                                .shapes = kvm_shapes_kv(m->layers, k, v),
                                 .stride = 1,
                                 .tokens = m->tokens,
                                 .dtype = m->dtype,

@@ -92,9 +92,9 @@ static kvm_translator between(const kvm_model *from, const kvm_model *to, shape 
     kvm_step *steps = kvm_new(&keep, kvm_step, t.count);
     t.steps = steps;
     for (ptrdiff_t i = 0; i < t.count; i++) {
-        const kvm_row_shape r = t.source.k[0], out = t.target.k[i / 2];
+        const kvm_row_shape r = t.source.shapes.of[KVM_SPACE_K][0], out = t.target.shapes.of[KVM_SPACE_K][i / 2];
         kvm_step *s = &steps[i];
-        *s = (kvm_step){.object = i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K,
+        *s = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
                         .layer = i / 2,
                         .map = kind == DEEP ? KVM_MAP_MLP : KVM_MAP_RIDGE,
                         .head_matched = kind == MATCHED,
@@ -124,7 +124,7 @@ static ptrdiff_t plain_inputs(const kvm_translator *t, const kvm_step *s,
     const ptrdiff_t heads = t->target.k[s->layer].heads;
     ptrdiff_t n = 0;
     for (ptrdiff_t i = 0; i < s->sources; i++) {
-        const kvm_row_shape r = t->source.k[s->source[i]];
+        const kvm_row_shape r = t->source.shapes.of[KVM_SPACE_K][s->source[i]];
         const ptrdiff_t only = kvm_matched_head(g, r.heads, heads);
         for (ptrdiff_t j = 0; j < r.heads * r.dim; j++)
             if (!s->head_matched || j / r.dim == only)
@@ -171,7 +171,7 @@ static kvm_cache *expected(const kvm_translator *t, const kvm_model *from,
         const bool v = s->object == KVM_OBJECT_V;
         float *rows[8], *out = kvm_new(&keep, float, TOKENS * s->outputs);
         for (ptrdiff_t l = 0; l < t->source.layers; l++) {
-            const kvm_row_shape r = t->source.k[l];
+            const kvm_row_shape r = t->source.shapes.of[KVM_SPACE_K][l];
             rows[l] = kvm_new(&keep, float, TOKENS *r.heads *r.dim);
             check_ok(kvm_cache_read(cache, kvm_model_find_object(from, s->object, l),
                                     v ? KVM_POINT_ENGINE : strip, 0, TOKENS, rows[l],

@@ -82,15 +82,15 @@ static void any_budget_gives_the_same_bits(void **state)
     kvm_moments_options o = {.seed = 1, .hash_a = "a", .hash_b = "b"};
     sum(a, NULL, &o, TMP "gram");
     sum(a, b, &o, TMP "cross");
-    o.budget = kvm_moments_least_budget(a, NULL);
+    o.budget = kvm_moments_least_budget(a, NULL, &o);
     assert_true(o.budget < (size_t)64 << 20);
     sum(a, NULL, &o, TMP "gram.tiled");
-    o.budget = kvm_moments_least_budget(a, b);
+    o.budget = kvm_moments_least_budget(a, b, &o);
     sum(a, b, &o, TMP "cross.tiled");
     same_bytes(TMP "gram", TMP "gram.tiled");
     same_bytes(TMP "cross", TMP "cross.tiled");
     kvm_err err = {0};
-    o.budget = kvm_moments_least_budget(a, NULL) - 1;
+    o.budget = kvm_moments_least_budget(a, NULL, &o) - 1;
     check_status(KVM_RANGE,
                  kvm_moments_gram(compute, a, &o, KVM_STR(TMP "none"), NULL, &err),
                  &err);
@@ -101,7 +101,8 @@ static kvm_moments *open_moments(const char *gram, const char *cross)
 {
     kvm_err err = {0};
     kvm_moments *m;
-    check_ok(kvm_moments_open(&m, &keep, kvm_str_of(gram), kvm_str_of(cross), &err),
+    check_ok(kvm_moments_open(&m, &keep, kvm_str_of(gram), kvm_str_of(cross),
+                              (kvm_str){0}, &err),
              &err);
     return m;
 }

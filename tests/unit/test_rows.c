@@ -75,7 +75,7 @@ static void what_was_written_is_read(void **state)
         kvm_rows *r = open_rows(TMP "round.safetensors");
         const kvm_rows_info *i = kvm_rows_info_of(r);
         assert_int_equal(i->dtype, dtypes[d]);
-        assert_int_equal(i->layers, 2);
+        assert_int_equal(i->shapes.layers, 2);
         assert_int_equal(i->tokens, 5);
         check_str(i->model, "round");
         assert_true(i->rope.interleaved && i->rope.width == 4 &&
@@ -131,14 +131,12 @@ static void abandon(const made *m, const char *path)
 {
     kvm_arena own = check_arena((size_t)1 << 26);
     kvm_err err = {0};
-    kvm_row_shape k[2] = {{2, 4}, {2, 4}}, v[2] = {{2, 6}, {2, 6}};
+    kvm_row_shape k[2] = {{2, 4, 0}, {2, 4, 0}}, v[2] = {{2, 6, 0}, {2, 6, 0}};
     const kvm_rows_info info = {.model = kvm_str_of(m->name),
                                 .model_name = kvm_str_of(m->name),
                                 .text = KVM_STR("made-up"),
                                 .tokenizer = KVM_STR("none"),
-                                .layers = 2,
-                                .k = k,
-                                .v = v,
+                                .shapes = kvm_shapes_kv(2, k, v),
                                 .stride = 1,
                                 .tokens = 5};
     kvm_rows_writer *w;
@@ -153,15 +151,15 @@ static void abandon(const made *m, const char *path)
             memcpy(part + t * n, row + at, sizeof *row * (size_t)n);
         }
         /* in two pieces, as a chunked forward hands them out */
-        check_ok(kvm_rows_put(w, o % 2 ? KVM_OBJECT_V : KVM_OBJECT_K, o / 2, 3, 2,
+        check_ok(kvm_rows_put(w, o % 2 ? KVM_SPACE_V : KVM_SPACE_K, o / 2, 3, 2,
                               part + 3 * n, &err),
                  &err);
-        check_ok(kvm_rows_put(w, o % 2 ? KVM_OBJECT_V : KVM_OBJECT_K, o / 2, 0, 3, part,
+        check_ok(kvm_rows_put(w, o % 2 ? KVM_SPACE_V : KVM_SPACE_K, o / 2, 0, 3, part,
                               &err),
                  &err);
     }
     check_ok(kvm_rows_end_sequence(w, 0, position, 5, &err), &err);
-    check_ok(kvm_rows_put(w, KVM_OBJECT_K, 0, 0, 2, part, &err), &err);
+    check_ok(kvm_rows_put(w, KVM_SPACE_K, 0, 0, 2, part, &err), &err);
     check_status(KVM_MISMATCH, kvm_rows_end_sequence(w, 1, position, 2, &err), &err);
     check_contains(err.msg, "V, layer 0");
     kvm_arena_free(&own);
@@ -205,14 +203,12 @@ static void bad_rows_are_refused(void **state)
     (void)state;
     made m = small("bad");
     kvm_err err = {0};
-    kvm_row_shape k[1] = {{2, 4}};
+    kvm_row_shape k[1] = {{2, 4, 0}};
     const kvm_rows_info info = {.model = KVM_STR("m"),
                                 .model_name = KVM_STR("m"),
                                 .text = KVM_STR("t"),
                                 .tokenizer = KVM_STR("k"),
-                                .layers = 1,
-                                .k = k,
-                                .v = k,
+                                .shapes = kvm_shapes_kv(1, k, k),
                                 .stride = 1,
                                 .tokens = 2};
     kvm_rows_writer *w;
@@ -221,10 +217,10 @@ static void bad_rows_are_refused(void **state)
              &err);
     check_status(KVM_RANGE, kvm_rows_publish(w, NULL, &err), &err);
     err = (kvm_err){0};
-    check_status(KVM_RANGE, kvm_rows_put(w, KVM_OBJECT_K, 0, 1, 2, rows, &err), &err);
+    check_status(KVM_RANGE, kvm_rows_put(w, KVM_SPACE_K, 0, 1, 2, rows, &err), &err);
     err = (kvm_err){0};
     rows[9] = NAN;
-    check_status(KVM_NAN, kvm_rows_put(w, KVM_OBJECT_K, 0, 0, 2, rows, &err), &err);
+    check_status(KVM_NAN, kvm_rows_put(w, KVM_SPACE_K, 0, 0, 2, rows, &err), &err);
     check_contains(err.msg, "row 1");
     (void)m;
 }
@@ -269,9 +265,10 @@ static void files_of_another_kind_are_refused(void **state)
         const char *from, *to;
         kvm_status status;
     } edits[] = {
-        {"kvmill.capture.v1", "kvmill.capture.v9", KVM_VERSION},
-        {"kvmill.capture.v1", "another.thing.v12", KVM_FORMAT},
-        {"\"point\":\"2\"", "\"point\":\"1\"", KVM_UNSUPPORTED},
+        {"kvmill.capture.v2", "kvmill.capture.v9", KVM_VERSION},
+        {"kvmill.capture.v2", "another.thing.v12", KVM_FORMAT},
+        {"\"spaces\":\"K,V\"", "\"spaces\":\"K,W\"", KVM_FORMAT},
+        {"\"spaces\":\"K,V\"", "\"spaces\":\"K,K\"", KVM_FORMAT},
         {"\"heads.K\":\"2,2\"", "\"heads.K\":\"2,3\"", KVM_SHAPE},
         {"\"heads.K\":\"2,2\"", "\"heads.K\":\"2 2\"", KVM_FORMAT},
         {"\"layers\":\"2\"", "\"layers\":\"3\"", KVM_FORMAT},

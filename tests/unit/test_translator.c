@@ -42,15 +42,13 @@ static kvm_side_info side(const char *name, ptrdiff_t layers, ptrdiff_t heads,
                           ptrdiff_t dim)
 {
     kvm_row_shape *s = kvm_new(&keep, kvm_row_shape, layers);
-    for (ptrdiff_t l = 0; l < layers; l++) s[l] = (kvm_row_shape){heads, dim};
+    for (ptrdiff_t l = 0; l < layers; l++) s[l] = (kvm_row_shape){heads, dim, 0};
     const kvm_str sha =
         kvm_str_of("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
     return (kvm_side_info){.fingerprint = sha,
                            .name = kvm_str_of(name),
                            .tokenizer = KVM_STR("tok"),
-                           .layers = layers,
-                           .k = s,
-                           .v = s,
+                           .shapes = kvm_shapes_kv(layers, s, s),
                            .rope = {.width = dim, .factor = 1},
                            .theta = 10000,
                            .rope_sha = KVM_STR("abc")};
@@ -77,7 +75,7 @@ static kvm_translator sample(bool kinds)
     kvm_rng rng = kvm_rng_seed(1, kinds);
     kvm_step *s = kvm_new(&keep, kvm_step, 2 * LT);
     for (ptrdiff_t i = 0; i < 2 * LT; i++) {
-        s[i] = (kvm_step){.object = i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K,
+        s[i] = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
                           .layer = i / 2,
                           .map = KVM_MAP_RIDGE,
                           .sources = K,

@@ -1,0 +1,13 @@
+/* fit_recipes.h - what a spec's fit section says of recipes, for the fit and for the graph,
+ * which has to know what the captures before it must hold. */
+#ifndef KVM_JOBS_FIT_RECIPES_H
+#define KVM_JOBS_FIT_RECIPES_H
+
+#include "jobs/job.h"
+#include "translators/outline.h"
+
+/* keys, token, states and latents of the fit's parameters; KVM_USAGE names the place */
+KVM_MUST kvm_status kvm_fit_read_recipes(kvm_job *j, kvm_outline_options *o,
+                                         kvm_err *err);
+
+#endif

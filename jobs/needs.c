@@ -1,0 +1,99 @@
+#include "jobs/needs.h"
+
+#include "jobs/ablations.h"
+#include "jobs/fit_recipes.h"
+
+static void add_block(kvm_block_set *set, kvm_space a, kvm_space b)
+{
+    for (ptrdiff_t i = 0; i < set->n; i++)
+        if (set->id[i].a == a && set->id[i].b == b) return;
+    set->id[set->n++] = (kvm_block_id){a, b};
+}
+
+static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
+{
+    for (ptrdiff_t i = 0; i < from->n; i++)
+        add_block(to, turned ? from->id[i].b : from->id[i].a,
+                  turned ? from->id[i].a : from->id[i].b);
+}
+
+/* one fit's parameters, in one direction */
+static kvm_status add_fit(kvm_needs *n, const json_t *fit, const kvm_shapes sides[2],
+                          int direction, kvm_arena *keep, kvm_err *err)
+{
+    const int source = direction, target = 1 - direction;
+    kvm_outline_options o = {0};
+    kvm_outline out;
+    kvm_job job = {.keep = keep, .params = {.v = fit, .file = "", .path = "fit"}};
+    TRY(kvm_fit_read_recipes(&job, &o, err));
+    TRY(kvm_outline_make(&out, &o, &sides[source], &sides[target], err));
+    n->rows[source] |= out.source;
+    n->rows[target] |= out.target;
+    add_set(&n->gram[source], &out.gram, false);
+    add_set(&n->gram[target], &out.own, false);
+    add_set(&n->cross, &out.cross, direction == 1);
+    n->own[direction] |= out.own.n > 0;
+    return KVM_OK;
+}
+
+static kvm_status add_both(kvm_needs *n, const json_t *fit, const kvm_spec *s,
+                           const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
+{
+    for (int d = 0; d < (s->both_directions ? 2 : 1); d++)
+        TRY(add_fit(n, fit, sides, d, keep, err));
+    return KVM_OK;
+}
+
+static kvm_status add_ablation(kvm_needs *n, kvm_jat at, const json_t *fit,
+                               const kvm_spec *s, const kvm_shapes sides[2],
+                               kvm_arena *keep, kvm_err *err)
+{
+    kvm_str name;
+    const kvm_ablation *a;
+    json_t *changed = kvm_json_own(keep, json_deep_copy(fit));
+    if (!changed) return kvm_nomem(err, keep);
+    TRY(kvm_json_str(at, &name, err));
+    TRY(kvm_ablation_find(&a, name, at, err));
+    TRY(kvm_ablation_apply(a, changed, err));
+    const kvm_status st = add_both(n, changed, s, sides, keep, err);
+    return st ? kvm_err_prefix(err, st, "ablation %s", a->name) : KVM_OK;
+}
+
+kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes sides[2],
+                          kvm_arena *keep, kvm_err *err)
+{
+    const kvm_jat fit = kvm_json_get(s->root, keep, "fit");
+    const kvm_jat evaluate = kvm_json_get(s->root, keep, "evaluate");
+    const kvm_jat list = kvm_json_get(evaluate, keep, "ablations");
+    json_t *none = kvm_json_own(keep, json_object());
+    if (!none) return kvm_nomem(err, keep);
+    const json_t *params = kvm_json_has(fit) ? fit.v : none;
+    ptrdiff_t count = 0;
+    *n = (kvm_needs){0};
+    TRY(add_both(n, params, s, sides, keep, err));
+    if (kvm_json_has(list)) TRY(kvm_json_array(list, &count, err));
+    for (ptrdiff_t i = 0; i < count; i++)
+        TRY(add_ablation(n, kvm_json_item(list, keep, i), params, s, sides, keep, err));
+    return KVM_OK;
+}
+
+json_t *kvm_needs_rows(kvm_spaces rows)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < KVM_SPACES; i++)
+        if (rows >> i & 1)
+            json_array_append_new(list, json_string(kvm_space_name((kvm_space)i)));
+    return list;
+}
+
+json_t *kvm_needs_blocks(const kvm_block_set *set)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < set->n; i++) {
+        const char *a = kvm_space_name(set->id[i].a), *b = kvm_space_name(set->id[i].b);
+        json_array_append_new(list, set->id[i].a == set->id[i].b
+                                        ? json_string(a)
+                                        : json_pack("s++", a, "+", b));
+    }
+    return list;
+}

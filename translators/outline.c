@@ -1,0 +1,173 @@
+#include "translators/outline.h"
+
+#include "translators/states.h"
+
+static const struct {
+    kvm_state_way way;
+    const char *text;
+} ways[] = {
+#define X(id, name, text, what) {KVM_STATES_##name, text},
+    KVM_STATE_WAYS(X)
+#undef X
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+const char *kvm_state_way_name(kvm_state_way w)
+{
+    return ways[w].text;
+}
+
+kvm_status kvm_state_way_of_name(kvm_str name, kvm_state_way *w)
+{
+    for (int i = 0; i < WAYS; i++) {
+        if (!kvm_str_eq(name, kvm_str_of(ways[i].text))) continue;
+        *w = ways[i].way;
+        return KVM_OK;
+    }
+    return KVM_NOTFOUND;
+}
+
+/* ---- states ---- */
+
+static ptrdiff_t states_of(const kvm_shapes *s, ptrdiff_t below)
+{
+    ptrdiff_t n = 0;
+    for (ptrdiff_t l = 0; l < below; l++)
+        n += kvm_shapes_width(s, KVM_SPACE_STATE, l) > 0;
+    return n;
+}
+
+ptrdiff_t kvm_outline_state_source(const kvm_shapes *source, const kvm_shapes *target,
+                                   ptrdiff_t target_layer)
+{
+    const ptrdiff_t from = states_of(source, source->layers);
+    const ptrdiff_t to = states_of(target, target->layers);
+    if (from == 0 || to == 0) return -1;
+    const ptrdiff_t i = states_of(target, target_layer); /* which of them it is */
+    const ptrdiff_t span = to > 1 ? to - 1 : 1;
+    const ptrdiff_t want = (i * (from - 1) + span / 2) / span;
+    for (ptrdiff_t l = 0; l < source->layers; l++)
+        if (kvm_shapes_width(source, KVM_SPACE_STATE, l) > 0 &&
+            states_of(source, l) == want)
+            return l;
+    return -1;
+}
+
+static kvm_status copied(const kvm_shapes *source, const kvm_shapes *target,
+                         kvm_err *err)
+{
+    for (ptrdiff_t l = 0; l < target->layers; l++) {
+        if (kvm_shapes_width(target, KVM_SPACE_STATE, l) == 0) continue;
+        const ptrdiff_t from = kvm_outline_state_source(source, target, l);
+        if (from < 0)
+            return kvm_fail(err, KVM_MISMATCH,
+                            "the source keeps no states that could be copied; states: "
+                            "replay makes the target's");
+        TRY(kvm_states_same(source, from, target, l, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status choose_states(kvm_outline *out, kvm_state_way asked,
+                                const kvm_shapes *source, const kvm_shapes *target,
+                                kvm_err *err)
+{
+    out->states = asked;
+    if (states_of(target, target->layers) == 0) {
+        out->states = KVM_STATES_ZERO;
+        return KVM_OK;
+    }
+    if (asked == KVM_STATES_AUTO)
+        out->states = copied(source, target, NULL) ? KVM_STATES_REPLAY
+                                                   : KVM_STATES_BILINEAR;
+    if (out->states == KVM_STATES_COPY || out->states == KVM_STATES_BILINEAR)
+        return copied(source, target, err);
+    return KVM_OK;
+}
+
+/* ---- mappings ---- */
+
+static bool keeps(const kvm_shapes *s, kvm_space space)
+{
+    return s->of[space] != NULL;
+}
+
+/* Is the token worth being told? Latents and synthesised states do not hold it well
+ * enough for exact recall, and an indexer's keys are predicted from it. */
+static kvm_token_kind choose_token(const kvm_outline *out, const kvm_outline_options *o,
+                                   const kvm_shapes *source, const kvm_shapes *target)
+{
+    if (o->token_given) return o->token;
+    const bool wanted = keeps(target, KVM_SPACE_LATENT) ||
+                        keeps(target, KVM_SPACE_INDEX) ||
+                        (keeps(target, KVM_SPACE_INPUT) &&
+                         out->states == KVM_STATES_REPLAY);
+    if (!wanted) return KVM_TOKEN_NONE;
+    const bool told = kvm_shapes_width(source, KVM_SPACE_LATENT, 0) > 0 ||
+                      kvm_shapes_width(source, KVM_SPACE_V, 0) > 0;
+    return told ? KVM_TOKEN_DECODED : KVM_TOKEN_GIVEN;
+}
+
+static kvm_status add(kvm_outline *out, kvm_space space, const kvm_shapes *source,
+                      const kvm_shapes *target, kvm_err *err)
+{
+    if (!keeps(target, space)) return KVM_OK;
+    kvm_mapping *m = &out->mapping[out->mappings];
+    TRY(kvm_mapping_find(m, space, out->token != KVM_TOKEN_NONE, source, target, err));
+    /* values share the choice of the keys before them, where they read alike */
+    const bool shares = space == KVM_SPACE_V && out->mappings > 0 &&
+                        m->side == KVM_SOURCE && m->from[0] == m->from[1];
+    out->group[out->mappings++] = shares ? out->groups - 1 : out->groups++;
+    return KVM_OK;
+}
+
+/* what the captures hold and the moments sum, from the mappings */
+static void collect(kvm_outline *out)
+{
+    for (int i = 0; i < out->mappings; i++) {
+        const kvm_mapping *m = &out->mapping[i];
+        out->target |= 1U << kvm_space_rows[m->out].stored;
+        for (int k = 0; k < 2; k++)
+            *(m->side == KVM_SOURCE ? &out->source : &out->target) |=
+                1U << kvm_space_rows[m->from[k]].stored;
+        kvm_mapping_blocks(m, &out->gram, &out->cross, &out->own);
+        /* fits of keys in either space rank layers and are compared by the same files */
+        if (m->from[0] != KVM_SPACE_K && m->from[0] != KVM_SPACE_K_ROTATED) continue;
+        if (m->from[0] != m->out) continue;
+        kvm_mapping other = *m;
+        other.out = other.from[0] = other.from[1] =
+            m->out == KVM_SPACE_K ? KVM_SPACE_K_ROTATED : KVM_SPACE_K;
+        kvm_mapping_blocks(&other, &out->gram, &out->cross, &out->own);
+    }
+    if (out->token != KVM_TOKEN_NONE) out->target |= 1U << KVM_SPACE_TOKEN;
+    if (out->states != KVM_STATES_COPY && out->states != KVM_STATES_BILINEAR) return;
+    const kvm_spaces states = 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
+    out->source |= states;
+    out->target |= states;
+}
+
+kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
+                            const kvm_shapes *source, const kvm_shapes *target,
+                            kvm_err *err)
+{
+    kvm_outline out = {.keys = o->keys};
+    TRY(choose_states(&out, o->states, source, target, err));
+    out.token = choose_token(&out, o, source, target);
+    const bool replays =
+        keeps(target, KVM_SPACE_INPUT) && out.states == KVM_STATES_REPLAY;
+    TRY(add(&out, o->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED : KVM_SPACE_K,
+            source, target, err));
+    TRY(add(&out, KVM_SPACE_V, source, target, err));
+    TRY(add(&out, o->engine ? KVM_SPACE_LATENT_ENGINE : KVM_SPACE_LATENT, source,
+            target, err));
+    if (replays) TRY(add(&out, KVM_SPACE_INPUT, source, target, err));
+    TRY(add(&out, KVM_SPACE_INDEX, source, target, err));
+    out.exact = out.token != KVM_TOKEN_NONE && !o->engine &&
+                kvm_shapes_width(target, KVM_SPACE_LATENT, 0) > 0;
+    collect(&out);
+    /* states that start empty still say so, layer by layer */
+    if (keeps(target, KVM_SPACE_STATE) && out.states == KVM_STATES_ZERO)
+        out.target |= 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
+    *result = out;
+    return KVM_OK;
+}
