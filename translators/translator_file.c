@@ -72,12 +72,13 @@ bool kvm_step__finite(const kvm_tensor *t, ptrdiff_t n)
 
 static json_t *shapes_json(const kvm_row_shape *s, ptrdiff_t n)
 {
-    json_t *heads = json_array(), *dims = json_array();
+    json_t *heads = json_array(), *dims = json_array(), *keys = json_array();
     for (ptrdiff_t l = 0; l < n; l++) {
         json_array_append_new(heads, json_integer(s[l].heads));
         json_array_append_new(dims, json_integer(s[l].dim));
+        json_array_append_new(keys, json_integer(s[l].keys));
     }
-    return json_pack("{s:o, s:o}", "heads", heads, "dim", dims);
+    return json_pack("{s:o, s:o, s:o}", "heads", heads, "dim", dims, "keys", keys);
 }
 
 static json_t *rows_json(const kvm_shapes *s)
@@ -347,8 +348,9 @@ static kvm_status take_shapes(kvm_jat at, kvm_arena *keep, ptrdiff_t layers,
     enum { MOST = 1 << 24 };
     kvm_row_shape *s = kvm_new(keep, kvm_row_shape, layers);
     if (!s) return kvm_nomem(err, keep);
-    for (int heads = 0; heads < 2; heads++) {
-        const kvm_jat list = kvm_json_get(at, keep, heads ? "heads" : "dim");
+    static const char *const parts[] = {"dim", "heads", "keys"};
+    for (int part = 0; part < 3; part++) {
+        const kvm_jat list = kvm_json_get(at, keep, parts[part]);
         ptrdiff_t n;
         TRY(kvm_json_array(list, &n, err));
         if (n != layers)
@@ -358,13 +360,12 @@ static kvm_status take_shapes(kvm_jat at, kvm_arena *keep, ptrdiff_t layers,
             int64_t v;
             const kvm_jat item = kvm_json_item(list, keep, l);
             TRY(kvm_json_i64(item, &v, err));
-            if (v < 0 || v > MOST || (heads && (v > 0) != (s[l].dim > 0)))
+            if (v < 0 || v > MOST || (part == 1 && (v > 0) != (s[l].dim > 0)) ||
+                (part == 2 && v > 0 && s[l].dim % v))
                 return kvm_fail(err, KVM_FORMAT, "%s: %s is %lld", item.file, item.path,
                                 (long long)v);
-            if (heads)
-                s[l].heads = (ptrdiff_t)v;
-            else
-                s[l].dim = (ptrdiff_t)v;
+            ptrdiff_t *const to[] = {&s[l].dim, &s[l].heads, &s[l].keys};
+            *to[part] = (ptrdiff_t)v;
         }
     }
     *out = s;
