@@ -29,11 +29,17 @@ kvm_status kvm_state_way_of_name(kvm_str name, kvm_state_way *w)
 
 /* ---- states ---- */
 
+/* a capture holds the states of a recurrent layer, or what they are made from */
+static bool recurrent(const kvm_shapes *s, ptrdiff_t layer)
+{
+    return kvm_shapes_width(s, KVM_SPACE_STATE, layer) > 0 ||
+           kvm_shapes_width(s, KVM_SPACE_INPUT, layer) > 0;
+}
+
 static ptrdiff_t states_of(const kvm_shapes *s, ptrdiff_t below)
 {
     ptrdiff_t n = 0;
-    for (ptrdiff_t l = 0; l < below; l++)
-        n += kvm_shapes_width(s, KVM_SPACE_STATE, l) > 0;
+    for (ptrdiff_t l = 0; l < below; l++) n += recurrent(s, l);
     return n;
 }
 
@@ -47,9 +53,7 @@ ptrdiff_t kvm_outline_state_source(const kvm_shapes *source, const kvm_shapes *t
     const ptrdiff_t span = to > 1 ? to - 1 : 1;
     const ptrdiff_t want = (i * (from - 1) + span / 2) / span;
     for (ptrdiff_t l = 0; l < source->layers; l++)
-        if (kvm_shapes_width(source, KVM_SPACE_STATE, l) > 0 &&
-            states_of(source, l) == want)
-            return l;
+        if (recurrent(source, l) && states_of(source, l) == want) return l;
     return -1;
 }
 
@@ -57,7 +61,7 @@ static kvm_status copied(const kvm_shapes *source, const kvm_shapes *target,
                          kvm_err *err)
 {
     for (ptrdiff_t l = 0; l < target->layers; l++) {
-        if (kvm_shapes_width(target, KVM_SPACE_STATE, l) == 0) continue;
+        if (!recurrent(target, l)) continue;
         const ptrdiff_t from = kvm_outline_state_source(source, target, l);
         if (from < 0)
             return kvm_fail(err, KVM_MISMATCH,
