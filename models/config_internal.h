@@ -37,6 +37,15 @@ KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c
  * num_hidden_layers says or leaves out */
 KVM_MUST kvm_status kvm_config__count(const kvm_config_source *s, kvm_config *c);
 
+/* models/config_residual.c: the sizes of the family's residual kind, and what is said
+ * of single layers; the last adds them to v, and gives 0 unless memory is short */
+KVM_MUST kvm_status kvm_config__residual(const kvm_config_source *s, kvm_config *c);
+KVM_MUST kvm_status kvm_config__residual_layers(const kvm_config_source *s,
+                                                kvm_config *c);
+KVM_MUST kvm_status kvm_config__check_residual(const kvm_config *c, const char *file,
+                                               kvm_err *err);
+int kvm_config__hash_residual(json_t *v, const kvm_config *c);
+
 /* models/config_quantised.c: KVM_UNSUPPORTED names a method whose weights are not
  * read */
 KVM_MUST kvm_status kvm_config__quantised(const kvm_config_source *s, kvm_config *c);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "models/config.h"
-#include "models/layer.h"
+#include "models/residual.h"
 #include "models/rope.h"
 #include "tests/support/check.h"
 
@@ -57,6 +57,24 @@ static void layer_kinds(void **state)
     assert_non_null(kvm_layer_kinds[KVM_LAYER_##NAME]->forward);
 #include "models/layer_kinds.def"
 #undef X
+}
+
+/* likewise, and each is some family's */
+static void residual_kinds(void **state)
+{
+    (void)state;
+#define X(NAME, word, what)                                                            \
+    assert_string_equal(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->name, #word);         \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->load);                    \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->scratch);                 \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->read);                    \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->forward);
+#include "models/residual_kinds.def"
+#undef X
+    bool used[KVM_RESIDUAL_KINDS] = {false};
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++)
+        used[kvm_families[i].residual] = true;
+    for (int k = 0; k < KVM_RESIDUAL_KINDS; k++) assert_true(used[k]);
 }
 
 /* a family is found by its row's names, and no two rows share one */
@@ -211,7 +229,7 @@ static const struct {
     {GLM(",\"hc_mult\":17"), KVM_RANGE, "hc_mult 17"},
     {GLM(",\"hc_sinkhorn_iters\":0"), KVM_RANGE, "hc_sinkhorn_iters 0"},
     {GLM(",\"hc_eps\":-1"), KVM_RANGE, "hc_eps -1"},
-    {GLM(",\"swiglu_limit\":0"), KVM_RANGE, "swiglu_limit 0"},
+    {GLM(",\"swiglu_limit\":0"), KVM_RANGE, "swiglu_limit is 0"},
     {GLM(",\"indexer_types\":[\"full\",\"full\",\"full\",\"shared\"]"), KVM_FORMAT,
      "layer 3 shares the indexer"},
     {GLM(",\"layer_types\":[\"linear_attention\",\"indexed_attention\",\"mamba\","
@@ -686,6 +704,7 @@ int main(void)
         cmocka_unit_test(single_blocks),
         cmocka_unit_test(glm_defaults),
         cmocka_unit_test(layer_kinds),
+        cmocka_unit_test(residual_kinds),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),
         cmocka_unit_test(from_gguf),
