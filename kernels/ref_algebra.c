@@ -209,4 +209,11 @@ const kvm_backend kvm_backend__ref = {
     .delta = kvm_ref__delta,
     .scan = kvm_ref__scan,
     .relu2 = kvm_ref__relu2,
+    .rmsnorm_back = kvm_ref__rmsnorm_back,
+    .linear_back = kvm_ref__linear_back,
+    .attention_back = kvm_ref__attention_back,
+    .silu_mul_back = kvm_ref__silu_mul_back,
+    .sigmoid_mul_back = kvm_ref__sigmoid_mul_back,
+    .relu2_back = kvm_ref__relu2_back,
+    .kl_back = kvm_ref__kl_back,
 };

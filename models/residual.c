@@ -72,3 +72,32 @@ kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step, kvm_tens
     if (rows == 0 || !site->layer) return KVM_OK;
     return site->kind->forward(site, step, h, rows, err);
 }
+
+/* ---- the way back ---- */
+
+const char *kvm_site_lacks_backward(const kvm_site *site)
+{
+    if (!site->kind) return NULL;
+    if (!site->kind->backward) return site->kind->name;
+    return !site->layer || site->layer->kind->backward ? NULL : site->layer->kind->name;
+}
+
+size_t kvm_site_backward_scratch(const kvm_site *site, ptrdiff_t first, ptrdiff_t n)
+{
+    if (!site->kind) return 0;
+    const kvm_layer *l = site->layer;
+    return site->kind->backward_scratch(site, n) +
+           (l ? l->kind->backward_scratch(l, first, n) : 0);
+}
+
+kvm_status kvm_site_backward(const kvm_site *site, const kvm_step *step, kvm_tensor h,
+                             kvm_tensor dh, kvm_err *err)
+{
+    return site->layer ? site->kind->backward(site, step, h, dh, err) : KVM_OK;
+}
+
+kvm_status kvm_site_read_back(const kvm_site *site, const kvm_step *step, kvm_tensor h,
+                              kvm_tensor dx, kvm_tensor dh, kvm_err *err)
+{
+    return site->kind->read_back(site, step, h, dx, dh, err);
+}

@@ -34,6 +34,14 @@ typedef struct kvm_residual_kind {
      * is given the last `rows` of them */
     kvm_status (*forward)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
                           ptrdiff_t rows, kvm_err *err);
+    /* The way back, all rows wanted, h as forward or read was given it: dh, the
+     * gradient by h as forward left it -> by h as it found it; dx, that by what was
+     * read -> dh, written. NULL: not there yet. */
+    size_t (*backward_scratch)(const kvm_site *s, ptrdiff_t n);
+    kvm_status (*backward)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                           kvm_tensor dh, kvm_err *err);
+    kvm_status (*read_back)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                            kvm_tensor dx, kvm_tensor dh, kvm_err *err);
 } kvm_residual_kind;
 
 struct kvm_site {
@@ -63,5 +71,17 @@ KVM_MUST kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step,
 /* what the head is given: h (n, streams * hidden) -> x (n, hidden) */
 KVM_MUST kvm_status kvm_site_read(const kvm_site *site, const kvm_step *step,
                                   kvm_tensor h, kvm_tensor x, kvm_err *err);
+
+/* the way back through either (kvm_residual_kind) */
+KVM_MUST kvm_status kvm_site_backward(const kvm_site *site, const kvm_step *step,
+                                      kvm_tensor h, kvm_tensor dh, kvm_err *err);
+KVM_MUST kvm_status kvm_site_read_back(const kvm_site *site, const kvm_step *step,
+                                       kvm_tensor h, kvm_tensor dx, kvm_tensor dh,
+                                       kvm_err *err);
+/* for n tokens behind `first` */
+size_t kvm_site_backward_scratch(const kvm_site *site, ptrdiff_t first, ptrdiff_t n);
+/* the name of the kind that has no way back, of the residual or of the layer; NULL:
+ * both have one */
+const char *kvm_site_lacks_backward(const kvm_site *site);
 
 #endif
