@@ -90,6 +90,40 @@ static kvm_status read_moe(const kvm_config_source *s, kvm_config *c)
 
 /* ---- recurrent layers ---- */
 
+/* *bound where the field is there: a number, or null, which is none (0) */
+static kvm_status read_one_bound(const kvm_config_source *s, kvm_jat obj,
+                                 const char *key, double *bound)
+{
+    const json_t *v = json_object_get(obj.v, key);
+    if (!v) return KVM_OK;
+    *bound = 0;
+    if (json_is_null(v)) return KVM_OK;
+    const kvm_jat at = kvm_json_get(obj, s->keep, key);
+    TRY(kvm_json_f64(at, bound, s->err));
+    if (*bound < 0 && *bound > -1e3) return KVM_OK;
+    return kvm_fail(s->err, KVM_RANGE,
+                    "%s: %s is %g; a bound of log-decays lies below 0", at.file,
+                    at.path, *bound);
+}
+
+/* As transformers has it: linear_lower_bound, by default the family's, gives way to
+ * gate_lower_bound of Kimi's object. Log-decays without a bound are those of
+ * kimi_linear, but beside that object safe_gate must be false for it. */
+static kvm_status read_bound(const kvm_config_source *s, kvm_config *c)
+{
+    bool safe;
+    double *bound = &c->recurrent.lower_bound;
+    const kvm_jat object = kvm_json_get(s->text, s->keep, "linear_attn_config");
+    *bound = c->family->lower_bound;
+    TRY(read_one_bound(s, s->text, "linear_lower_bound", bound));
+    if (!kvm_json_has(object)) return KVM_OK;
+    TRY(read_one_bound(s, object, "gate_lower_bound", bound));
+    TRY(kvm_json_bool_or(kvm_json_get(object, s->keep, "safe_gate"), true, &safe,
+                         s->err));
+    if (safe && *bound == 0) *bound = c->family->lower_bound;
+    return KVM_OK;
+}
+
 static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
 {
     kvm_recurrent_config *r = &c->recurrent;
@@ -102,13 +136,7 @@ static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
                          &r->window));
     r->key_heads = r->value_heads;
     r->key_dim = r->value_dim;
-    if (c->family->lower_bound == 0) return KVM_OK;
-    TRY(kvm_config__number(&inner, inner.text, "linear_lower_bound|gate_lower_bound",
-                           c->family->lower_bound, &r->lower_bound));
-    if (r->lower_bound < 0 && r->lower_bound > -1e3) return KVM_OK;
-    return kvm_fail(s->err, KVM_RANGE,
-                    "%s: the lower bound of log-decays is %g; it lies below 0",
-                    s->root.file, r->lower_bound);
+    return c->family->lower_bound < 0 ? read_bound(s, c) : KVM_OK;
 }
 
 static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_config *r)

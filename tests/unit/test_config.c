@@ -213,6 +213,11 @@ static void tied_heads(void **state)
     "\"linear_num_heads\":4,\"linear_head_dim\":16,\"index_n_heads\":4,"               \
     "\"index_head_dim\":16,\"index_topk\":32" more "," SIZES "}"
 
+/* Kimi's object in it, and more of that one's fields */
+#define IN_OBJECT(more)                                                                \
+    ",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":16,"                        \
+    "\"kda_layers\":[0,1,2],\"full_attn_layers\":[3]," more "}"
+
 static const struct {
     const char *text;
     kvm_status status;
@@ -221,7 +226,11 @@ static const struct {
     {GLM(",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":16,\"kda_layers\":[1,2,"
          "3],\"full_attn_layers\":[4]}"),
      KVM_RANGE, "counts its 4 layers from 0"},
-    {GLM(",\"linear_lower_bound\":5"), KVM_RANGE, "log-decays is 5"},
+    {GLM(",\"linear_lower_bound\":5"), KVM_RANGE, "linear_lower_bound is 5"},
+    {GLM(",\"linear_lower_bound\":0"), KVM_RANGE, "linear_lower_bound is 0"},
+    {GLM(",\"linear_lower_bound\":\"none\""), KVM_FORMAT, "linear_lower_bound"},
+    {GLM(IN_OBJECT("\"gate_lower_bound\":1")), KVM_RANGE, "gate_lower_bound is 1"},
+    {GLM(IN_OBJECT("\"safe_gate\":1")), KVM_FORMAT, "safe_gate"},
     {GLM(",\"index_kpool\":3"), KVM_RANGE, "chooses 32 tokens, 3 at a time"},
     {GLM(",\"index_kpool_always_select_tail\":false"), KVM_UNSUPPORTED,
      "last whole pool"},
@@ -482,6 +491,34 @@ static void glm_defaults(void **state)
     kvm_arena_free(&a);
 }
 
+/* null is no bound, as transformers reads it, and not a field that is missing; beside
+ * Kimi's object a safe gate has one all the same */
+static void bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double bound;
+    } cases[] = {
+        {GLM(""), -5},
+        {GLM(",\"linear_lower_bound\":-3"), -3},
+        {GLM(",\"linear_lower_bound\":null"), 0},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":-4")), -4},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":-4,\"safe_gate\":false")), -4},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":null")), -5},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":null,\"safe_gate\":false")), 0},
+        {GLM(IN_OBJECT("\"safe_gate\":false")), -5},
+        {GLM(",\"linear_lower_bound\":-3" IN_OBJECT("\"safe_gate\":true")), -3},
+        {GLM(",\"linear_lower_bound\":null" IN_OBJECT("\"safe_gate\":true")), -5},
+        {GLM(",\"linear_lower_bound\":null" IN_OBJECT("\"safe_gate\":false")), 0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        assert_true(good(&a, cases[i].text).recurrent.lower_bound == cases[i].bound);
+        kvm_arena_free(&a);
+    }
+}
+
 /* the golden file with one text replaced by another of the same length */
 static kvm_status patched(kvm_config *c, kvm_arena *a, const char *from, const char *to,
                           kvm_err *err)
@@ -705,6 +742,7 @@ int main(void)
         cmocka_unit_test(glm_defaults),
         cmocka_unit_test(layer_kinds),
         cmocka_unit_test(residual_kinds),
+        cmocka_unit_test(bounds),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),
         cmocka_unit_test(from_gguf),
