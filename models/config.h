@@ -1,6 +1,6 @@
 /* config.h - what a checkpoint says about its shape, in one form.
  *
- * Hugging Face's config.json (nested text_config, old and new rope dialects,
+ * Hugging Face's config.json (what wrappers nest, old and new rope dialects,
  * layer_types and their aliases) and the keys of a GGUF file end in the same struct;
  * every number is checked for range here, so that products of a few of them cannot
  * overflow later. */

@@ -6,8 +6,8 @@
 
 #include "models/config.h"
 
-/* Fields are looked for in `text` (text_config of a multimodal wrapper, else the root),
- * flags of the wrapper in `root`. */
+/* Fields are looked for in `text` (of a multimodal wrapper what it says of its language
+ * model, else the root), flags of the wrapper in `root`. */
 typedef struct kvm_config_source {
     kvm_jat root, text;
     kvm_arena *keep;

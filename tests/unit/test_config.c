@@ -126,6 +126,36 @@ static void dialects(void **state)
     }
 }
 
+/* what a wrapper says of its language model is found under either name, the numbers of
+ * its weights too; where both are there, text_config is transformers' own */
+static void wrappers(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"model_type\":\"NemotronH_Nano_VL_V2\",\"llm_config\":{\"model_type\":"
+        "\"llama\","
+        "\"torch_dtype\":\"float32\"," SIZES "}}",
+        "{\"model_type\":\"wrapped\",\"llm_config\":{\"model_type\":\"gpt2\"},"
+        "\"text_config\":{\"model_type\":\"llama\",\"torch_dtype\":\"float32\"," SIZES
+        "}}",
+        "{\"model_type\":\"wrapped\",\"text_config\":null,\"llm_config\":{"
+        "\"model_type\":\"llama\",\"torch_dtype\":\"float32\"," SIZES "}}",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        kvm_err err = {0};
+        kvm_jat root;
+        kvm_dtype d;
+        const kvm_config c = good(&a, texts[i]);
+        assert_string_equal(c.family->name, "llama");
+        check_ok(kvm_json_parse(&root, &a, kvm_str_of(texts[i]), KVM_STR("c"), &err),
+                 &err);
+        check_ok(kvm_config_dtype(&d, &a, root, &err), &err);
+        assert_int_equal(d, KVM_F32);
+        kvm_arena_free(&a);
+    }
+}
+
 static void windows(void **state)
 {
     (void)state;
@@ -743,6 +773,7 @@ int main(void)
         cmocka_unit_test(layer_kinds),
         cmocka_unit_test(residual_kinds),
         cmocka_unit_test(bounds),
+        cmocka_unit_test(wrappers),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),
         cmocka_unit_test(from_gguf),
