@@ -130,6 +130,13 @@ KVM_MUST kvm_status kvm_step_attend(const kvm_step *step, bool chosen, kvm_tenso
                                     kvm_tensor q, kvm_tensor k, kvm_tensor v,
                                     ptrdiff_t window, double scale, kvm_err *err);
 
+/* the way back through it: dq written, dk and dv added to */
+KVM_MUST kvm_status kvm_step_attend_back(const kvm_step *step, bool chosen,
+                                         kvm_tensor dq, kvm_tensor dk, kvm_tensor dv,
+                                         kvm_tensor q, kvm_tensor k, kvm_tensor v,
+                                         kvm_tensor dy, ptrdiff_t window, double scale,
+                                         kvm_err *err);
+
 /* Views of f32 rows (T,F): some columns; their last n; from column `from`, heads of dim
  * numbers that begin `apart` numbers from each other, as (T,heads,dim) */
 kvm_tensor kvm_columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n);
