@@ -104,6 +104,15 @@ struct kvm_backend {
                              kvm_err *err);
     kvm_status (*kl_back)(kvm_compute *c, double *kl, kvm_in logits, kvm_in native,
                           double by, kvm_err *err);
+    kvm_status (*conv_back)(kvm_compute *c, kvm_in dx, kvm_in dwindow, kvm_in x,
+                            kvm_in w, const float *bias, kvm_in window, kvm_in dy,
+                            kvm_err *err);
+    kvm_status (*delta_back)(kvm_compute *c, const kvm_delta_rows *d, kvm_in dstate,
+                             const kvm_delta_rows *in, kvm_in state, kvm_in dy,
+                             kvm_err *err);
+    kvm_status (*scan_back)(kvm_compute *c, const kvm_scan_rows *d, kvm_in dstate,
+                            const kvm_scan_rows *in, kvm_in rate, kvm_in skip,
+                            kvm_in state, kvm_in dy, kvm_err *err);
 };
 
 extern const kvm_backend kvm_backend__ref;

@@ -4,11 +4,13 @@
 #include "kernels/attention.h"
 #include "kernels/backward.h"
 #include "kernels/conv.h"
+#include "kernels/conv_back.h"
 #include "kernels/cpu.h"
 #include "kernels/delta.h"
 #include "kernels/gemm.h"
 #include "kernels/index.h"
 #include "kernels/moments.h"
+#include "kernels/recur_back.h"
 #include "kernels/ref.h"
 #include "kernels/rows.h"
 #include "kernels/scan.h"
@@ -62,4 +64,7 @@ const kvm_backend CPU_TABLE = {
     .sigmoid_mul_back = sigmoid_mul_back,
     .relu2_back = relu2_back,
     .kl_back = kl_back,
+    .conv_back = conv_back,
+    .delta_back = delta_back,
+    .scan_back = scan_back,
 };

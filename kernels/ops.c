@@ -432,6 +432,53 @@ kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k,
         ->scan(c, &o, &q, &k, &v, &dt, &rate, &skip, &state, err);
 }
 
+kvm_status kvm_op_conv_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dwindow,
+                            kvm_tensor x, kvm_tensor w, const float *bias,
+                            kvm_tensor window, kvm_tensor dy, kvm_err *err)
+{
+    CHECK(conv_back, &dx, &dwindow, &x, &w, &window, &dy);
+    if (w.dim[1] < 1 || w.dim[1] > KVM_CONV_TAPS)
+        return kvm_fail(err, KVM_SHAPE,
+                        "conv_back: a window of %td, not of 1..%d inputs", w.dim[1],
+                        KVM_CONV_TAPS);
+    if (kvm_tensor_count(&dx) == 0) return KVM_OK;
+    return c->backend->conv_back(c, &dx, &dwindow, &x, &w, bias, &window, &dy, err);
+}
+
+kvm_status kvm_op_delta_back(kvm_compute *c, const kvm_delta_rows *d, kvm_tensor dstate,
+                             const kvm_delta_rows *in, kvm_tensor state, kvm_tensor dy,
+                             kvm_err *err)
+{
+    CHECK(delta_back, &d->q, &d->k, &d->v, &d->g, &d->beta, &dstate, &in->q, &in->k,
+          &in->v, &in->g, &in->beta, &state, &dy);
+    const ptrdiff_t heads = in->v.dim[1], key_heads = in->k.dim[1];
+    if (key_heads <= 0 || heads % key_heads)
+        return kvm_fail(err, KVM_SHAPE,
+                        "delta_back: %td value heads over %td key heads", heads,
+                        key_heads);
+    if (d->g.rank != in->g.rank)
+        return kvm_fail(err, KVM_SHAPE, "delta_back: dg has %d axes, g has %d",
+                        d->g.rank, in->g.rank);
+    if (dy.dim[0] == 0 || heads == 0) return KVM_OK;
+    return backend_for(c, in->q.dim[2] * dy.dim[2])
+        ->delta_back(c, d, &dstate, in, &state, &dy, err);
+}
+
+kvm_status kvm_op_scan_back(kvm_compute *c, const kvm_scan_rows *d, kvm_tensor dstate,
+                            const kvm_scan_rows *in, kvm_tensor rate, kvm_tensor skip,
+                            kvm_tensor state, kvm_tensor dy, kvm_err *err)
+{
+    CHECK(scan_back, &d->q, &d->k, &d->v, &d->dt, &dstate, &in->q, &in->k, &in->v,
+          &in->dt, &rate, &skip, &state, &dy);
+    const ptrdiff_t heads = in->v.dim[1], groups = in->k.dim[1];
+    if (groups <= 0 || heads % groups)
+        return kvm_fail(err, KVM_SHAPE, "scan_back: %td heads over %td groups", heads,
+                        groups);
+    if (dy.dim[0] == 0 || heads == 0) return KVM_OK;
+    return backend_for(c, in->q.dim[2] * dy.dim[2])
+        ->scan_back(c, d, &dstate, in, &rate, &skip, &state, &dy, err);
+}
+
 /* ---- translators ----------------------------------------------------------------- */
 
 kvm_status kvm_op_gram(kvm_compute *c, kvm_tensor g, kvm_tensor x, kvm_err *err)

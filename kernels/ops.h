@@ -233,6 +233,45 @@ KVM_MUST kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q,
                                 kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
                                 kvm_err *err);
 
+/* Gradients: dy and what the op was given are read, d of each input is written. Weights
+ * (w, bias, rate, skip) have none. The d of a state or a window is in out: given that
+ * of what the tokens left behind, it becomes that of what they found. */
+
+/* kvm_op_conv_back
+ *   dx       out    (T,C)  may be dy
+ *   dwindow  in out (C,K)
+ *   x, w, bias, window     as conv was given them: the window before the tokens
+ *   dy       in     (T,C) */
+KVM_MUST kvm_status kvm_op_conv_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dwindow,
+                                     kvm_tensor x, kvm_tensor w, const float *bias,
+                                     kvm_tensor window, kvm_tensor dy, kvm_err *err);
+
+/* what delta and scan read of each token, or gradients of it */
+typedef struct kvm_delta_rows {
+    kvm_tensor q, k, v, g, beta;
+} kvm_delta_rows;
+typedef struct kvm_scan_rows {
+    kvm_tensor q, k, v, dt;
+} kvm_scan_rows;
+
+/* kvm_op_delta_back
+ *   d       out    d.g of as many axes as in.g
+ *   dstate  in out (Hv,Dk,Dv)
+ *   in, state      as delta was given them: the state before the tokens
+ *   dy      in     (T,Hv,Dv)
+ * Scratch grows with the tokens, by about Dk Dv / 32 + Dv + 64 numbers each and thread:
+ * KVM_NOMEM asks for fewer at a time. Bits depend on the cut of the tokens into calls,
+ * not on the threads. O(T Hv Dk Dv). */
+KVM_MUST kvm_status kvm_op_delta_back(kvm_compute *c, const kvm_delta_rows *d,
+                                      kvm_tensor dstate, const kvm_delta_rows *in,
+                                      kvm_tensor state, kvm_tensor dy, kvm_err *err);
+
+/* kvm_op_scan_back - the same of scan; dstate (H,E,D), dy (T,H,E) */
+KVM_MUST kvm_status kvm_op_scan_back(kvm_compute *c, const kvm_scan_rows *d,
+                                     kvm_tensor dstate, const kvm_scan_rows *in,
+                                     kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
+                                     kvm_tensor dy, kvm_err *err);
+
 /* ---- translators ----------------------------------------------------------------- */
 
 /* G (F,F) f64 += Xt X for x (N,F) f32, lower and upper both filled; fp32 block products

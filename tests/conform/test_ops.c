@@ -5,6 +5,7 @@
 #include "tests/conform/backward.h"
 #include "tests/conform/bed.h"
 #include "tests/conform/recurrent.h"
+#include "tests/conform/recurrent_back.h"
 
 /* ---- model forward --------------------------------------------------------------- */
 
