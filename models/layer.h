@@ -15,6 +15,14 @@
 
 typedef struct kvm_layer kvm_layer;
 
+/* What a layer made of the rows of whole blocks of tokens (kvm_object.block), kept
+ * between steps. Who puts rows of tokens that stood before anew says that there are
+ * none; behind a step's first token the layer makes them anew. */
+typedef struct kvm_units {
+    float *rows; /* (C / block, D) */
+    ptrdiff_t n; /* the first so many are there */
+} kvm_units;
+
 /* Where an object's rows lie: (H,C,D) f32, head outermost, so that attention reads each
  * head as one stream. Objects of one head that stand beside each other (kvm_object)
  * share their rows: then the stride is larger than D. */
@@ -22,6 +30,7 @@ typedef struct kvm_slot {
     float *rows;
     ptrdiff_t heads, capacity, dim;
     ptrdiff_t stride; /* from token to token */
+    kvm_units *units; /* NULL: the object has no blocks */
 } kvm_slot; /* an object per prompt: capacity 1, all 0 before the first token */
 /* tokens 0..n-1 of all heads (H,n,D) */
 kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
