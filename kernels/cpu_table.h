@@ -2,6 +2,7 @@
  * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where
  * products round more than ops.def allows. */
 #include "kernels/attention.h"
+#include "kernels/attention_back.h"
 #include "kernels/backward.h"
 #include "kernels/conv.h"
 #include "kernels/conv_back.h"
@@ -11,7 +12,6 @@
 #include "kernels/index.h"
 #include "kernels/moments.h"
 #include "kernels/recur_back.h"
-#include "kernels/ref.h"
 #include "kernels/rows.h"
 #include "kernels/scan.h"
 
@@ -59,7 +59,7 @@ const kvm_backend CPU_TABLE = {
     .relu2 = relu2,
     .rmsnorm_back = rmsnorm_back,
     .linear_back = linear_back,
-    .attention_back = kvm_ref__attention_back,
+    .attention_back = attention_back,
     .silu_mul_back = silu_mul_back,
     .sigmoid_mul_back = sigmoid_mul_back,
     .relu2_back = relu2_back,
