@@ -1,6 +1,6 @@
 /* ref_backward.c - gradients of the forward ops as calculus says, one loop per index,
  * sums in f64. Slow; every other backend is judged by these, and these by differences
- * of the forward ops (tests/conform/test_gradients.c). */
+ * of the forward ops (tests/conform/test_differences.c). */
 #include "kernels/ref.h"
 
 #include <math.h>
