@@ -321,6 +321,77 @@ static kvm_status golden_scan_back(const vector *v, kvm_tensor *out, kvm_err *er
                             kvm_view3(data(v, "dy"), KVM_F32, t, h, e), err);
 }
 
+/* ---- gradients of the other ops, likewise ---- */
+
+static kvm_status golden_rmsnorm_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], f = v->n[1];
+    *out = matrix(v, "dx", t, f);
+    return kvm_op_rmsnorm_back(
+        c, *out, matrix(v, "x", t, f), kvm_view1(data(v, "w"), KVM_F32, f),
+        matrix(v, "dy", t, f), v->n[2], 1e-5, v->n[3], v->n[4], err);
+}
+
+static kvm_status golden_linear_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    kvm_weight *w;
+    TRY(kvm_weight_new(&w, &keep, c, matrix(v, "w", v->n[2], v->n[1]), NULL, err));
+    *out = matrix(v, "dx", v->n[0], v->n[1]);
+    return kvm_op_linear_back(c, *out, matrix(v, "dy", v->n[0], v->n[2]), w, v->n[3],
+                              err);
+}
+
+static kvm_status golden_attention_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t *n = v->n;
+    const kvm_tensor q = kvm_view3(data(v, "q"), KVM_F32, n[0], n[1], n[3]);
+    const kvm_tensor k = kvm_view3(data(v, "k"), KVM_F32, n[2], n[5], n[3]);
+    const kvm_tensor values = kvm_view3(data(v, "v"), KVM_F32, n[2], n[5], n[4]);
+    const kvm_tensor dy = kvm_view3(data(v, "dy"), KVM_F32, n[0], n[1], n[4]);
+    *out = empty(KVM_F32, 1, n[0] * n[1] * n[3] + n[2] * n[5] * (n[3] + n[4]));
+    float *at = out->data;
+    memset(at, 0, (size_t)kvm_tensor_count(out) * sizeof *at);
+    const kvm_tensor dq = next(&at, q), dk = next(&at, k), dv = next(&at, values);
+    return kvm_op_attention_back(c, dq, dk, dv, q, k, values, dy, n[6], n[7], NULL,
+                                 (double)v->real, err);
+}
+
+static kvm_status gates_back(const vector *v, kvm_tensor *out, bool silu, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], f = v->n[1];
+    const kvm_tensor gate = matrix(v, "gate", t, f), up = matrix(v, "up", t, f);
+    *out = empty(KVM_F32, 2 * t, f);
+    float *at = out->data;
+    const kvm_tensor dgate = next(&at, gate), dup = next(&at, up);
+    return (silu ? kvm_op_silu_mul_back : kvm_op_sigmoid_mul_back)(
+        c, dgate, dup, gate, up, matrix(v, "dy", t, f), err);
+}
+
+static kvm_status golden_silu_mul_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    return gates_back(v, out, true, err);
+}
+
+static kvm_status golden_sigmoid_mul_back(const vector *v, kvm_tensor *out,
+                                          kvm_err *err)
+{
+    return gates_back(v, out, false, err);
+}
+
+static kvm_status golden_relu2_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    *out = matrix(v, "x", v->n[0], v->n[1]);
+    return kvm_op_relu2_back(c, *out, *out, matrix(v, "dy", v->n[0], v->n[1]), err);
+}
+
+static kvm_status golden_kl_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    double kl[4];
+    *out = matrix(v, "x", v->n[0], v->n[1]);
+    return kvm_op_kl_back(c, kl, *out, matrix(v, "native", v->n[0], v->n[1]),
+                          (double)v->real, err);
+}
+
 static kvm_status golden_relu2(const vector *v, kvm_tensor *out, kvm_err *err)
 {
     *out = matrix(v, "x", v->n[0], v->n[1]);

@@ -213,6 +213,31 @@ static void gradients_must_fit(void **state)
             kvm_op_scan_back(c, &to, dt, &from, rate, rate, s, v, &err));
 }
 
+static void gradients_of_maps_must_fit(void **state)
+{
+    (void)state;
+    kvm_err err0 = {0};
+    kvm_weight *w;
+    const kvm_tensor norm = kvm_view1(f32 + 4000, KVM_F32, 4);
+    check_ok(kvm_weight_new(&w, &keep, c, g(6, 8), NULL, &err0), &err0);
+    refused(KVM_SHAPE, "linear_back: w is (6,8)",
+            kvm_op_linear_back(c, f(2, 8), g(2, 7), w, 0, &err));
+    refused(KVM_SHAPE, "linear_back: w is (6,8)",
+            kvm_op_linear_back(c, f(2, 9), g(2, 6), w, 0, &err));
+    refused(KVM_SHAPE, "rmsnorm_back: w has 4",
+            kvm_op_rmsnorm_back(c, f(2, 8), g(2, 8), norm, g(2, 8), 8, 0, 0, 0, &err));
+    refused(KVM_SHAPE, "dup overlaps dgate",
+            kvm_op_silu_mul_back(c, f(2, 6), f(2, 6), g(2, 6), g(2, 6), g(2, 6), &err));
+    refused(KVM_SHAPE, "no logits", kvm_op_kl_back(c, f64, f(2, 0), g(2, 0), 1, &err));
+    const kvm_tensor k = cube(f32 + 1000, 1, 4, 8), q = cube(f32 + 2000, 2, 2, 8);
+    const kvm_tensor dk = cube(f32, 1, 4, 8), dv = cube(f32 + 100, 1, 4, 8);
+    const kvm_tensor dq = cube(f32 + 200, 2, 2, 8);
+    refused(KVM_SHAPE, "attention_back: 2 queries from position 3, 4 keys",
+            kvm_op_attention_back(c, dq, dk, dv, q, k, k, q, 3, 0, NULL, 1, &err));
+    refused(KVM_SHAPE, "dv overlaps dk",
+            kvm_op_attention_back(c, dq, dk, dk, q, k, k, q, 2, 0, NULL, 1, &err));
+}
+
 static void ids_must_be_rows(void **state)
 {
     (void)state;
@@ -321,6 +346,7 @@ int main(void)
         cmocka_unit_test(groups_heads_and_positions_must_fit),
         cmocka_unit_test(windows_and_states_must_fit),
         cmocka_unit_test(gradients_must_fit),
+        cmocka_unit_test(gradients_of_maps_must_fit),
         cmocka_unit_test(ids_must_be_rows),
         cmocka_unit_test(types_must_fit),
         cmocka_unit_test(strides_must_be_sound),

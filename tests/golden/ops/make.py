@@ -242,6 +242,47 @@ for t, groups, h, d, e in [(6, 1, 2, 5, 4), (37, 2, 4, 6, 3)]:
     back("scan_back", xs, torch.stack(ys), dy, s, dend, [t, groups, h, d, e],
          q=q, k=k, v=v, dt=dt, rate=rate, skip=skip, state=state)
 
+# gradients of the other ops, likewise
+for t, f, group, one, add in [(3, 12, 6, 0, 1), (2, 7, 7, 1, 0)]:
+    x, w, dy, dx = f32(t, f), f32(f), f32(t, f), f32(t, f)
+    xs = leaves(x)
+    g = xs[0].unflatten(1, (-1, group))
+    y = (g * torch.rsqrt((g ** 2).mean(-1, keepdim=True) + 1e-5)).flatten(1) * (t64(w) + one)
+    got, = torch.autograd.grad((y * t64(dy)).sum(), xs)
+    case("rmsnorm_back", got.numpy() + add * dx, [t, f, group, one, add], x=x, w=w, dy=dy, dx=dx)
+
+for t, i, o, add in [(3, 7, 5, 0), (2, 4, 9, 1)]:
+    w, dy, dx = f32(o, i), f32(t, o), f32(t, i)
+    case("linear_back", dy.astype(float) @ w + add * dx.astype(float), [t, i, o, add], w=w, dy=dy, dx=dx)
+
+for t, h, hk, d, e, c, first, window in [(3, 4, 2, 5, 4, 12, 9, 0), (5, 2, 1, 6, 3, 9, 2, 3)]:
+    q, k, v, dy = f32(t, h, d), f32(hk, c, d), f32(hk, c, e), f32(t, h, e)
+    xs = leaves(q, k, v)
+    keys, values = (x.repeat_interleave(h // hk, 0) for x in xs[1:])
+    age = first + torch.arange(t)[:, None] - torch.arange(c)[None]
+    seen = (age >= 0) & ((age < window) if window else True)
+    y = torch.einsum("thd,hcd->htc", xs[0], keys).mul(0.3).masked_fill(~seen, -torch.inf).softmax(-1) @ values
+    got = torch.autograd.grad((y.transpose(0, 1) * t64(dy)).sum(), xs)
+    case("attention_back", np.concatenate([g.numpy().ravel() for g in got]),
+         [t, h, hk, d, e, c, first, window], [0.3], q=q, k=k, v=v, dy=dy)
+
+for op, fn in ("silu_mul_back", F.silu), ("sigmoid_mul_back", torch.sigmoid):
+    gate, up, dy = f32(3, 11, scale=4), f32(3, 11), f32(3, 11)
+    xs = leaves(gate, up)
+    got = torch.autograd.grad((fn(xs[0]) * xs[1] * t64(dy)).sum(), xs)
+    case(op, np.concatenate([g.numpy().ravel() for g in got]), [3, 11], gate=gate, up=up, dy=dy)
+
+x, dy = f32(3, 21, scale=4), f32(3, 21)
+xs = leaves(x)
+got, = torch.autograd.grad((torch.relu(xs[0]) ** 2 * t64(dy)).sum(), xs)
+case("relu2_back", got.numpy(), [3, 21], x=x, dy=dy)
+
+x, native = f32(2, 19, scale=3), f32(2, 19, scale=3)
+xs = leaves(x)
+got, = torch.autograd.grad(0.7 * F.kl_div(xs[0].log_softmax(-1), t64(native).log_softmax(-1),
+                                          reduction="sum", log_target=True), xs)
+case("kl_back", got.numpy(), [2, 19], [0.7], x=x, native=native)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
