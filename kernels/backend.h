@@ -86,6 +86,33 @@ struct kvm_backend {
     kvm_status (*scan)(kvm_compute *c, kvm_in o, kvm_in q, kvm_in k, kvm_in v,
                        kvm_in dt, kvm_in rate, kvm_in skip, kvm_in state, kvm_err *err);
     kvm_status (*relu2)(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err);
+    kvm_status (*rmsnorm_back)(kvm_compute *c, kvm_in dx, kvm_in x, kvm_in w, kvm_in dy,
+                               ptrdiff_t group, double eps, bool plus_one, bool add,
+                               kvm_err *err);
+    kvm_status (*linear_back)(kvm_compute *c, kvm_in dx, kvm_in dy, const kvm_weight *w,
+                              bool add, kvm_err *err);
+    kvm_status (*attention_back)(kvm_compute *c, kvm_in dq, kvm_in dk, kvm_in dv,
+                                 kvm_in q, kvm_in k, kvm_in v, kvm_in dy,
+                                 ptrdiff_t first, ptrdiff_t window,
+                                 const kvm_mask *mask /* or NULL */, double scale,
+                                 kvm_err *err);
+    kvm_status (*silu_mul_back)(kvm_compute *c, kvm_in dgate, kvm_in dup, kvm_in gate,
+                                kvm_in up, kvm_in dy, kvm_err *err);
+    kvm_status (*sigmoid_mul_back)(kvm_compute *c, kvm_in dgate, kvm_in dup,
+                                   kvm_in gate, kvm_in up, kvm_in dy, kvm_err *err);
+    kvm_status (*relu2_back)(kvm_compute *c, kvm_in dx, kvm_in x, kvm_in dy,
+                             kvm_err *err);
+    kvm_status (*kl_back)(kvm_compute *c, double *kl, kvm_in logits, kvm_in native,
+                          double by, kvm_err *err);
+    kvm_status (*conv_back)(kvm_compute *c, kvm_in dx, kvm_in dwindow, kvm_in x,
+                            kvm_in w, const float *bias, kvm_in window, kvm_in dy,
+                            kvm_err *err);
+    kvm_status (*delta_back)(kvm_compute *c, const kvm_delta_rows *d, kvm_in dstate,
+                             const kvm_delta_rows *in, kvm_in state, kvm_in dy,
+                             kvm_err *err);
+    kvm_status (*scan_back)(kvm_compute *c, const kvm_scan_rows *d, kvm_in dstate,
+                            const kvm_scan_rows *in, kvm_in rate, kvm_in skip,
+                            kvm_in state, kvm_in dy, kvm_err *err);
 };
 
 extern const kvm_backend kvm_backend__ref;

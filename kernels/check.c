@@ -11,7 +11,7 @@ const kvm_op_row kvm_op_rows[KVM_OPS] = {
 #undef X
 };
 
-enum { MAX_VIEWS = 8, LETTERS = 26 };
+enum { MAX_VIEWS = 16, LETTERS = 26 };
 
 /* one operand of a rule */
 typedef struct operand {

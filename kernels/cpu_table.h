@@ -2,12 +2,16 @@
  * CPU_TABLE (its symbol), CPU_ISA and CPU_SUPPORTED, and CPU_LINEAR_TOLERANCE where
  * products round more than ops.def allows. */
 #include "kernels/attention.h"
+#include "kernels/attention_back.h"
+#include "kernels/backward.h"
 #include "kernels/conv.h"
+#include "kernels/conv_back.h"
 #include "kernels/cpu.h"
 #include "kernels/delta.h"
 #include "kernels/gemm.h"
 #include "kernels/index.h"
 #include "kernels/moments.h"
+#include "kernels/recur_back.h"
 #include "kernels/rows.h"
 #include "kernels/scan.h"
 
@@ -53,4 +57,14 @@ const kvm_backend CPU_TABLE = {
     .delta = delta,
     .scan = scan,
     .relu2 = relu2,
+    .rmsnorm_back = rmsnorm_back,
+    .linear_back = linear_back,
+    .attention_back = attention_back,
+    .silu_mul_back = silu_mul_back,
+    .sigmoid_mul_back = sigmoid_mul_back,
+    .relu2_back = relu2_back,
+    .kl_back = kl_back,
+    .conv_back = conv_back,
+    .delta_back = delta_back,
+    .scan_back = scan_back,
 };

@@ -164,18 +164,24 @@ kvm_status kvm_op_embed(kvm_compute *c, kvm_tensor y, const int32_t *ids, kvm_te
     return c->backend->embed(c, &y, ids, &w, err);
 }
 
+static kvm_status check_norm(const char *op, ptrdiff_t f, ptrdiff_t weights,
+                             ptrdiff_t group, double eps, kvm_err *err)
+{
+    if (group <= 0 || f % group)
+        return kvm_fail(err, KVM_SHAPE, "%s: F = %td is not whole groups of %td", op, f,
+                        group);
+    if (weights != group && weights != f)
+        return kvm_fail(err, KVM_SHAPE, "%s: w has %td entries, not %td or %td", op,
+                        weights, group, f);
+    if (!(eps >= 0)) return kvm_fail(err, KVM_RANGE, "%s: eps is %g", op, eps);
+    return KVM_OK;
+}
+
 kvm_status kvm_op_rmsnorm(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w,
                           ptrdiff_t group, double eps, bool plus_one, kvm_err *err)
 {
     CHECK(rmsnorm, &y, &x, &w);
-    const ptrdiff_t f = x.dim[1];
-    if (group <= 0 || f % group)
-        return kvm_fail(err, KVM_SHAPE, "rmsnorm: F = %td is not whole groups of %td",
-                        f, group);
-    if (w.dim[0] != group && w.dim[0] != f)
-        return kvm_fail(err, KVM_SHAPE, "rmsnorm: w has %td entries, not %td or %td",
-                        w.dim[0], group, f);
-    if (!(eps >= 0)) return kvm_fail(err, KVM_RANGE, "rmsnorm: eps is %g", eps);
+    TRY(check_norm("rmsnorm", x.dim[1], w.dim[0], group, eps, err));
     if (kvm_tensor_count(&y) == 0) return KVM_OK;
     return c->backend->rmsnorm(c, &y, &x, &w, group, eps, plus_one, err);
 }
@@ -221,24 +227,30 @@ kvm_status kvm_op_rope(kvm_compute *c, kvm_tensor x, const int32_t *pos,
     return c->backend->rope(c, &x, pos, r, inverse, err);
 }
 
+static kvm_status check_attention(const char *op, kvm_in q, kvm_in k, ptrdiff_t first,
+                                  ptrdiff_t window, const kvm_mask *mask, kvm_err *err)
+{
+    const ptrdiff_t tokens = q->dim[0], heads = q->dim[1], kv_heads = k->dim[0];
+    ptrdiff_t end;
+    if (kv_heads <= 0 || heads % kv_heads)
+        return kvm_fail(err, KVM_SHAPE, "%s: %td query heads over %td kv heads", op,
+                        heads, kv_heads);
+    if (!kvm_add(first, tokens, &end) || end > k->dim[1])
+        return kvm_fail(err, KVM_SHAPE, "%s: %td queries from position %td, %td keys",
+                        op, tokens, first, k->dim[1]);
+    if (window < 0) return kvm_fail(err, KVM_RANGE, "%s: window is %td", op, window);
+    if (mask && (!mask->bits || mask->words < (end + 63) / 64))
+        return kvm_fail(err, KVM_SHAPE, "%s: a mask of %td words for %td keys", op,
+                        mask->words, end);
+    return KVM_OK;
+}
+
 static kvm_status attend(kvm_compute *c, kvm_tensor y, kvm_tensor q, kvm_tensor k,
                          kvm_tensor v, ptrdiff_t first, ptrdiff_t window,
                          const kvm_mask *mask, double scale, kvm_err *err)
 {
     CHECK(attention, &y, &q, &k, &v);
-    const ptrdiff_t tokens = q.dim[0], heads = q.dim[1], kv_heads = k.dim[0];
-    ptrdiff_t end;
-    if (kv_heads <= 0 || heads % kv_heads)
-        return kvm_fail(err, KVM_SHAPE, "attention: %td query heads over %td kv heads",
-                        heads, kv_heads);
-    if (!kvm_add(first, tokens, &end) || end > k.dim[1])
-        return kvm_fail(err, KVM_SHAPE,
-                        "attention: %td queries from position %td, %td keys", tokens,
-                        first, k.dim[1]);
-    if (window < 0) return kvm_fail(err, KVM_RANGE, "attention: window is %td", window);
-    if (mask && (!mask->bits || mask->words < (end + 63) / 64))
-        return kvm_fail(err, KVM_SHAPE, "attention: a mask of %td words for %td keys",
-                        mask->words, end);
+    TRY(check_attention("attention", &q, &k, first, window, mask, err));
     if (kvm_tensor_count(&y) == 0) return KVM_OK;
     return backend_for(c, q.dim[2])
         ->attention(c, &y, &q, &k, &v, first, window, mask, scale, err);
@@ -301,6 +313,85 @@ kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
     return c->backend->logprob(c, out, &logits, targets, err);
 }
 
+/* ---- model backward -------------------------------------------------------------- */
+
+kvm_status kvm_op_rmsnorm_back(kvm_compute *c, kvm_tensor dx, kvm_tensor x,
+                               kvm_tensor w, kvm_tensor dy, ptrdiff_t group, double eps,
+                               bool plus_one, bool add, kvm_err *err)
+{
+    CHECK(rmsnorm_back, &dx, &x, &w, &dy);
+    TRY(check_norm("rmsnorm_back", x.dim[1], w.dim[0], group, eps, err));
+    if (kvm_tensor_count(&dx) == 0) return KVM_OK;
+    return c->backend->rmsnorm_back(c, &dx, &x, &w, &dy, group, eps, plus_one, add,
+                                    err);
+}
+
+kvm_status kvm_op_linear_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dy,
+                              const kvm_weight *w, bool add, kvm_err *err)
+{
+    CHECK(linear_back, &dx, &dy, &w->matrix);
+    if (kvm_tensor_count(&dx) == 0) return KVM_OK;
+    return backend_for(c, dy.dim[1])->linear_back(c, &dx, &dy, w, add, err);
+}
+
+kvm_status kvm_op_rope_back(kvm_compute *c, kvm_tensor dx, const int32_t *pos,
+                            const kvm_rope *r, kvm_err *err)
+{
+    kvm_rope back = *r;
+    back.factor = 1 / r->factor; /* which the inverse divides by */
+    return kvm_op_rope(c, dx, pos, &back, true, err);
+}
+
+kvm_status kvm_op_attention_back(kvm_compute *c, kvm_tensor dq, kvm_tensor dk,
+                                 kvm_tensor dv, kvm_tensor q, kvm_tensor k,
+                                 kvm_tensor v, kvm_tensor dy, ptrdiff_t first,
+                                 ptrdiff_t window, const kvm_mask *mask, double scale,
+                                 kvm_err *err)
+{
+    CHECK(attention_back, &dq, &dk, &dv, &q, &k, &v, &dy);
+    TRY(check_attention("attention_back", &q, &k, first, window, mask, err));
+    if (q.dim[0] * q.dim[1] == 0) return KVM_OK;
+    return backend_for(c, q.dim[2] * v.dim[2])
+        ->attention_back(c, &dq, &dk, &dv, &q, &k, &v, &dy, first, window, mask, scale,
+                         err);
+}
+
+kvm_status kvm_op_silu_mul_back(kvm_compute *c, kvm_tensor dgate, kvm_tensor dup,
+                                kvm_tensor gate, kvm_tensor up, kvm_tensor dy,
+                                kvm_err *err)
+{
+    CHECK(silu_mul_back, &dgate, &dup, &gate, &up, &dy);
+    if (kvm_tensor_count(&dy) == 0) return KVM_OK;
+    return c->backend->silu_mul_back(c, &dgate, &dup, &gate, &up, &dy, err);
+}
+
+kvm_status kvm_op_sigmoid_mul_back(kvm_compute *c, kvm_tensor dgate, kvm_tensor dup,
+                                   kvm_tensor gate, kvm_tensor up, kvm_tensor dy,
+                                   kvm_err *err)
+{
+    CHECK(sigmoid_mul_back, &dgate, &dup, &gate, &up, &dy);
+    if (kvm_tensor_count(&dy) == 0) return KVM_OK;
+    return c->backend->sigmoid_mul_back(c, &dgate, &dup, &gate, &up, &dy, err);
+}
+
+kvm_status kvm_op_relu2_back(kvm_compute *c, kvm_tensor dx, kvm_tensor x, kvm_tensor dy,
+                             kvm_err *err)
+{
+    CHECK(relu2_back, &dx, &x, &dy);
+    if (kvm_tensor_count(&dx) == 0) return KVM_OK;
+    return c->backend->relu2_back(c, &dx, &x, &dy, err);
+}
+
+kvm_status kvm_op_kl_back(kvm_compute *c, double *kl, kvm_tensor logits,
+                          kvm_tensor native, double by, kvm_err *err)
+{
+    CHECK(kl_back, &logits, &native);
+    if (logits.dim[0] == 0) return KVM_OK;
+    if (logits.dim[1] == 0)
+        return kvm_fail(err, KVM_SHAPE, "kl_back: rows of no logits");
+    return c->backend->kl_back(c, kl, &logits, &native, by, err);
+}
+
 /* ---- recurrent mixers ------------------------------------------------------------ */
 
 kvm_status kvm_op_conv(kvm_compute *c, kvm_tensor y, kvm_tensor x, kvm_tensor w,
@@ -339,6 +430,53 @@ kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q, kvm_tensor k,
     if (kvm_tensor_count(&o) == 0) return KVM_OK;
     return backend_for(c, q.dim[2])
         ->scan(c, &o, &q, &k, &v, &dt, &rate, &skip, &state, err);
+}
+
+kvm_status kvm_op_conv_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dwindow,
+                            kvm_tensor x, kvm_tensor w, const float *bias,
+                            kvm_tensor window, kvm_tensor dy, kvm_err *err)
+{
+    CHECK(conv_back, &dx, &dwindow, &x, &w, &window, &dy);
+    if (w.dim[1] < 1 || w.dim[1] > KVM_CONV_TAPS)
+        return kvm_fail(err, KVM_SHAPE,
+                        "conv_back: a window of %td, not of 1..%d inputs", w.dim[1],
+                        KVM_CONV_TAPS);
+    if (kvm_tensor_count(&dx) == 0) return KVM_OK;
+    return c->backend->conv_back(c, &dx, &dwindow, &x, &w, bias, &window, &dy, err);
+}
+
+kvm_status kvm_op_delta_back(kvm_compute *c, const kvm_delta_rows *d, kvm_tensor dstate,
+                             const kvm_delta_rows *in, kvm_tensor state, kvm_tensor dy,
+                             kvm_err *err)
+{
+    CHECK(delta_back, &d->q, &d->k, &d->v, &d->g, &d->beta, &dstate, &in->q, &in->k,
+          &in->v, &in->g, &in->beta, &state, &dy);
+    const ptrdiff_t heads = in->v.dim[1], key_heads = in->k.dim[1];
+    if (key_heads <= 0 || heads % key_heads)
+        return kvm_fail(err, KVM_SHAPE,
+                        "delta_back: %td value heads over %td key heads", heads,
+                        key_heads);
+    if (d->g.rank != in->g.rank)
+        return kvm_fail(err, KVM_SHAPE, "delta_back: dg has %d axes, g has %d",
+                        d->g.rank, in->g.rank);
+    if (dy.dim[0] == 0 || heads == 0) return KVM_OK;
+    return backend_for(c, in->q.dim[2] * dy.dim[2])
+        ->delta_back(c, d, &dstate, in, &state, &dy, err);
+}
+
+kvm_status kvm_op_scan_back(kvm_compute *c, const kvm_scan_rows *d, kvm_tensor dstate,
+                            const kvm_scan_rows *in, kvm_tensor rate, kvm_tensor skip,
+                            kvm_tensor state, kvm_tensor dy, kvm_err *err)
+{
+    CHECK(scan_back, &d->q, &d->k, &d->v, &d->dt, &dstate, &in->q, &in->k, &in->v,
+          &in->dt, &rate, &skip, &state, &dy);
+    const ptrdiff_t heads = in->v.dim[1], groups = in->k.dim[1];
+    if (groups <= 0 || heads % groups)
+        return kvm_fail(err, KVM_SHAPE, "scan_back: %td heads over %td groups", heads,
+                        groups);
+    if (dy.dim[0] == 0 || heads == 0) return KVM_OK;
+    return backend_for(c, in->q.dim[2] * dy.dim[2])
+        ->scan_back(c, d, &dstate, in, &rate, &skip, &state, &dy, err);
 }
 
 /* ---- translators ----------------------------------------------------------------- */

@@ -128,6 +128,60 @@ KVM_MUST kvm_status kvm_op_relu2(kvm_compute *c, kvm_tensor y, kvm_tensor x,
 KVM_MUST kvm_status kvm_op_logprob(kvm_compute *c, double *out, kvm_tensor logits,
                                    const int32_t *targets, kvm_err *err);
 
+/* ---- model backward --------------------------------------------------------------
+ *
+ * d before a name: the gradient of a loss with respect to it. Weights are constants. */
+
+/* dx = the gradient of y = rmsnorm(x) by x, given dy, or dx += when add. dx may be dy.
+ */
+KVM_MUST kvm_status kvm_op_rmsnorm_back(kvm_compute *c, kvm_tensor dx, kvm_tensor x,
+                                        kvm_tensor w, kvm_tensor dy, ptrdiff_t group,
+                                        double eps, bool plus_one, bool add,
+                                        kvm_err *err);
+
+/* dx (T,I) = dy (T,O) W, or dx += when add; f32 accumulation, rows may be strided */
+KVM_MUST kvm_status kvm_op_linear_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dy,
+                                       const kvm_weight *w, bool add, kvm_err *err);
+
+/* dx (T,H,D) in place: rotated back by its angles and times the factor (the transpose
+ * of kvm_op_rope, which differs from its inverse where the factor is not 1) */
+KVM_MUST kvm_status kvm_op_rope_back(kvm_compute *c, kvm_tensor dx, const int32_t *pos,
+                                     const kvm_rope *r, kvm_err *err);
+
+/* kvm_op_attention_back - of kvm_op_attention, or of kvm_op_attention_some with a mask
+ *   dq     out    (T,Hq,D)   written
+ *   dk,dv  in out (Hk,C,D), (Hk,C,Dv)  added to, for keys that a query sees
+ *   q      in     (T,Hq,D)
+ *   k, v   in     (Hk,C,D), (Hk,C,Dv)  f32
+ *   dy     in     (T,Hq,Dv)
+ *   mask   in     NULL: none
+ * Weights are formed anew, for a block of queries at a time. Bits do not depend on the
+ * threads. Source: Dao 2022, "FlashAttention" (appendix B.4), of one pass over keys. */
+KVM_MUST kvm_status kvm_op_attention_back(kvm_compute *c, kvm_tensor dq, kvm_tensor dk,
+                                          kvm_tensor dv, kvm_tensor q, kvm_tensor k,
+                                          kvm_tensor v, kvm_tensor dy, ptrdiff_t first,
+                                          ptrdiff_t window, const kvm_mask *mask,
+                                          double scale, kvm_err *err);
+
+/* dgate, dup (T,F) of y = silu(gate) * up, and of y = up * sigmoid(gate); each may be
+ * gate, up or dy */
+KVM_MUST kvm_status kvm_op_silu_mul_back(kvm_compute *c, kvm_tensor dgate,
+                                         kvm_tensor dup, kvm_tensor gate, kvm_tensor up,
+                                         kvm_tensor dy, kvm_err *err);
+KVM_MUST kvm_status kvm_op_sigmoid_mul_back(kvm_compute *c, kvm_tensor dgate,
+                                            kvm_tensor dup, kvm_tensor gate,
+                                            kvm_tensor up, kvm_tensor dy, kvm_err *err);
+
+/* dx (T,F) of y = max(x, 0)^2; dx may be x or dy */
+KVM_MUST kvm_status kvm_op_relu2_back(kvm_compute *c, kvm_tensor dx, kvm_tensor x,
+                                      kvm_tensor dy, kvm_err *err);
+
+/* per row, with p = softmax(native) and q = softmax(logits) (T,V):
+ * kl[t] = sum of p (ln p - ln q), fp64 inside; logits := by (q - p), which is by times
+ * its gradient */
+KVM_MUST kvm_status kvm_op_kl_back(kvm_compute *c, double *kl, kvm_tensor logits,
+                                   kvm_tensor native, double by, kvm_err *err);
+
 /* ---- recurrent mixers ------------------------------------------------------------ */
 
 enum { KVM_CONV_TAPS = 8 }; /* the longest window */
@@ -178,6 +232,45 @@ KVM_MUST kvm_status kvm_op_scan(kvm_compute *c, kvm_tensor o, kvm_tensor q,
                                 kvm_tensor k, kvm_tensor v, kvm_tensor dt,
                                 kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
                                 kvm_err *err);
+
+/* Gradients: dy and what the op was given are read, d of each input is written. Weights
+ * (w, bias, rate, skip) have none. The d of a state or a window is in out: given that
+ * of what the tokens left behind, it becomes that of what they found. */
+
+/* kvm_op_conv_back
+ *   dx       out    (T,C)  may be dy
+ *   dwindow  in out (C,K)
+ *   x, w, bias, window     as conv was given them: the window before the tokens
+ *   dy       in     (T,C) */
+KVM_MUST kvm_status kvm_op_conv_back(kvm_compute *c, kvm_tensor dx, kvm_tensor dwindow,
+                                     kvm_tensor x, kvm_tensor w, const float *bias,
+                                     kvm_tensor window, kvm_tensor dy, kvm_err *err);
+
+/* what delta and scan read of each token, or gradients of it */
+typedef struct kvm_delta_rows {
+    kvm_tensor q, k, v, g, beta;
+} kvm_delta_rows;
+typedef struct kvm_scan_rows {
+    kvm_tensor q, k, v, dt;
+} kvm_scan_rows;
+
+/* kvm_op_delta_back
+ *   d       out    d.g of as many axes as in.g
+ *   dstate  in out (Hv,Dk,Dv)
+ *   in, state      as delta was given them: the state before the tokens
+ *   dy      in     (T,Hv,Dv)
+ * Scratch grows with the tokens, by about Dk Dv / 32 + Dv + 64 numbers each and thread:
+ * KVM_NOMEM asks for fewer at a time. Bits depend on the cut of the tokens into calls,
+ * not on the threads. O(T Hv Dk Dv). */
+KVM_MUST kvm_status kvm_op_delta_back(kvm_compute *c, const kvm_delta_rows *d,
+                                      kvm_tensor dstate, const kvm_delta_rows *in,
+                                      kvm_tensor state, kvm_tensor dy, kvm_err *err);
+
+/* kvm_op_scan_back - the same of scan; dstate (H,E,D), dy (T,H,E) */
+KVM_MUST kvm_status kvm_op_scan_back(kvm_compute *c, const kvm_scan_rows *d,
+                                     kvm_tensor dstate, const kvm_scan_rows *in,
+                                     kvm_tensor rate, kvm_tensor skip, kvm_tensor state,
+                                     kvm_tensor dy, kvm_err *err);
 
 /* ---- translators ----------------------------------------------------------------- */
 

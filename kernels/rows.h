@@ -277,25 +277,33 @@ static kvm_status relu2(kvm_compute *c, kvm_in y, kvm_in x, kvm_err *err)
 
 /* ---- logprob --------------------------------------------------------------------- */
 
-static void logprob_row(const rows_job *j, ptrdiff_t t, int thread)
+/* the largest of n numbers, and the sum of e^(x - it): f32 within a block, f64 over
+ * blocks */
+static double shares_of(const float *x, ptrdiff_t n, float *top)
 {
-    (void)thread;
     enum { BLOCK = 32 * VW };
-    const float *x = kvm_row32(j->x, t);
-    const ptrdiff_t n = j->x->dim[1];
     vf tops = v_all(-INFINITY);
     ptrdiff_t i = 0;
     for (; i + VW <= n; i += VW) tops = v_max(tops, v_load(x + i));
-    float top = v_top(tops);
-    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    *top = v_top(tops);
+    for (; i < n; i++) *top = x[i] > *top ? x[i] : *top;
     double sum = 0;
-    for (i = 0; i < n;) { /* f32 within a block, f64 over blocks */
+    for (i = 0; i < n;) {
         const ptrdiff_t end = n - i < BLOCK ? n : i + BLOCK;
         vf part = v_all(0);
-        for (; i + VW <= end; i += VW) part = part + v_exp(v_load(x + i) - v_all(top));
+        for (; i + VW <= end; i += VW) part = part + v_exp(v_load(x + i) - v_all(*top));
         sum += (double)v_sum(part);
-        for (; i < end; i++) sum += exp((double)x[i] - (double)top);
+        for (; i < end; i++) sum += exp((double)x[i] - (double)*top);
     }
+    return sum;
+}
+
+static void logprob_row(const rows_job *j, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const float *x = kvm_row32(j->x, t);
+    float top;
+    const double sum = shares_of(x, j->x->dim[1], &top);
     const double target = j->ids ? (double)x[j->ids[t]] : 0;
     j->out[t] = target - (double)top - log(sum);
 }

@@ -3,6 +3,15 @@
 
 #include "models/model_internal.h"
 
+static kvm_status reserve_units(kvm_slot *s, ptrdiff_t block, kvm_arena *keep,
+                                kvm_err *err)
+{
+    s->units = kvm_new(keep, kvm_units, 1);
+    if (!s->units) return kvm_nomem(err, keep);
+    s->units->rows = kvm_new_raw(keep, float, (s->capacity / block + 1) * s->dim);
+    return s->units->rows ? KVM_OK : kvm_nomem(err, keep);
+}
+
 kvm_status kvm_cache__slots(kvm_slot *slots, const kvm_model *m, ptrdiff_t first,
                             ptrdiff_t end, ptrdiff_t capacity, kvm_arena *keep,
                             kvm_err *err)
@@ -23,6 +32,8 @@ kvm_status kvm_cache__slots(kvm_slot *slots, const kvm_model *m, ptrdiff_t first
                               .dim = objects[i].dim,
                               .stride = stride};
         rows += objects[i].dim;
+        if (objects[i].block > 0)
+            TRY(reserve_units(&slots[i], objects[i].block, keep, err));
     }
     return KVM_OK;
 }
@@ -137,6 +148,16 @@ void kvm_cache_mark(kvm_cache *c)
                    (size_t)numbers(&c->model->objects[i]) * sizeof(float));
 }
 
+/* what was made of rows that are copied goes with them; after a cut there may be more
+ * than that */
+static void copy_units(const kvm_units *from, kvm_units *to, const kvm_object *o,
+                       ptrdiff_t length)
+{
+    const ptrdiff_t whole = length / o->block;
+    to->n = from->n < whole ? from->n : whole;
+    memcpy(to->rows, from->rows, (size_t)(to->n * o->dim) * sizeof(float));
+}
+
 /* objects per prompt as they were after `length` tokens */
 static kvm_status go_back(kvm_cache *c, ptrdiff_t length, kvm_err *err)
 {
@@ -178,6 +199,7 @@ kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err)
         const kvm_slot *a = &from->slots[i], *b = &to->slots[i];
         const kvm_object *o = &from->model->objects[i];
         const ptrdiff_t rows = kvm_object_per_prompt(o) ? 1 : from->length;
+        if (o->block > 0) copy_units(a->units, b->units, o, from->length);
         if (o->beside) continue; /* went with the one before */
         for (ptrdiff_t h = 0; h < a->heads; h++)
             memcpy(b->rows + h * b->capacity * b->stride,

@@ -27,10 +27,14 @@ static const struct row {
 };
 
 /* of transformers' multimodal wrappers, with the text model inside or outside of
- * "model", of plain language models, and of Nemotron-H as published: in this order, the
- * first under which there is an embedding */
-static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
-                                       "model.", "backbone.", ""};
+ * "model", of plain language models, and of Nemotron-H as published, in a wrapper or
+ * not: in this order, the first under which there is an embedding */
+static const char *const prefixes[] = {"model.language_model.",
+                                       "language_model.model.",
+                                       "model.",
+                                       "language_model.backbone.",
+                                       "backbone.",
+                                       ""};
 static const char *const head_prefixes[] = {"", "language_model.", "model."};
 
 static const size_t ZEROS = (size_t)1 << 36; /* the largest tensor, and room */

@@ -1,4 +1,4 @@
-#include "models/config.h"
+#include "models/config_internal.h"
 
 #include <math.h>
 
@@ -199,33 +199,6 @@ static kvm_status check_index(const kvm_config *c, const char *file, kvm_err *er
     return KVM_OK;
 }
 
-static kvm_status check_streams(const kvm_stream_config *t, const char *file,
-                                kvm_err *err)
-{
-    const struct {
-        const char *name;
-        ptrdiff_t value, most;
-    } fields[] = {{"hc_count", t->count, 64},
-                  {"hc_lowrank", t->rank, 1 << 14},
-                  {"ple_embed_dim", t->ngram_dim, 1 << 17},
-                  {"ngram_size", t->orders, 8},
-                  {"heads_per_ngram", t->heads, 256},
-                  {"ple_conv_kernel_size", t->window, 8},
-                  {"split_ngram_parts", t->parts, 1 << 12},
-                  {"ngram_vocab_size_base", t->base, INT32_MAX},
-                  {"make_ngram_vocab_size_divisible_by", t->multiple, 1 << 20}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < 1 || fields[i].value > fields[i].most)
-            return kvm_fail(err, KVM_RANGE, "%s: %s is %td; 1 to %td are possible",
-                            file, fields[i].name, fields[i].value, fields[i].most);
-    if (t->orders < 2 || t->ngram_dim % ((t->orders - 1) * t->heads) != 0)
-        return kvm_fail(err, KVM_RANGE,
-                        "%s: ple_embed_dim %td is not shared evenly by %td heads of "
-                        "n-grams up to %td",
-                        file, t->ngram_dim, t->heads, t->orders);
-    return KVM_OK;
-}
-
 kvm_status kvm_config__uniform(kvm_config *c, kvm_arena *keep, kvm_err *err)
 {
     c->blocks = kvm_new(keep, kvm_block_kinds, c->layers);
@@ -245,7 +218,7 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
     if (c->moe.experts > 0) TRY(check_moe(&c->moe, file, err));
     TRY(check_rope(c, file, err));
     if (c->family->indexed) TRY(check_index(c, file, err));
-    if (c->family->streams) TRY(check_streams(&c->stream, file, err));
+    TRY(kvm_config__check_residual(c, file, err));
     if (c->family->scaled && c->rope.kind == KVM_ROPE_DEFAULT)
         return kvm_fail(
             err, KVM_FORMAT,
@@ -264,23 +237,6 @@ kvm_status kvm_config__check(kvm_config *c, const char *file, kvm_err *err)
 
 /* What only some families have: absent else, so that hashes outlive new kinds of layer.
  * Each gives 0, or something else when memory is short. */
-static int add_streams(json_t *v, const kvm_config *c)
-{
-    int bad = 0;
-    const kvm_stream_config *t = &c->stream;
-    json_t *ngrams = json_array();
-    for (ptrdiff_t l = 0; l < c->layers; l++)
-        bad |= json_array_append_new(ngrams, json_boolean(t->ngrams[l]));
-    bad |= json_object_set_new(
-        v, "streams",
-        json_pack("[I,I,I,I,I,I,I,I,I,o]", (json_int_t)t->count, (json_int_t)t->rank,
-                  (json_int_t)t->ngram_dim, (json_int_t)t->orders, (json_int_t)t->heads,
-                  (json_int_t)t->window, (json_int_t)t->end_id, (json_int_t)t->base,
-                  (json_int_t)t->seed, ngrams));
-    return bad | json_object_set_new(v, "sigmoid_gate",
-                                     json_boolean(c->recurrent.sigmoid_gate));
-}
-
 static int add_index(json_t *v, const kvm_config *c)
 {
     int bad = 0;
@@ -342,15 +298,6 @@ static int add_experts(json_t *v, const kvm_config *c)
     return bad | json_object_set_new(v, "dense", dense);
 }
 
-static int add_mix(json_t *v, const kvm_config *c)
-{
-    const kvm_stream_config *t = &c->stream;
-    return json_object_set_new(v, "mix",
-                               json_pack("[I,I,f,f,f]", (json_int_t)t->count,
-                                         (json_int_t)t->rounds, t->eps, c->swiglu_limit,
-                                         c->recurrent.lower_bound));
-}
-
 static bool add_kinds(json_t *v, const kvm_config *c)
 {
     const kvm_mla_config *a = &c->mla;
@@ -366,8 +313,7 @@ static bool add_kinds(json_t *v, const kvm_config *c)
             v, "mla",
             json_pack("[I,I,I,I,I]", (json_int_t)a->query_rank, (json_int_t)a->rank,
                       (json_int_t)a->nope, (json_int_t)a->rope, (json_int_t)a->value));
-    if (c->family->streams) bad |= add_streams(v, c);
-    if (c->family->mixed) bad |= add_mix(v, c);
+    bad |= kvm_config__hash_residual(v, c);
     if (c->index.heads > 0) bad |= add_index(v, c);
     if (c->family->recurrent) bad |= add_recurrent(v, c);
     if (c->family->single) bad |= add_single(v, c);

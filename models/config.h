@@ -1,6 +1,6 @@
 /* config.h - what a checkpoint says about its shape, in one form.
  *
- * Hugging Face's config.json (nested text_config, old and new rope dialects,
+ * Hugging Face's config.json (what wrappers nest, old and new rope dialects,
  * layer_types and their aliases) and the keys of a GGUF file end in the same struct;
  * every number is checked for range here, so that products of a few of them cannot
  * overflow later. */
@@ -17,15 +17,23 @@ typedef enum kvm_layer_id { /* rows of layer_kinds.def */
 #undef X
 } kvm_layer_id;
 
+typedef enum kvm_residual_id { /* rows of residual_kinds.def */
+#define X(NAME, name, what) KVM_RESIDUAL_##NAME,
+#include "models/residual_kinds.def"
+#undef X
+                               KVM_RESIDUAL_KINDS
+} kvm_residual_id;
+
 typedef struct kvm_family { /* a row of families.def */
     const char *name, *gguf;
-    kvm_layer_id mixer, ffn; /* what a block is built of, */
-    kvm_layer_id moe;        /* and the second half of those that have experts */
-    kvm_layer_id recurrent;  /* and the mixer of those that keep a state */
+    kvm_layer_id mixer, ffn;  /* what a block is built of, */
+    kvm_layer_id moe;         /* and the second half of those that have experts */
+    kvm_layer_id recurrent;   /* and the mixer of those that keep a state */
+    kvm_residual_id residual; /* what blocks add to */
     bool permuted, qkv_bias, qk_norm, tempered, windowed, scaled, sigmoid;
     bool indexed, index_interleaved;
-    bool gated, plus_one, streams, unrotated, one_based;
-    bool single, squared, mixed, pooled;
+    bool gated, plus_one, unrotated, one_based;
+    bool single, squared, pooled;
     double eps, theta;
     double partial;  /* share of a head that is rotated; 0: all of it */
     double lora_eps; /* of the norms inside MLA; 0: rms_norm_eps */
@@ -84,7 +92,7 @@ typedef struct kvm_index_config {
 /* a residual of several streams, and n-gram embeddings that some blocks add to it */
 typedef struct kvm_stream_config {
     ptrdiff_t count, rank;                      /* 0: the plain residual */
-    bool *ngrams;                               /* (layers) */
+    bool *ngrams;                               /* (layers); NULL: none */
     ptrdiff_t ngram_dim, orders, heads, window; /* orders 2 .. orders; heads of each */
     ptrdiff_t parts;                            /* tensors that the table is cut into */
     int64_t end_id;                             /* where n-grams begin anew */

@@ -1,8 +1,8 @@
 /* config_blocks.c - which kinds the blocks of a stack are built of, and which of them
- * look at a window, have an indexer or n-gram embeddings. */
+ * look at a window or have an indexer. */
 #include "models/config_internal.h"
 
-/* ---- indexers, n-grams ---- */
+/* ---- indexers ---- */
 
 /* a list of one of two words per layer: is_first[l] tells which */
 static kvm_status read_words(const kvm_config_source *s, kvm_jat list,
@@ -65,32 +65,6 @@ static kvm_status read_indexers(const kvm_config_source *s, kvm_config *c)
     return kvm_fail(s->err, KVM_FORMAT,
                     "%s: layer %td shares the indexer of a layer before it",
                     s->root.file, first);
-}
-
-/* ple_layer_ids counts from one */
-static kvm_status read_ngram_layers(const kvm_config_source *s, kvm_config *c)
-{
-    ptrdiff_t n = 0;
-    const kvm_jat ids = kvm_json_get(s->text, s->keep, "ple_layer_ids");
-    c->stream.ngrams = kvm_new(s->keep, bool, c->layers);
-    if (!c->stream.ngrams) return kvm_nomem(s->err, s->keep);
-    if (kvm_json_has(ids)) TRY(kvm_json_array(ids, &n, s->err));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        int64_t l;
-        const kvm_jat at = kvm_json_item(ids, s->keep, i);
-        TRY(kvm_json_i64(at, &l, s->err));
-        if (l < 1 || l > c->layers)
-            return kvm_fail(s->err, KVM_RANGE,
-                            "%s: %s is %lld: layers are counted from 1 to %td here",
-                            at.file, at.path, (long long)l, c->layers);
-        c->stream.ngrams[l - 1] = true;
-    }
-    if (n > 0 && c->stream.end_id < 0)
-        return kvm_fail(s->err, KVM_FORMAT,
-                        "%s: ple_layer_ids needs eos_token_id, at which n-grams begin "
-                        "anew",
-                        s->root.file);
-    return KVM_OK;
 }
 
 /* ---- blocks of one layer each ---- */
@@ -364,5 +338,5 @@ kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c)
     TRY(read_experts(s, c));
     TRY(read_windows(s, c));
     TRY(read_indexers(s, c));
-    return c->family->streams ? read_ngram_layers(s, c) : KVM_OK;
+    return kvm_config__residual_layers(s, c);
 }

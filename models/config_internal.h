@@ -6,8 +6,8 @@
 
 #include "models/config.h"
 
-/* Fields are looked for in `text` (text_config of a multimodal wrapper, else the root),
- * flags of the wrapper in `root`. */
+/* Fields are looked for in `text` (of a multimodal wrapper what it says of its language
+ * model, else the root), flags of the wrapper in `root`. */
 typedef struct kvm_config_source {
     kvm_jat root, text;
     kvm_arena *keep;
@@ -36,6 +36,15 @@ KVM_MUST kvm_status kvm_config__layers(const kvm_config_source *s, kvm_config *c
 /* where blocks are of one layer each: as many as the pattern has letters, which is what
  * num_hidden_layers says or leaves out */
 KVM_MUST kvm_status kvm_config__count(const kvm_config_source *s, kvm_config *c);
+
+/* models/config_residual.c: the sizes of the family's residual kind, and what is said
+ * of single layers; the last adds them to v, and gives 0 unless memory is short */
+KVM_MUST kvm_status kvm_config__residual(const kvm_config_source *s, kvm_config *c);
+KVM_MUST kvm_status kvm_config__residual_layers(const kvm_config_source *s,
+                                                kvm_config *c);
+KVM_MUST kvm_status kvm_config__check_residual(const kvm_config *c, const char *file,
+                                               kvm_err *err);
+int kvm_config__hash_residual(json_t *v, const kvm_config *c);
 
 /* models/config_quantised.c: KVM_UNSUPPORTED names a method whose weights are not
  * read */

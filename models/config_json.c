@@ -147,17 +147,26 @@ static kvm_status read_rope(const kvm_config_source *s, kvm_config *c)
     return KVM_OK;
 }
 
+/* where a multimodal wrapper keeps what it says of its language model, in transformers'
+ * words or in those of Nemotron VL as published; no wrapper: the root */
+static kvm_jat text_of(kvm_jat root, kvm_arena *keep)
+{
+    static const char *const names[] = {"text_config", "llm_config"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const kvm_jat text = kvm_json_get(root, keep, names[i]);
+        if (kvm_json_has(text)) return text;
+    }
+    return root;
+}
+
 kvm_status kvm_config_of_json(kvm_config *out, kvm_arena *keep, kvm_jat root,
                               kvm_err *err)
 {
     kvm_config c = {0};
     TRY(kvm_json_object(root, err));
-    kvm_config_source s = {.root = root, .text = root, .keep = keep, .err = err};
-    const kvm_jat text = kvm_json_get(root, keep, "text_config");
-    if (kvm_json_has(text)) {
-        TRY(kvm_json_object(text, err));
-        s.text = text;
-    }
+    kvm_config_source s = {
+        .root = root, .text = text_of(root, keep), .keep = keep, .err = err};
+    TRY(kvm_json_object(s.text, err));
     TRY(find_family(&s, &c.family));
     TRY(read_sizes(&s, &c));
     TRY(read_flags(&s, &c));
@@ -176,8 +185,7 @@ kvm_status kvm_config_dtype(kvm_dtype *d, kvm_arena *keep, kvm_jat root, kvm_err
         kvm_dtype type;
     } types[] = {{"float32", KVM_F32}, {"float16", KVM_F16}, {"bfloat16", KVM_BF16}};
     kvm_str name;
-    kvm_jat text = kvm_json_get(root, keep, "text_config");
-    if (!kvm_json_has(text)) text = root;
+    const kvm_jat text = text_of(root, keep);
     kvm_jat at = kvm_json_get(text, keep, "torch_dtype");
     if (!kvm_json_has(at)) at = kvm_json_get(text, keep, "dtype");
     if (!kvm_json_has(at)) at = kvm_json_get(root, keep, "torch_dtype");

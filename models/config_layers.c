@@ -90,6 +90,40 @@ static kvm_status read_moe(const kvm_config_source *s, kvm_config *c)
 
 /* ---- recurrent layers ---- */
 
+/* *bound where the field is there: a number, or null, which is none (0) */
+static kvm_status read_one_bound(const kvm_config_source *s, kvm_jat obj,
+                                 const char *key, double *bound)
+{
+    const json_t *v = json_object_get(obj.v, key);
+    if (!v) return KVM_OK;
+    *bound = 0;
+    if (json_is_null(v)) return KVM_OK;
+    const kvm_jat at = kvm_json_get(obj, s->keep, key);
+    TRY(kvm_json_f64(at, bound, s->err));
+    if (*bound < 0 && *bound > -1e3) return KVM_OK;
+    return kvm_fail(s->err, KVM_RANGE,
+                    "%s: %s is %g; a bound of log-decays lies below 0", at.file,
+                    at.path, *bound);
+}
+
+/* As transformers has it: linear_lower_bound, by default the family's, gives way to
+ * gate_lower_bound of Kimi's object. Log-decays without a bound are those of
+ * kimi_linear, but beside that object safe_gate must be false for it. */
+static kvm_status read_bound(const kvm_config_source *s, kvm_config *c)
+{
+    bool safe;
+    double *bound = &c->recurrent.lower_bound;
+    const kvm_jat object = kvm_json_get(s->text, s->keep, "linear_attn_config");
+    *bound = c->family->lower_bound;
+    TRY(read_one_bound(s, s->text, "linear_lower_bound", bound));
+    if (!kvm_json_has(object)) return KVM_OK;
+    TRY(read_one_bound(s, object, "gate_lower_bound", bound));
+    TRY(kvm_json_bool_or(kvm_json_get(object, s->keep, "safe_gate"), true, &safe,
+                         s->err));
+    if (safe && *bound == 0) *bound = c->family->lower_bound;
+    return KVM_OK;
+}
+
 static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
 {
     kvm_recurrent_config *r = &c->recurrent;
@@ -102,13 +136,7 @@ static kvm_status read_kda(const kvm_config_source *s, kvm_config *c)
                          &r->window));
     r->key_heads = r->value_heads;
     r->key_dim = r->value_dim;
-    if (c->family->lower_bound == 0) return KVM_OK;
-    TRY(kvm_config__number(&inner, inner.text, "linear_lower_bound|gate_lower_bound",
-                           c->family->lower_bound, &r->lower_bound));
-    if (r->lower_bound < 0 && r->lower_bound > -1e3) return KVM_OK;
-    return kvm_fail(s->err, KVM_RANGE,
-                    "%s: the lower bound of log-decays is %g; it lies below 0",
-                    s->root.file, r->lower_bound);
+    return c->family->lower_bound < 0 ? read_bound(s, c) : KVM_OK;
 }
 
 static kvm_status read_output_gate(const kvm_config_source *s, kvm_recurrent_config *r)
@@ -180,42 +208,15 @@ static kvm_status read_recurrent(const kvm_config_source *s, kvm_config *c)
     return read_output_gate(s, r);
 }
 
-/* ---- streams ---- */
+/* ---- clipped feed-forwards ---- */
 
-static kvm_status read_streams(const kvm_config_source *s, kvm_config *c)
+static kvm_status read_limit(const kvm_config_source *s, kvm_config *c)
 {
-    kvm_stream_config *t = &c->stream;
-    TRY(kvm_config__size(s, "hc_count", 4, &t->count));
-    TRY(kvm_config__size(s, "hc_lowrank", 320, &t->rank));
-    TRY(kvm_config__size(s, "ple_embed_dim", c->hidden, &t->ngram_dim));
-    TRY(kvm_config__size(s, "ngram_size", 3, &t->orders));
-    TRY(kvm_config__size(s, "heads_per_ngram", 8, &t->heads));
-    TRY(kvm_config__size(s, "ple_conv_kernel_size", 4, &t->window));
-    TRY(kvm_config__size(s, "split_ngram_parts", 1, &t->parts));
-    TRY(kvm_config__size(s, "ngram_vocab_size_base", 20000000, &t->base));
-    TRY(kvm_config__size(s, "make_ngram_vocab_size_divisible_by", 128, &t->multiple));
-    const kvm_jat seed = kvm_json_get(s->text, s->keep, "seed");
-    TRY(kvm_json_i64_or(seed, 1234, &t->seed, s->err));
-    kvm_jat end = kvm_json_get(s->text, s->keep, "eos_token_id");
-    if (json_is_array(end.v)) end = kvm_json_item(end, s->keep, 0);
-    return kvm_json_i64_or(end, -1, &t->end_id, s->err);
-}
-
-static kvm_status read_mix(const kvm_config_source *s, kvm_config *c)
-{
-    kvm_stream_config *t = &c->stream;
-    TRY(kvm_config__size(s, "hc_mult", 4, &t->count));
-    TRY(kvm_config__size(s, "hc_sinkhorn_iters", 20, &t->rounds));
-    TRY(kvm_config__number(s, s->text, "hc_eps", 1e-6, &t->eps));
     TRY(kvm_config__number(s, s->text, "swiglu_limit", c->family->swiglu_limit,
                            &c->swiglu_limit));
-    if (t->count < 1 || t->count > 16 || t->rounds < 1 || t->rounds > 1000 ||
-        !(t->eps >= 0 && t->eps < 1) || !(c->swiglu_limit > 0))
-        return kvm_fail(s->err, KVM_RANGE,
-                        "%s: hc_mult %td (1 to 16), hc_sinkhorn_iters %td (1 to 1000), "
-                        "hc_eps %g (0 to 1), swiglu_limit %g (above 0)",
-                        s->root.file, t->count, t->rounds, t->eps, c->swiglu_limit);
-    return KVM_OK;
+    if (c->swiglu_limit > 0) return KVM_OK;
+    return kvm_fail(s->err, KVM_RANGE, "%s: swiglu_limit is %g; it lies above 0",
+                    s->root.file, c->swiglu_limit);
 }
 
 kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
@@ -224,7 +225,7 @@ kvm_status kvm_config__sizes(const kvm_config_source *s, kvm_config *c)
     if (c->family->mixer == KVM_LAYER_MLA) TRY(read_mla(s, c));
     if (c->family->recurrent) TRY(read_recurrent(s, c));
     if (c->family->indexed) TRY(read_index(s, c));
-    if (c->family->streams) TRY(read_streams(s, c));
-    if (c->family->mixed) TRY(read_mix(s, c));
+    TRY(kvm_config__residual(s, c));
+    if (c->family->swiglu_limit > 0) TRY(read_limit(s, c));
     return c->family->moe ? read_moe(s, c) : KVM_OK;
 }

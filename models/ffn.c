@@ -49,18 +49,26 @@ static void clip(float *x, ptrdiff_t n, float least, float most)
     }
 }
 
+/* what x makes of a gate, where there is one, and of up */
+static kvm_status open_up(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
+                          kvm_tensor g, kvm_tensor u, kvm_err *err)
+{
+    if (m->gate) TRY(kvm_op_linear(s->compute, g, x, m->gate, false, err));
+    TRY(kvm_op_linear(s->compute, u, x, m->up, false, err));
+    if (m->limit > 0) {
+        const float limit = (float)m->limit;
+        clip(g.data, kvm_tensor_count(&g), -INFINITY, limit);
+        clip(u.data, kvm_tensor_count(&u), -limit, limit);
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_ffn_run(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
                        kvm_tensor y, bool add, float *gate, float *up, kvm_err *err)
 {
     const kvm_tensor g = kvm_view2(gate, KVM_F32, x.dim[0], m->inner);
     kvm_tensor u = kvm_view2(up, KVM_F32, x.dim[0], m->inner);
-    if (m->gate) TRY(kvm_op_linear(s->compute, g, x, m->gate, false, err));
-    TRY(kvm_op_linear(s->compute, u, x, m->up, false, err));
-    if (m->limit > 0) {
-        const float limit = (float)m->limit;
-        clip(gate, kvm_tensor_count(&g), -INFINITY, limit);
-        clip(up, kvm_tensor_count(&u), -limit, limit);
-    }
+    TRY(open_up(s, m, x, g, u, err));
     if (m->gate) {
         TRY(kvm_op_silu_mul(s->compute, g, g, u, err));
         u = g;
@@ -82,5 +90,61 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
     return kvm_ffn_run(s, m, x, y, true, gate, up, err);
 }
 
-const kvm_layer_kind kvm_ffn = {
-    .name = "ffn", .load = load, .scratch = scratch, .forward = forward};
+/* ---- backward ---- */
+
+size_t kvm_ffn_back_scratch(const kvm_ffn_maps *m, ptrdiff_t n)
+{
+    return 4 * kvm_step_rows_bytes(n, m->inner);
+}
+
+/* numbers that were clipped do not move */
+static void hold(float *d, const float *x, ptrdiff_t n, float least, float most)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (x[i] >= most || x[i] <= least) d[i] = 0;
+}
+
+kvm_status kvm_ffn_back(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
+                        kvm_tensor dy, kvm_tensor dx, bool add, kvm_err *err)
+{
+    kvm_arena temp = s->scratch;
+    const ptrdiff_t n = x.dim[0];
+    const kvm_tensor g = kvm_step_rows(&temp, m->gate ? n : 0, m->inner);
+    const kvm_tensor u = kvm_step_rows(&temp, n, m->inner);
+    const kvm_tensor dg = kvm_step_rows(&temp, m->gate ? n : 0, m->inner);
+    const kvm_tensor du = kvm_step_rows(&temp, n, m->inner);
+    if (!g.data || !u.data || !dg.data || !du.data) return kvm_nomem(err, &temp);
+    TRY(open_up(s, m, x, g, u, err));
+    TRY(kvm_op_linear_back(s->compute, du, dy, m->down, false, err));
+    if (!m->gate) {
+        TRY(kvm_op_relu2_back(s->compute, du, u, du, err));
+        return kvm_op_linear_back(s->compute, dx, du, m->up, add, err);
+    }
+    TRY(kvm_op_silu_mul_back(s->compute, dg, du, g, u, du, err));
+    if (m->limit > 0) {
+        const float limit = (float)m->limit;
+        hold(dg.data, g.data, kvm_tensor_count(&g), -INFINITY, limit);
+        hold(du.data, u.data, kvm_tensor_count(&u), -limit, limit);
+    }
+    TRY(kvm_op_linear_back(s->compute, dx, dg, m->gate, add, err));
+    return kvm_op_linear_back(s->compute, dx, du, m->up, true, err);
+}
+
+static size_t backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n)
+{
+    (void)first;
+    return kvm_ffn_back_scratch(&of(l)->maps, n);
+}
+
+static kvm_status backward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                           kvm_tensor dy, kvm_tensor dx, kvm_err *err)
+{
+    return kvm_ffn_back(s, &of(l)->maps, x, dy, dx, true, err);
+}
+
+const kvm_layer_kind kvm_ffn = {.name = "ffn",
+                                .load = load,
+                                .scratch = scratch,
+                                .forward = forward,
+                                .backward_scratch = backward_scratch,
+                                .backward = backward};

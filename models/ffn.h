@@ -20,4 +20,10 @@ KVM_MUST kvm_status kvm_ffn_run(const kvm_step *step, const kvm_ffn_maps *m,
                                 kvm_tensor x, kvm_tensor y, bool add, float *gate,
                                 float *up, kvm_err *err);
 
+/* dx (n, .) = the gradient by x, or dx +=, given dy, that by y */
+KVM_MUST kvm_status kvm_ffn_back(const kvm_step *step, const kvm_ffn_maps *m,
+                                 kvm_tensor x, kvm_tensor dy, kvm_tensor dx, bool add,
+                                 kvm_err *err);
+size_t kvm_ffn_back_scratch(const kvm_ffn_maps *m, ptrdiff_t n);
+
 #endif

@@ -235,10 +235,148 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                   err);
 }
 
+/* ---- backward ---- */
+
+static size_t backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n)
+{
+    (void)first;
+    const gqa *g = of(l);
+    return 3 * kvm_step_rows_bytes(n, g->kv_heads * g->dim) +
+           (g->gated ? 8 : 4) * kvm_step_rows_bytes(n, g->heads * g->dim);
+}
+
+static kvm_status norm_heads_back(const gqa *g, kvm_compute *c, kvm_tensor dx,
+                                  kvm_tensor x, float *w, kvm_err *err)
+{
+    return kvm_op_rmsnorm_back(c, dx, x, kvm_view1(w, KVM_F32, g->dim), dx, g->dim,
+                               g->eps, false, false, err);
+}
+
+static kvm_status rotate_back(const gqa *g, kvm_compute *c, kvm_tensor dx,
+                              const int32_t *pos, kvm_err *err)
+{
+    return kvm_op_rope_back(c, kvm_heads(dx, 0, dx.dim[1] / g->dim, g->dim, g->dim),
+                            pos, &g->rope, err);
+}
+
+/* what the step's own keys and values, whose gradients lie in the slots, owe to x */
+static kvm_status append_back(const gqa *g, const kvm_step *s, kvm_tensor x,
+                              kvm_tensor dx, kvm_arena temp, kvm_err *err)
+{
+    const kvm_slot *grad = &s->grads[g->base.first_object];
+    const ptrdiff_t width = g->kv_heads * g->dim;
+    kvm_tensor k = kvm_step_rows(&temp, s->n, width);
+    kvm_tensor dk = kvm_step_rows(&temp, s->n, width);
+    kvm_tensor dv = kvm_step_rows(&temp, s->n, width);
+    if (!k.data || !dk.data || !dv.data) return kvm_nomem(err, &temp);
+    kvm_slot_get(&grad[OBJECT_V], s->first, s->n, dv.data);
+    TRY(kvm_op_linear_back(s->compute, dx, dv, g->v, true, err));
+    kvm_slot_get(&grad[OBJECT_K], s->first, s->n, dk.data);
+    TRY(rotate_back(g, s->compute, dk, s->pos, err));
+    if (g->k_norm) {
+        TRY(kvm_op_linear(s->compute, k, x, g->k, false, err));
+        TRY(norm_heads_back(g, s->compute, dk, k, g->k_norm, err));
+    }
+    return kvm_op_linear_back(s->compute, dx, dk, g->k, true, err);
+}
+
+/* dx += what queries, and the gates beside them, owe to it */
+static kvm_status ask_back(const gqa *g, kvm_compute *c, kvm_tensor dq,
+                           kvm_tensor dgate, kvm_tensor dx, kvm_arena temp,
+                           kvm_err *err)
+{
+    const ptrdiff_t n = dx.dim[0], width = g->heads * g->dim;
+    if (!g->gated) return kvm_op_linear_back(c, dx, dq, g->q, true, err);
+    kvm_tensor both = kvm_step_rows(&temp, n, 2 * width);
+    if (!both.data) return kvm_nomem(err, &temp);
+    float *to = both.data;
+    const size_t bytes = (size_t)g->dim * sizeof *to;
+    for (ptrdiff_t i = 0; i < n * g->heads; i++, to += 2 * g->dim) {
+        memcpy(to, (const float *)dq.data + i * g->dim, bytes);
+        memcpy(to + g->dim, (const float *)dgate.data + i * g->dim, bytes);
+    }
+    return kvm_op_linear_back(c, dx, both, g->q, true, err);
+}
+
+/* da (n, heads * dim), the gradient by what Wo is given -> by the attention's output;
+ * gate becomes its own gradient */
+static kvm_status gate_back(const gqa *g, const kvm_step *s, kvm_tensor q,
+                            kvm_tensor gate, kvm_tensor da, kvm_arena temp,
+                            kvm_err *err)
+{
+    const ptrdiff_t end = s->first + s->n;
+    const kvm_slot *slot = &s->slots[g->base.first_object];
+    kvm_tensor y = kvm_step_rows(&temp, s->n, g->heads * g->dim);
+    if (!y.data) return kvm_nomem(err, &temp);
+    TRY(kvm_step_attend(s, g->index != NULL, kvm_heads(y, 0, g->heads, g->dim, g->dim),
+                        kvm_heads(q, 0, g->heads, g->dim, g->dim),
+                        kvm_slot_view(&slot[OBJECT_K], end),
+                        kvm_slot_view(&slot[OBJECT_V], end), g->window, g->scale, err));
+    return kvm_op_sigmoid_mul_back(s->compute, gate, da, gate, y, da, err);
+}
+
+static kvm_status attend_back(const gqa *g, const kvm_step *s, kvm_tensor x,
+                              kvm_tensor dy, kvm_tensor dx, kvm_arena temp,
+                              kvm_err *err)
+{
+    const ptrdiff_t n = s->n, end = s->first + n, width = g->heads * g->dim;
+    const kvm_slot *slot = &s->slots[g->base.first_object];
+    const kvm_slot *grad = &s->grads[g->base.first_object];
+    kvm_tensor raw = kvm_step_rows(&temp, n, width), q = kvm_step_rows(&temp, n, width);
+    kvm_tensor dq = kvm_step_rows(&temp, n, width), da = kvm_step_rows(&temp, n, width);
+    kvm_tensor gate = kvm_step_rows(&temp, g->gated ? n : 0, width);
+    if (!raw.data || !q.data || !dq.data || !da.data || !gate.data)
+        return kvm_nomem(err, &temp);
+    TRY(ask(g, s->compute, x, raw, gate, temp, err));
+    memcpy(q.data, raw.data, (size_t)(n * width) * sizeof(float));
+    if (g->q_norm) TRY(norm_heads(g, s->compute, q, g->q_norm, err));
+    TRY(rotate(g, s->compute, q, s->pos, false, err));
+    temper(g, q, s->pos);
+    TRY(kvm_op_linear_back(s->compute, da, dy, g->o, false, err));
+    if (g->gated) TRY(gate_back(g, s, q, gate, da, temp, err));
+    TRY(kvm_step_attend_back(
+        s, g->index != NULL, kvm_heads(dq, 0, g->heads, g->dim, g->dim),
+        kvm_slot_view(&grad[OBJECT_K], end), kvm_slot_view(&grad[OBJECT_V], end),
+        kvm_heads(q, 0, g->heads, g->dim, g->dim), kvm_slot_view(&slot[OBJECT_K], end),
+        kvm_slot_view(&slot[OBJECT_V], end), kvm_heads(da, 0, g->heads, g->dim, g->dim),
+        g->window, g->scale, err));
+    temper(g, dq, s->pos);
+    TRY(rotate_back(g, s->compute, dq, s->pos, err));
+    if (g->q_norm) TRY(norm_heads_back(g, s->compute, dq, raw, g->q_norm, err));
+    return ask_back(g, s->compute, dq, gate, dx, temp, err);
+}
+
+static kvm_status backward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                           kvm_tensor dy, kvm_tensor dx, kvm_err *err)
+{
+    const gqa *g = of(l);
+    TRY(attend_back(g, s, x, dy, dx, s->scratch, err));
+    return append_back(g, s, x, dx, s->scratch, err);
+}
+
+static kvm_status pull(const kvm_layer *l, kvm_compute *c, ptrdiff_t which, int point,
+                       const int32_t *pos, ptrdiff_t n, const float *rows, float *grad,
+                       kvm_err *err)
+{
+    const gqa *g = of(l);
+    if (which == OBJECT_V) return KVM_OK;
+    if (which == OBJECT_INDEX)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "layer %td: gradients of index keys stay at point 3", l->index);
+    const kvm_tensor dk = kvm_view2(grad, KVM_F32, n, g->kv_heads * g->dim);
+    TRY(rotate_back(g, c, dk, pos, err));
+    if (point != KVM_POINT_RAW || !g->k_norm) return KVM_OK;
+    return norm_heads_back(g, c, dk, kvm_view2_const(rows, KVM_F32, n, dk.dim[1]),
+                           g->k_norm, err);
+}
+
 const kvm_layer_kind kvm_gqa = {.name = "gqa",
                                 .load = load,
                                 .objects = objects,
                                 .scratch = scratch,
                                 .forward = forward,
                                 .advance = advance,
-                                .retreat = retreat};
+                                .retreat = retreat,
+                                .backward_scratch = backward_scratch,
+                                .backward = backward,
+                                .pull = pull};

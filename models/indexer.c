@@ -52,8 +52,9 @@ static bool late(const kvm_index_config *c)
 
 static const double norm_eps = 1e-6;
 enum {
-    SCORE_ROWS = 32
-}; /* queries whose scores over the whole cache are kept at once */
+    SCORE_ROWS = 32, /* queries whose scores over the whole cache are kept at once */
+    UNIT_ROWS = 512  /* blocks that are rotated at once */
+};
 
 static kvm_rope rope_of(const kvm_config *c, const kvm_rope *stack)
 {
@@ -137,6 +138,7 @@ ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
                           .layer = layer,
                           .heads = 1,
                           .dim = c->index.dim,
+                          .block = c->index.block > 1 ? c->index.block : 0,
                           .normed = !late(&c->index),
                           .rotary = !late(&c->index) && rope->width > 0,
                           .rope = rope_of(c, rope)};
@@ -281,6 +283,7 @@ static void choose_row(void *ctx, ptrdiff_t row, int thread)
 typedef struct pooling {
     const kvm_indexer *i;
     const float *keys, *gates; /* (tokens, dim) */
+    ptrdiff_t from;            /* the first pool that is made */
     float *to;                 /* (pools, dim) */
 } pooling;
 
@@ -289,7 +292,8 @@ static void make_pool(void *ctx, ptrdiff_t b, int thread)
     (void)thread;
     const pooling *p = ctx;
     const ptrdiff_t dim = p->i->size.dim, block = p->i->size.block;
-    const float *keys = p->keys + b * block * dim, *gates = p->gates + b * block * dim;
+    const ptrdiff_t at = (p->from + b) * block * dim;
+    const float *keys = p->keys + at, *gates = p->gates + at;
     for (ptrdiff_t j = 0; j < dim; j++) {
         float top = -INFINITY, sum = 0, all = 0;
         for (ptrdiff_t t = j; t < block * dim; t += dim) {
@@ -305,37 +309,64 @@ static void make_pool(void *ctx, ptrdiff_t b, int thread)
     }
 }
 
-/* What queries are scored against: the cached keys, or blocks made of them. */
-static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
-                           kvm_tensor *units, kvm_arena *temp, kvm_err *err)
+/* blocks from .. from+n-1 of cached keys (tokens, dim) to units (n, dim): their mean,
+ * normed, rotated at their first token */
+static kvm_status make_blocks(const kvm_indexer *i, const kvm_step *s,
+                              const float *keys, ptrdiff_t from, kvm_tensor units,
+                              kvm_arena temp, kvm_err *err)
 {
-    const ptrdiff_t dim = i->size.dim, block = i->size.block;
-    const ptrdiff_t n = (s->first + s->n) / block;
-    const float *keys = s->slots[object].rows;
-    *units = kvm_view2(s->slots[object].rows, KVM_F32, n, dim);
-    if (block == 1) return KVM_OK;
-    *units = kvm_step_rows(temp, n, dim);
-    int32_t *pos = kvm_new_raw(temp, int32_t, n);
-    if (!units->data || !pos) return kvm_nomem(err, temp);
-    float *to = units->data;
-    if (i->gate) {
-        pooling p = {i, keys, s->slots[object + 1].rows, to};
-        kvm_pool_run(kvm_compute_pool(s->compute), n, make_pool, &p);
-        return KVM_OK;
-    }
+    const ptrdiff_t dim = i->size.dim, block = i->size.block, n = units.dim[0];
+    int32_t *pos = kvm_new_raw(&temp, int32_t, n);
+    if (!pos) return kvm_nomem(err, &temp);
+    keys += from * block * dim;
     for (ptrdiff_t b = 0; b < n; b++) {
-        pos[b] = (int32_t)(b * block);
+        float *to = (float *)units.data + b * dim;
+        pos[b] = (int32_t)((from + b) * block);
         for (ptrdiff_t j = 0; j < dim; j++) {
             float sum = 0;
             for (ptrdiff_t t = 0; t < block; t++)
                 sum += keys[(b * block + t) * dim + j];
-            to[b * dim + j] = sum / (float)block;
+            to[j] = sum / (float)block;
         }
     }
-    TRY(kvm_op_rmsnorm(s->compute, *units, *units, kvm_view1(i->norm, KVM_F32, dim),
-                       dim, i->eps, false, err));
-    return kvm_op_rope(s->compute, kvm_heads(*units, 0, 1, dim, dim), pos, &i->rope,
+    TRY(kvm_op_rmsnorm(s->compute, units, units, kvm_view1(i->norm, KVM_F32, dim), dim,
+                       i->eps, false, err));
+    return kvm_op_rope(s->compute, kvm_heads(units, 0, 1, dim, dim), pos, &i->rope,
                        false, err);
+}
+
+/* What queries are scored against: the cached keys, or blocks made of them, each once
+ * while its tokens stand. */
+static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                           kvm_tensor *units, kvm_arena temp, kvm_err *err)
+{
+    const ptrdiff_t dim = i->size.dim, n = (s->first + s->n) / i->size.block;
+    const kvm_slot *slot = &s->slots[object];
+    kvm_units *u = slot->units;
+    *units = kvm_view2(u ? u->rows : slot->rows, KVM_F32, n, dim);
+    if (!u) return KVM_OK;
+    if (i->gate) {
+        pooling p = {i, slot->rows, s->slots[object + 1].rows, u->n,
+                     u->rows + u->n * dim};
+        kvm_pool_run(kvm_compute_pool(s->compute), n - u->n, make_pool, &p);
+        u->n = n;
+        return KVM_OK;
+    }
+    while (u->n < n) {
+        const ptrdiff_t piece = n - u->n < UNIT_ROWS ? n - u->n : UNIT_ROWS;
+        const kvm_tensor to = kvm_view2(u->rows + u->n * dim, KVM_F32, piece, dim);
+        TRY(make_blocks(i, s, slot->rows, u->n, to, temp, err));
+        u->n += piece;
+    }
+    return KVM_OK;
+}
+
+/* the step's tokens are new: no block of them is known */
+static void forget_units(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object)
+{
+    kvm_units *u = s->slots[object].units;
+    const ptrdiff_t stand = s->first / i->size.block;
+    if (u && u->n > stand) u->n = stand;
 }
 
 /* queries of rows from .. from+n-1 of the step: their scores, and then their choice */
@@ -364,12 +395,11 @@ static kvm_status choose(const kvm_indexer *i, const kvm_step *s, kvm_tensor uni
 size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n)
 {
     const ptrdiff_t rows = n < SCORE_ROWS ? n : SCORE_ROWS;
-    const ptrdiff_t units = i->size.context / i->size.block + 1;
     return kvm_step_rows_bytes(n, i->size.dim) +
            kvm_step_rows_bytes(n, (i->size.heads + 1) * i->size.dim) +
            kvm_step_rows_bytes(n, i->size.heads) +
            2 * kvm_step_rows_bytes(rows, i->size.context) +
-           (i->size.block > 1 ? kvm_step_rows_bytes(units, i->size.dim + 1) : 0);
+           kvm_step_rows_bytes(UNIT_ROWS, 1);
 }
 
 /* queries of the last n tokens, and the weights of their heads */
@@ -416,6 +446,7 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
     kvm_arena temp = s->scratch;
     const ptrdiff_t n = s->out, skipped = s->n - n, block = i->size.block;
     kvm_tensor q, w, units;
+    forget_units(i, s, object);
     if (late(&i->size))
         TRY(ask_blocks(i, s, object, x, &q, &w, &temp, err));
     else
@@ -426,7 +457,7 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
     TRY(kvm_op_rope(s->compute,
                     kvm_heads(q, 0, i->size.heads, i->size.dim, i->size.dim),
                     s->pos + skipped, &i->rope, false, err));
-    TRY(units_of(i, s, object, &units, &temp, err));
+    TRY(units_of(i, s, object, &units, temp, err));
     for (ptrdiff_t t = 0; t < n; t += SCORE_ROWS) {
         kvm_tensor qt = kvm_last_rows(q, n - t), wt = kvm_last_rows(w, n - t);
         qt.dim[0] = wt.dim[0] = n - t < SCORE_ROWS ? n - t : SCORE_ROWS;

@@ -19,6 +19,7 @@ kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err)
     for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
         memset(c->seen + i * c->capacity, 0, (size_t)tokens);
         c->arrived[i] = 0;
+        if (c->slots[i].units) c->slots[i].units->n = 0; /* of other tokens */
     }
     if (c->model->recurrent) kvm_cache__forget(c);
     c->promised = tokens;

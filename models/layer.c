@@ -55,6 +55,17 @@ kvm_status kvm_step_attend(const kvm_step *s, bool chosen, kvm_tensor y, kvm_ten
     return kvm_op_attention_some(s->compute, y, q, k, v, first, &mask, scale, err);
 }
 
+kvm_status kvm_step_attend_back(const kvm_step *s, bool chosen, kvm_tensor dq,
+                                kvm_tensor dk, kvm_tensor dv, kvm_tensor q,
+                                kvm_tensor k, kvm_tensor v, kvm_tensor dy,
+                                ptrdiff_t window, double scale, kvm_err *err)
+{
+    const bool all = !chosen || s->choice->all;
+    const kvm_mask mask = {all ? NULL : s->choice->bits, all ? 0 : s->choice->words};
+    return kvm_op_attention_back(s->compute, dq, dk, dv, q, k, v, dy, s->first,
+                                 all ? window : 0, all ? NULL : &mask, scale, err);
+}
+
 kvm_tensor kvm_columns(kvm_tensor rows, ptrdiff_t from, ptrdiff_t n)
 {
     rows.data = (float *)rows.data + from;

@@ -15,6 +15,14 @@
 
 typedef struct kvm_layer kvm_layer;
 
+/* What a layer made of the rows of whole blocks of tokens (kvm_object.block), kept
+ * between steps. Who puts rows of tokens that stood before anew says that there are
+ * none; behind a step's first token the layer makes them anew. */
+typedef struct kvm_units {
+    float *rows; /* (C / block, D) */
+    ptrdiff_t n; /* the first so many are there */
+} kvm_units;
+
 /* Where an object's rows lie: (H,C,D) f32, head outermost, so that attention reads each
  * head as one stream. Objects of one head that stand beside each other (kvm_object)
  * share their rows: then the stride is larger than D. */
@@ -22,6 +30,7 @@ typedef struct kvm_slot {
     float *rows;
     ptrdiff_t heads, capacity, dim;
     ptrdiff_t stride; /* from token to token */
+    kvm_units *units; /* NULL: the object has no blocks */
 } kvm_slot; /* an object per prompt: capacity 1, all 0 before the first token */
 /* tokens 0..n-1 of all heads (H,n,D) */
 kvm_tensor kvm_slot_view(const kvm_slot *s, ptrdiff_t n);
@@ -47,6 +56,7 @@ typedef struct kvm_step {
     const int32_t *pos;         /* (n) */
     const int32_t *ids;         /* (n) tokens; NULL in a replay */
     const kvm_slot *slots;      /* by object index */
+    const kvm_slot *grads;      /* by object index; NULL but in a backward */
     kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */
     kvm_arena scratch;
@@ -67,6 +77,21 @@ typedef struct kvm_layer_kind {
      * sees only those rows: T is out. */
     kvm_status (*forward)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
                           kvm_tensor y, kvm_err *err);
+    /* kvm_layer_kind.backward - gradients through a step that forward has run, given
+     * those of its result: the same x, slots and choice, all rows wanted (out = n).
+     *   x, dy, dx  (T, hidden)  dx += the gradient by x, given dy, that by y
+     *   slots      objects as forward left them; those per prompt as they stood BEFORE
+     *              the step, not to be changed
+     *   grads      slots of the same geometry. Of tokens before `first`, and of objects
+     *              per prompt (as they stood before): += the gradient by the object.
+     *              Rows of the step's own tokens are 0 and the layer's to work in.
+     * What a layer chose (experts, tokens) is a constant, chosen again from x or read
+     * in the step. Weights have no gradients. NULL: not there yet (models/backward.h
+     * refuses such a model). backward_scratch: bytes that it takes for n tokens behind
+     * `first`. */
+    kvm_status (*backward)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
+                           kvm_tensor dy, kvm_tensor dx, kvm_err *err);
+    size_t (*backward_scratch)(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n);
     /* x (T, replay): what the layer's states make of these inputs, its result left out.
      * NULL where no object has a replay. */
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
@@ -80,6 +105,11 @@ typedef struct kvm_layer_kind {
     kvm_status (*retreat)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err);
+    /* the transpose of advance: grad (n, H*D) at point 3 -> at `point`, in place; rows:
+     * what stood at that point (norms need it) */
+    kvm_status (*pull)(const kvm_layer *l, kvm_compute *c, ptrdiff_t which, int point,
+                       const int32_t *pos, ptrdiff_t n, const float *rows, float *grad,
+                       kvm_err *err);
 } kvm_layer_kind;
 
 enum { KVM_LAYER_OBJECTS = 4 }; /* of a block */
@@ -108,6 +138,13 @@ KVM_MUST kvm_status kvm_step_emit_state(const kvm_step *step, ptrdiff_t object,
 KVM_MUST kvm_status kvm_step_attend(const kvm_step *step, bool chosen, kvm_tensor y,
                                     kvm_tensor q, kvm_tensor k, kvm_tensor v,
                                     ptrdiff_t window, double scale, kvm_err *err);
+
+/* the way back through it: dq written, dk and dv added to */
+KVM_MUST kvm_status kvm_step_attend_back(const kvm_step *step, bool chosen,
+                                         kvm_tensor dq, kvm_tensor dk, kvm_tensor dv,
+                                         kvm_tensor q, kvm_tensor k, kvm_tensor v,
+                                         kvm_tensor dy, ptrdiff_t window, double scale,
+                                         kvm_err *err);
 
 /* Views of f32 rows (T,F): some columns; their last n; from column `from`, heads of dim
  * numbers that begin `apart` numbers from each other, as (T,heads,dim) */

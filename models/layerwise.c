@@ -220,7 +220,8 @@ static size_t room_bytes(const pass *p)
         size_t bytes = 4096;
         for (ptrdiff_t i = 0; i < m->info.objects; i++) {
             const kvm_object *o = &m->objects[i];
-            const ptrdiff_t rows = kvm_object_per_prompt(o) ? 1 : p->longest;
+            ptrdiff_t rows = kvm_object_per_prompt(o) ? 1 : p->longest;
+            if (o->block > 0) rows += rows / o->block + 2;
             if (o->layer == l) bytes += (size_t)(o->heads * o->dim * rows) * 4 + 64;
         }
         if (bytes > most) most = bytes;

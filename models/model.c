@@ -52,7 +52,7 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
         kvm_block *b = &m->blocks[l];
         const kvm_block_kinds *kinds = &c->blocks[l];
         if (m->offload) ld->extents = &b->extents;
-        if (c->family->streams && c->stream.ngrams[l])
+        if (c->stream.ngrams && c->stream.ngrams[l])
             TRY(kvm_ngram_load(&b->ngram, ld, l, err));
         TRY(kvm_site_load(&b->mixer, ld, kinds->mixer, &kvm_mixer_site, l, err));
         TRY(kvm_site_load(&b->ffn, ld, kinds->ffn, &kvm_ffn_site, l, err));

@@ -44,6 +44,7 @@ typedef struct kvm_object {
     /* objects that are kept once per prompt, whatever its length: heads * dim numbers
      * with these axes (objects.def), and 0 after the last */
     ptrdiff_t shape[3];
+    ptrdiff_t block;  /* so many tokens' rows are also scored as one; 0: none are */
     ptrdiff_t replay; /* width of the rows at point 1 from which it can be made again */
     ptrdiff_t inputs; /* width of the rows at point 2: what its layer's rule reads */
 } kvm_object;

@@ -223,7 +223,7 @@ kvm_status kvm_ngram_load(kvm_ngram **out, kvm_loader *ld, ptrdiff_t index,
 
 ptrdiff_t kvm_ngram_objects(const kvm_config *c, ptrdiff_t layer, kvm_object *out)
 {
-    if (!c->family->streams || !c->stream.ngrams[layer]) return 0;
+    if (!c->stream.ngrams || !c->stream.ngrams[layer]) return 0;
     const ptrdiff_t wide = c->stream.count * c->hidden;
     const ptrdiff_t reach = (c->stream.window - 1) * c->stream.orders;
     out[0] = (kvm_object){.kind = KVM_OBJECT_NGRAM_WINDOW,

@@ -1,18 +1,10 @@
-/* residual.h - what a layer takes from the residual stream and how it adds to it.
- * Layers know nothing of this.
+/* residual.h - what a layer takes from the residual and how it adds to it. Layers know
+ * nothing of this.
  *
- * Plain:   x = rms(h) w;  h += layer(x)
- * Streams (Qwen's gated residual): the residual R is n streams of hidden numbers each.
- *   R' = rms of each stream, times w;  m = sigmoid(Up silu(Down R' / n))
- *   x = mean over streams of m * R';   i = 2 sigmoid(B R' / n)
- *   R_s += i_s layer(x);               after the last block x goes to the head
- * Mixed streams (manifold-constrained hyper-connections, Xie et al. 2026;
- * GLM-5.3-Flash):
- *   [p | q | M] = W rms(R), the mean over all streams; each times its scale + base
- *   p = sigmoid(p) + e;  q = 2 sigmoid(q);  M = softmax of its rows + e, whose columns
- *   and rows are then made to sum to one by turns
- *   x = rms(sum over s of p_s R_s) w;  R_s = q_s layer(x) + sum over t of M_ts R_t
- *   after the last block rms(mean of R_s) w goes to the head (models/residual_mix.c) */
+ * A site is the place of a layer in a block: a kind, which is a constant table like
+ * that of layers, and what the kind loaded. The head's site is without a layer: the
+ * residual ends there. Adding a kind is one file, with its equations on top, and one
+ * row of residual_kinds.def; sizes of its own are read in config_residual.c. */
 #ifndef KVM_MODELS_RESIDUAL_H
 #define KVM_MODELS_RESIDUAL_H
 
@@ -26,19 +18,45 @@ typedef struct kvm_site_weights {
 } kvm_site_weights;
 extern const kvm_site_weights kvm_mixer_site, kvm_ffn_site, kvm_final_site;
 
-typedef struct kvm_site {
+typedef struct kvm_site kvm_site;
+
+typedef struct kvm_residual_kind {
+    const char *name;
+    /* the tensors of a site whose sizes stand */
+    kvm_status (*load)(kvm_site *s, kvm_loader *ld, const kvm_site_weights *w,
+                       ptrdiff_t index, kvm_err *err);
+    /* bytes of scratch that n tokens take, those of the layer left out */
+    size_t (*scratch)(const kvm_site *s, ptrdiff_t n);
+    /* what the head is given: h (n, streams * hidden) -> x (n, hidden) */
+    kvm_status (*read)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                       kvm_tensor x, kvm_err *err);
+    /* h (T, streams * hidden): the last step->out rows take the layer's result, which
+     * is given the last `rows` of them */
+    kvm_status (*forward)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                          ptrdiff_t rows, kvm_err *err);
+    /* The way back, all rows wanted, h as forward or read was given it: dh, the
+     * gradient by h as forward left it -> by h as it found it; dx, that by what was
+     * read -> dh, written. NULL: not there yet. */
+    size_t (*backward_scratch)(const kvm_site *s, ptrdiff_t n);
+    kvm_status (*backward)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                           kvm_tensor dh, kvm_err *err);
+    kvm_status (*read_back)(const kvm_site *s, const kvm_step *step, kvm_tensor h,
+                            kvm_tensor dx, kvm_tensor dh, kvm_err *err);
+} kvm_residual_kind;
+
+struct kvm_site {
+    const kvm_residual_kind *kind;
     kvm_layer *layer; /* NULL: of the head, or a half that the block lacks */
     double eps;
-    ptrdiff_t hidden, streams, rank;
-    float *norm;                    /* (streams * hidden) */
-    kvm_weight *down, *up, *inject; /* NULL with one stream; inject: at the head */
-    bool mixed;                     /* its streams are, by the next */
-    double mix_eps;
-    ptrdiff_t mix_rounds;
-    kvm_weight *mix;             /* (2 streams + streams^2, streams * hidden) */
-    float *mix_base, *mix_scale; /* (2 streams + streams^2), (3) */
-    float *ones;                 /* (streams * hidden) */
-} kvm_site;
+    ptrdiff_t hidden, streams;
+    float *norm; /* (hidden), or of all streams */
+    void *own;   /* the kind's; NULL: it keeps nothing else */
+};
+
+#define X(NAME, name, what) extern const kvm_residual_kind kvm_residual_##name;
+#include "models/residual_kinds.def"
+#undef X
+extern const kvm_residual_kind *const kvm_residual_kinds[]; /* by kvm_residual_id */
 
 /* the kind's layer of block `index`. KVM_LAYER_NONE: the site of the head, or of a
  * block that has no such half, where out stays as it is (all 0) */
@@ -54,14 +72,16 @@ KVM_MUST kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step,
 KVM_MUST kvm_status kvm_site_read(const kvm_site *site, const kvm_step *step,
                                   kvm_tensor h, kvm_tensor x, kvm_err *err);
 
-/* the three of a mixed site (models/residual_mix.c) */
-KVM_MUST kvm_status kvm_mix__load(kvm_site *s, kvm_loader *ld,
-                                  const kvm_site_weights *w, ptrdiff_t index,
-                                  kvm_err *err);
-size_t kvm_mix__scratch(const kvm_site *s, ptrdiff_t n);
-KVM_MUST kvm_status kvm_mix__forward(const kvm_site *s, const kvm_step *step,
-                                     kvm_tensor h, ptrdiff_t rows, kvm_err *err);
-KVM_MUST kvm_status kvm_mix__read(const kvm_site *s, const kvm_step *step, kvm_tensor h,
-                                  kvm_tensor x, kvm_err *err);
+/* the way back through either (kvm_residual_kind) */
+KVM_MUST kvm_status kvm_site_backward(const kvm_site *site, const kvm_step *step,
+                                      kvm_tensor h, kvm_tensor dh, kvm_err *err);
+KVM_MUST kvm_status kvm_site_read_back(const kvm_site *site, const kvm_step *step,
+                                       kvm_tensor h, kvm_tensor dx, kvm_tensor dh,
+                                       kvm_err *err);
+/* for n tokens behind `first` */
+size_t kvm_site_backward_scratch(const kvm_site *site, ptrdiff_t first, ptrdiff_t n);
+/* the name of the kind that has no way back, of the residual or of the layer; NULL:
+ * both have one */
+const char *kvm_site_lacks_backward(const kvm_site *site);
 
 #endif

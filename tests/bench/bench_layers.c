@@ -1,7 +1,7 @@
 /* bench_layers - the layers of hybrid models against what they cannot do without.
  *
  *   bench_layers [threads] [rounds] [tokens] [part]     part: experts mla kda token gdn
- *                                                       mamba2 (all)
+ *                                                       mamba2 pools (all)
  *
  * One layer of each kind, half the width of Moonlight's, Kimi Linear's and Nemotron 3
  * Nano's, BF16 weights, random, written below build/tmp/bench_layers once. Each is
@@ -14,6 +14,8 @@
  *              (512,1024) x (1024,2048) of f32
  *   mla, one token   reading the cached latents once; its products at the FMA
  *              peak's pace
+ * And alone: a latent attention layer with an indexer over pools, of GLM-5.3-Flash's
+ * sizes, one token after three lengths.
  * Figures are medians; with one thread seconds are the process's own. */
 #include <cblas.h>
 #include <string.h>
@@ -52,6 +54,10 @@ enum {
     STATE = 128,
     SCAN_WIDE = SCAN_HEADS * SCAN_HEAD,
     SCAN_CONV = SCAN_WIDE + 2 * GROUPS * STATE,
+    LOW = 512,        /* query latent of an indexer, and the next three */
+    INDEX_HEADS = 32, /* of INDEX numbers */
+    INDEX = 128,
+    POOL = 4,
     M = 512, /* the product that gives sgemm's pace: (M,K) x (K,N) */
     N = 2048,
     K = 1024,
@@ -86,6 +92,16 @@ static const char nemotron[] =
     "\"num_key_value_heads\":2,\"head_dim\":128,\"mamba_num_heads\":32,"
     "\"mamba_head_dim\":64,\"n_groups\":4,\"ssm_state_size\":128,\"conv_kernel\":4,"
     "\"use_conv_bias\":false,\"vocab_size\":64,\"max_position_embeddings\":16384,"
+    "\"tie_word_embeddings\":true}\n";
+
+static const char glm[] =
+    "{\"model_type\":\"glm5_next_text\",\"hidden_size\":1024,\"intermediate_size\":64,"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"q_lora_rank\":512,"
+    "\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":0,"
+    "\"v_head_dim\":128,\"layer_types\":[\"indexed_attention\"],\"index_n_heads\":32,"
+    "\"index_head_dim\":128,\"index_topk\":2048,\"index_kpool\":4,"
+    "\"indexer_types\":[\"full\"],\"linear_num_heads\":8,\"linear_head_dim\":128,"
+    "\"hc_mult\":1,\"vocab_size\":64,\"max_position_embeddings\":16384,"
     "\"tie_word_embeddings\":true}\n";
 
 typedef struct shape {
@@ -158,6 +174,29 @@ static const shape mamba2[] = {
     {0}};
 static const shape nothing[] = {{0}};
 
+static const shape pools[] = {
+    {"attn_hc.fn", {3, HIDDEN}}, /* of one stream */
+    {"attn_hc.base", {3}},
+    {"attn_hc.scale", {3}},
+    {"ffn_hc.fn", {3, HIDDEN}},
+    {"ffn_hc.base", {3}},
+    {"ffn_hc.scale", {3}},
+    {"self_attn.q_a_proj.weight", {LOW, HIDDEN}},
+    {"self_attn.q_a_layernorm.weight", {LOW}},
+    {"self_attn.q_b_proj.weight", {HEADS * NOPE, LOW}},
+    {"self_attn.kv_a_proj_with_mqa.weight", {RANK, HIDDEN}},
+    {"self_attn.kv_a_layernorm.weight", {RANK}},
+    {"self_attn.kv_b_proj.weight", {MLA_UP, RANK}},
+    {"self_attn.o_proj.weight", {HIDDEN, MLA_WIDE}},
+    {"self_attn.indexer.wq_b.weight", {INDEX_HEADS * INDEX, LOW}},
+    {"self_attn.indexer.wk.weight", {INDEX, HIDDEN}},
+    {"self_attn.indexer.k_norm.weight", {INDEX}},
+    {"self_attn.indexer.k_norm.bias", {INDEX}},
+    {"self_attn.indexer.weights_proj.weight", {INDEX_HEADS, HIDDEN}},
+    {"self_attn.indexer.index_kpool_compress_gate", {INDEX, HIDDEN}},
+    {"self_attn.indexer.index_kpool_compress_ape", {POOL, INDEX}},
+    {0}};
+
 /* ---- models ---- */
 
 typedef struct bench {
@@ -166,8 +205,9 @@ typedef struct bench {
     kvm_rng rng;
     int rounds;
     ptrdiff_t tokens;
-    float *x, *y;           /* (CONTEXT, HIDDEN) */
-    int32_t *pos;           /* (CONTEXT) */
+    float *x, *y; /* (CONTEXT, HIDDEN) */
+    int32_t *pos; /* (CONTEXT) */
+    kvm_choice choice;
     float *a, *b, *out;     /* of the sgemm */
     const kvm_model *model; /* of what is measured, and the next two */
     const kvm_layer *layer;
@@ -222,6 +262,7 @@ static const kvm_model *open_model(bench *b, const char *name, const char *confi
 /* the layer over tokens from .. from+n-1, in the chunks of a prefill */
 static double run(const bench *b, const kvm_layer *l, ptrdiff_t from, ptrdiff_t n)
 {
+    kvm_choice choice = b->choice;
     const ptrdiff_t chunk = n < b->model->work_chunk ? n : b->model->work_chunk;
     const double start = seconds_of(b->c);
     for (ptrdiff_t t = from; t < from + n; t += chunk) {
@@ -232,6 +273,7 @@ static double run(const bench *b, const kvm_layer *l, ptrdiff_t from, ptrdiff_t 
                             .out = size,
                             .pos = b->pos + t,
                             .slots = b->cache->slots,
+                            .choice = &choice,
                             .scratch = b->model->work};
         const kvm_tensor x = kvm_view2(b->x + t * HIDDEN, KVM_F32, size, HIDDEN);
         const kvm_tensor y = kvm_view2(b->y + t * HIDDEN, KVM_F32, size, HIDDEN);
@@ -325,6 +367,18 @@ static void bench_token(bench *b, const kvm_layer *l)
            median(products, b->rounds));
 }
 
+static void bench_pools(bench *b, const kvm_layer *l)
+{
+    static const ptrdiff_t depths[] = {4096, DEPTH, CONTEXT - 1};
+    double t[MOST_ROUNDS];
+    for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+        run(b, l, 0, depths[d]);
+        for (int i = 0; i < b->rounds; i++) t[i] = run(b, l, depths[d], 1);
+        printf("pools     1 token after %td   %.3f ms\n", depths[d],
+               1e3 * median(t, b->rounds));
+    }
+}
+
 static float *numbers(bench *b, ptrdiff_t n)
 {
     float *x = kvm_new_raw(&b->keep, float, n);
@@ -356,6 +410,9 @@ int main(int argc, char **argv)
     b.pos = kvm_new(&b.keep, int32_t, CONTEXT);
     if (!b.pos) die("positions", "out of memory");
     for (int32_t i = 0; i < CONTEXT; i++) b.pos[i] = i;
+    b.choice.words = CONTEXT / 64;
+    b.choice.bits = kvm_new(&b.keep, uint64_t, CONTEXT * b.choice.words);
+    if (!b.choice.bits) die("choice", "out of memory");
     printf("%s\n", kvm_compute_describe(b.c, &b.keep).at);
 
     const double n = (double)b.tokens;
@@ -385,6 +442,11 @@ int main(int argc, char **argv)
         b.model = open_model(&b, "nemotron", nemotron, scan, 1);
         bench_products(&b, b.model->blocks[0].mixer.layer,
                        n * (2 * maps + scan_flops()));
+    }
+    if (wanted(argc, argv, "pools")) {
+        const shape *const pooled[] = {pools, narrow};
+        b.model = open_model(&b, "glm", glm, pooled, 1);
+        bench_pools(&b, b.model->blocks[0].mixer.layer);
     }
     kvm_arena_free(&b.keep);
     return 0;

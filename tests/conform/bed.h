@@ -21,6 +21,17 @@ typedef struct bed {
     char label[160]; /* op, backend, shape of the case: for messages */
 } bed;
 
+static const kvm_dtype readable[] = {
+    KVM_F32,     KVM_BF16,    KVM_F16,  KVM_F64,  KVM_I8,   KVM_U8,
+    KVM_F8_E4M3, KVM_F8_E5M2, KVM_I32,  KVM_Q8_0, KVM_Q4_0, KVM_Q4_1,
+    KVM_Q5_0,    KVM_Q5_1,    KVM_Q4_K, KVM_Q5_K, KVM_Q6_K,
+};
+
+typedef struct attention_shape {
+    ptrdiff_t t, heads, kv, d, dv, c, first, window;
+    kvm_dtype dtype;
+} attention_shape;
+
 enum { GUARD = 5 }; /* numbers between the rows of a strided view */
 
 static kvm_tensor make(bed *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1, bool strided)
@@ -86,6 +97,20 @@ static kvm_tensor make_stored(bed *b, kvm_dtype d, ptrdiff_t n0, ptrdiff_t n1)
         if (two) p[i + 3] = (uint8_t)(0x18 + kvm_rng_below(&b->rng, 12));
     }
     return t;
+}
+
+/* a weight of 8 bits with a scale per block; rows from `first` of the blocks' matrix */
+static kvm_tensor make_scaled(bed *b, ptrdiff_t outs, ptrdiff_t i, kvm_scales s)
+{
+    static kvm_scales kept; /* of one case at a time */
+    kvm_tensor m = make_stored(b, KVM_F8_E4M3, outs, i);
+    s.pitch = (i + s.cols - 1) / s.cols;
+    const kvm_tensor grid =
+        make(b, KVM_F32, (s.first + outs + s.rows - 1) / s.rows, s.pitch, false);
+    s.grid = grid.data;
+    kept = s;
+    m.scales = &kept;
+    return m;
 }
 
 static double entry(const kvm_tensor *t, ptrdiff_t i)

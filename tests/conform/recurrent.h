@@ -109,6 +109,27 @@ typedef struct delta_inputs {
     kvm_tensor q, k, v, g, beta;
 } delta_inputs;
 
+static delta_inputs make_delta(bed *b, const delta_shape *s, delta_decay_kind kind,
+                               bool per_channel, bool strided)
+{
+    const double scale = 1 / sqrt((double)(s->dk ? s->dk : 1));
+    delta_inputs in;
+    in.q = make_unit(b, s->t, s->key_heads, s->dk, scale, strided);
+    in.k = make_unit(b, s->t, s->key_heads, s->dk, 1, strided);
+    in.v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
+    in.beta = make(b, KVM_F32, s->t, s->heads, strided);
+    in.g = per_channel ? make_unit(b, s->t, s->heads, s->dk, 1, strided)
+                       : make(b, KVM_F32, s->t, s->heads, strided);
+    for (ptrdiff_t t = 0; t < s->t; t++) {
+        for (ptrdiff_t h = 0; h < s->heads; h++) {
+            kvm_row32(&in.beta, t)[h] = (float)kvm_rng_unit(&b->rng);
+            for (ptrdiff_t d = 0; d < (per_channel ? s->dk : 1); d++)
+                kvm_head32(&in.g, t, h)[d] = log_decay(b, kind);
+        }
+    }
+    return in;
+}
+
 static void delta_in_cuts(bed *b, const delta_inputs *in, kvm_tensor y,
                           kvm_tensor state)
 {
@@ -136,21 +157,7 @@ static void delta_case(bed *b, const delta_shape *s, delta_decay_kind kind,
     LABEL(b, "T=%td H=%td/%td D=%td Dv=%td decay=%d%s%s", s->t, s->heads, s->key_heads,
           s->dk, s->dv, (int)kind, per_channel ? " per channel" : "",
           strided ? " strided" : "");
-    const double scale = 1 / sqrt((double)(s->dk ? s->dk : 1));
-    delta_inputs in;
-    in.q = make_unit(b, s->t, s->key_heads, s->dk, scale, strided);
-    in.k = make_unit(b, s->t, s->key_heads, s->dk, 1, strided);
-    in.v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
-    in.beta = make(b, KVM_F32, s->t, s->heads, strided);
-    in.g = per_channel ? make_unit(b, s->t, s->heads, s->dk, 1, strided)
-                       : make(b, KVM_F32, s->t, s->heads, strided);
-    for (ptrdiff_t t = 0; t < s->t; t++) {
-        for (ptrdiff_t h = 0; h < s->heads; h++) {
-            kvm_row32(&in.beta, t)[h] = (float)kvm_rng_unit(&b->rng);
-            for (ptrdiff_t d = 0; d < (per_channel ? s->dk : 1); d++)
-                kvm_head32(&in.g, t, h)[d] = log_decay(b, kind);
-        }
-    }
+    const delta_inputs in = make_delta(b, s, kind, per_channel, strided);
     const kvm_tensor y = make_unit(b, s->t, s->heads, s->dv, 1, strided);
     const kvm_tensor state = make_unit(b, s->heads, s->dk, s->dv, 1, strided);
     RUN(b, y,
@@ -195,27 +202,42 @@ static float step_size(bed *b, scan_step_kind kind)
     return (float)(x < 0.1 ? 0 : x < 0.15 ? 50 : 2 * x * x);
 }
 
+/* what scan reads of one case */
+typedef struct scan_inputs {
+    kvm_tensor q, k, v, dt, rate, skip;
+} scan_inputs;
+
+static scan_inputs make_scan(bed *b, const delta_shape *s, scan_step_kind kind,
+                             bool strided)
+{
+    scan_inputs in;
+    in.q = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
+    in.k = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
+    in.v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
+    in.dt = make(b, KVM_F32, s->t, s->heads, strided);
+    in.rate = kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
+    in.skip = kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
+    for (ptrdiff_t h = 0; h < s->heads; h++) {
+        float *r = (float *)in.rate.data + h;
+        *r = 0.05f + *r * *r;
+        for (ptrdiff_t t = 0; t < s->t; t++)
+            kvm_row32(&in.dt, t)[h] = step_size(b, kind);
+    }
+    return in;
+}
+
 static void scan_case(bed *b, const delta_shape *s, scan_step_kind kind, bool strided)
 {
     LABEL(b, "T=%td H=%td/%td D=%td E=%td steps=%d%s", s->t, s->heads, s->key_heads,
           s->dk, s->dv, (int)kind, strided ? " strided" : "");
-    const kvm_tensor q = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
-    const kvm_tensor k = make_unit(b, s->t, s->key_heads, s->dk, 2, strided);
-    const kvm_tensor v = make_unit(b, s->t, s->heads, s->dv, 3, strided);
-    const kvm_tensor dt = make(b, KVM_F32, s->t, s->heads, strided);
-    const kvm_tensor rate =
-        kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
-    const kvm_tensor skip =
-        kvm_view1(make(b, KVM_F32, 1, s->heads, false).data, KVM_F32, s->heads);
-    for (ptrdiff_t h = 0; h < s->heads; h++) {
-        float *r = (float *)rate.data + h;
-        *r = 0.05f + *r * *r;
-        for (ptrdiff_t t = 0; t < s->t; t++) kvm_row32(&dt, t)[h] = step_size(b, kind);
-    }
+    const scan_inputs in = make_scan(b, s, kind, strided);
     const kvm_tensor y = make_unit(b, s->t, s->heads, s->dv, 1, strided);
     const kvm_tensor state = make_unit(b, s->heads, s->dv, s->dk, 1, strided);
-    RUN(b, y, kvm_op_scan(c, o, q, k, v, dt, rate, skip, copy(b, state), &err));
-    RUN(b, state, kvm_op_scan(c, y, q, k, v, dt, rate, skip, o, &err));
+    RUN(b, y,
+        kvm_op_scan(c, o, in.q, in.k, in.v, in.dt, in.rate, in.skip, copy(b, state),
+                    &err));
+    RUN(b, state,
+        kvm_op_scan(c, y, in.q, in.k, in.v, in.dt, in.rate, in.skip, o, &err));
 }
 
 static void cases_scan(bed *b)

@@ -2,14 +2,10 @@
  * tiny, empty. Each case runs twice on the backend and must give the same bits, and may
  * not touch what lies between rows. A row of ops.def without a case here does not
  * link. */
+#include "tests/conform/backward.h"
 #include "tests/conform/bed.h"
 #include "tests/conform/recurrent.h"
-
-static const kvm_dtype readable[] = {
-    KVM_F32,     KVM_BF16,    KVM_F16,  KVM_F64,  KVM_I8,   KVM_U8,
-    KVM_F8_E4M3, KVM_F8_E5M2, KVM_I32,  KVM_Q8_0, KVM_Q4_0, KVM_Q4_1,
-    KVM_Q5_0,    KVM_Q5_1,    KVM_Q4_K, KVM_Q5_K, KVM_Q6_K,
-};
+#include "tests/conform/recurrent_back.h"
 
 /* ---- model forward --------------------------------------------------------------- */
 
@@ -74,20 +70,6 @@ static void linear_case(bed *b, kvm_dtype d, ptrdiff_t t, ptrdiff_t i, ptrdiff_t
 {
     LABEL(b, "%s T=%td I=%td O=%td form=%d", kvm_dtype_name(d), t, i, outs, form);
     run_linear(b, make_stored(b, d, outs, i), t, form);
-}
-
-/* a weight of 8 bits with a scale per block; rows from `first` of the blocks' matrix */
-static kvm_tensor make_scaled(bed *b, ptrdiff_t outs, ptrdiff_t i, kvm_scales s)
-{
-    static kvm_scales kept; /* of one case at a time */
-    kvm_tensor m = make_stored(b, KVM_F8_E4M3, outs, i);
-    s.pitch = (i + s.cols - 1) / s.cols;
-    const kvm_tensor grid =
-        make(b, KVM_F32, (s.first + outs + s.rows - 1) / s.rows, s.pitch, false);
-    s.grid = grid.data;
-    kept = s;
-    m.scales = &kept;
-    return m;
 }
 
 static void scaled_case(bed *b, ptrdiff_t t, ptrdiff_t i, ptrdiff_t outs, int form,
@@ -194,11 +176,6 @@ static void cases_rope(bed *b)
         }
     }
 }
-
-typedef struct attention_shape {
-    ptrdiff_t t, heads, kv, d, dv, c, first, window;
-    kvm_dtype dtype;
-} attention_shape;
 
 static void attention_case(bed *b, const attention_shape *s, bool strided)
 {

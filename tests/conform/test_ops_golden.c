@@ -250,6 +250,148 @@ static kvm_status golden_scan(const vector *v, kvm_tensor *out, kvm_err *err)
                        kvm_view3(s, KVM_F32, h, e, d), err);
 }
 
+/* ---- gradients of recurrent ops: one after the other in a row of `out` ----------- */
+
+/* the next of them */
+static kvm_tensor next(float **at, kvm_tensor like)
+{
+    like.data = *at;
+    *at += kvm_tensor_count(&like);
+    return like;
+}
+
+/* likewise, with the gradient of what the tokens leave behind */
+static kvm_tensor next_end(const vector *v, float **at, kvm_tensor like)
+{
+    const kvm_tensor d = next(at, like);
+    memcpy(d.data, data(v, "dend"), (size_t)kvm_tensor_count(&d) * sizeof(float));
+    return d;
+}
+
+static kvm_status golden_conv_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], channels = v->n[1], taps = v->n[2];
+    const kvm_tensor x = matrix(v, "x", t, channels);
+    const kvm_tensor window = matrix(v, "window", channels, taps);
+    *out = empty(KVM_F32, 1, (t + taps) * channels);
+    float *at = out->data;
+    const kvm_tensor dx = next(&at, x);
+    return kvm_op_conv_back(
+        c, dx, next_end(v, &at, window), x, matrix(v, "w", channels, taps),
+        v->n[3] ? data(v, "b") : NULL, window, matrix(v, "dy", t, channels), err);
+}
+
+static kvm_status golden_delta_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], hk = v->n[1], h = v->n[2], dk = v->n[3], dv = v->n[4];
+    const kvm_tensor state = kvm_view3(data(v, "state"), KVM_F32, h, dk, dv);
+    const kvm_delta_rows in = {.q = kvm_view3(data(v, "q"), KVM_F32, t, hk, dk),
+                               .k = kvm_view3(data(v, "k"), KVM_F32, t, hk, dk),
+                               .v = kvm_view3(data(v, "v"), KVM_F32, t, h, dv),
+                               .g = v->n[5] ? kvm_view3(data(v, "g"), KVM_F32, t, h, dk)
+                                            : kvm_view2(data(v, "g"), KVM_F32, t, h),
+                               .beta = matrix(v, "beta", t, h)};
+    *out = empty(KVM_F32, 1,
+                 2 * t * hk * dk + t * h * (dv + (v->n[5] ? dk : 1) + 1) + h * dk * dv);
+    float *at = out->data;
+    kvm_delta_rows d;
+    d.q = next(&at, in.q), d.k = next(&at, in.k), d.v = next(&at, in.v);
+    d.g = next(&at, in.g), d.beta = next(&at, in.beta);
+    return kvm_op_delta_back(c, &d, next_end(v, &at, state), &in, state,
+                             kvm_view3(data(v, "dy"), KVM_F32, t, h, dv), err);
+}
+
+static kvm_status golden_scan_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], groups = v->n[1], h = v->n[2], n = v->n[3];
+    const ptrdiff_t e = v->n[4];
+    const kvm_tensor state = kvm_view3(data(v, "state"), KVM_F32, h, e, n);
+    const kvm_scan_rows in = {.q = kvm_view3(data(v, "q"), KVM_F32, t, groups, n),
+                              .k = kvm_view3(data(v, "k"), KVM_F32, t, groups, n),
+                              .v = kvm_view3(data(v, "v"), KVM_F32, t, h, e),
+                              .dt = matrix(v, "dt", t, h)};
+    *out = empty(KVM_F32, 1, 2 * t * groups * n + t * h * (e + 1) + h * e * n);
+    float *at = out->data;
+    kvm_scan_rows d;
+    d.q = next(&at, in.q), d.k = next(&at, in.k), d.v = next(&at, in.v);
+    d.dt = next(&at, in.dt);
+    return kvm_op_scan_back(c, &d, next_end(v, &at, state), &in,
+                            kvm_view1(data(v, "rate"), KVM_F32, h),
+                            kvm_view1(data(v, "skip"), KVM_F32, h), state,
+                            kvm_view3(data(v, "dy"), KVM_F32, t, h, e), err);
+}
+
+/* ---- gradients of the other ops, likewise ---- */
+
+static kvm_status golden_rmsnorm_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], f = v->n[1];
+    *out = matrix(v, "dx", t, f);
+    return kvm_op_rmsnorm_back(
+        c, *out, matrix(v, "x", t, f), kvm_view1(data(v, "w"), KVM_F32, f),
+        matrix(v, "dy", t, f), v->n[2], 1e-5, v->n[3], v->n[4], err);
+}
+
+static kvm_status golden_linear_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    kvm_weight *w;
+    TRY(kvm_weight_new(&w, &keep, c, matrix(v, "w", v->n[2], v->n[1]), NULL, err));
+    *out = matrix(v, "dx", v->n[0], v->n[1]);
+    return kvm_op_linear_back(c, *out, matrix(v, "dy", v->n[0], v->n[2]), w, v->n[3],
+                              err);
+}
+
+static kvm_status golden_attention_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    const ptrdiff_t *n = v->n;
+    const kvm_tensor q = kvm_view3(data(v, "q"), KVM_F32, n[0], n[1], n[3]);
+    const kvm_tensor k = kvm_view3(data(v, "k"), KVM_F32, n[2], n[5], n[3]);
+    const kvm_tensor values = kvm_view3(data(v, "v"), KVM_F32, n[2], n[5], n[4]);
+    const kvm_tensor dy = kvm_view3(data(v, "dy"), KVM_F32, n[0], n[1], n[4]);
+    *out = empty(KVM_F32, 1, n[0] * n[1] * n[3] + n[2] * n[5] * (n[3] + n[4]));
+    float *at = out->data;
+    memset(at, 0, (size_t)kvm_tensor_count(out) * sizeof *at);
+    const kvm_tensor dq = next(&at, q), dk = next(&at, k), dv = next(&at, values);
+    return kvm_op_attention_back(c, dq, dk, dv, q, k, values, dy, n[6], n[7], NULL,
+                                 (double)v->real, err);
+}
+
+static kvm_status gates_back(const vector *v, kvm_tensor *out, bool silu, kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], f = v->n[1];
+    const kvm_tensor gate = matrix(v, "gate", t, f), up = matrix(v, "up", t, f);
+    *out = empty(KVM_F32, 2 * t, f);
+    float *at = out->data;
+    const kvm_tensor dgate = next(&at, gate), dup = next(&at, up);
+    return (silu ? kvm_op_silu_mul_back : kvm_op_sigmoid_mul_back)(
+        c, dgate, dup, gate, up, matrix(v, "dy", t, f), err);
+}
+
+static kvm_status golden_silu_mul_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    return gates_back(v, out, true, err);
+}
+
+static kvm_status golden_sigmoid_mul_back(const vector *v, kvm_tensor *out,
+                                          kvm_err *err)
+{
+    return gates_back(v, out, false, err);
+}
+
+static kvm_status golden_relu2_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    *out = matrix(v, "x", v->n[0], v->n[1]);
+    return kvm_op_relu2_back(c, *out, *out, matrix(v, "dy", v->n[0], v->n[1]), err);
+}
+
+static kvm_status golden_kl_back(const vector *v, kvm_tensor *out, kvm_err *err)
+{
+    double kl[4];
+    *out = matrix(v, "x", v->n[0], v->n[1]);
+    return kvm_op_kl_back(c, kl, *out, matrix(v, "native", v->n[0], v->n[1]),
+                          (double)v->real, err);
+}
+
 static kvm_status golden_relu2(const vector *v, kvm_tensor *out, kvm_err *err)
 {
     *out = matrix(v, "x", v->n[0], v->n[1]);

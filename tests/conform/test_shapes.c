@@ -174,6 +174,70 @@ static void windows_and_states_must_fit(void **state)
     refused(KVM_SHAPE, "relu2", kvm_op_relu2(c, f(2, 6), g(6, 2), &err));
 }
 
+static void gradients_must_fit(void **state)
+{
+    (void)state;
+    const kvm_tensor w = kvm_view2(f32 + 3000, KVM_F32, 6, 4);
+    const kvm_tensor window = kvm_view2(f32 + 3100, KVM_F32, 6, 4);
+    kvm_tensor dwindow = kvm_view2(f32 + 3200, KVM_F32, 6, 4);
+    const kvm_tensor x = g(2, 6), dx = f(2, 6),
+                     dy = kvm_view2(f32 + 512, KVM_F32, 2, 6);
+    refused(KVM_SHAPE, "window overlaps dwindow",
+            kvm_op_conv_back(c, dx, window, x, w, NULL, window, dy, &err));
+    refused(KVM_SHAPE, "dy is (2,5)",
+            kvm_op_conv_back(c, dx, dwindow, x, w, NULL, window,
+                             kvm_view2(f32 + 512, KVM_F32, 2, 5), &err));
+
+    const kvm_tensor q = cube(f32, 3, 2, 5), v = cube(f32 + 64, 3, 4, 8);
+    const kvm_tensor dq = cube(f32 + 512, 3, 2, 5), dk = cube(f32 + 600, 3, 2, 5);
+    const kvm_tensor dv = cube(f32 + 700, 3, 4, 8),
+                     dg = kvm_view2(f32 + 800, KVM_F32, 3, 4);
+    const kvm_tensor db = kvm_view2(f32 + 900, KVM_F32, 3, 4), b = g(3, 4);
+    const kvm_tensor s = cube(f32 + 1024, 4, 5, 8), ds = cube(f32 + 1200, 4, 5, 8);
+    const kvm_delta_rows in = {q, q, v, b, b};
+    kvm_delta_rows d = {dq, dk, dv, dg, db};
+    refused(KVM_SHAPE, "state is (4,8,5)",
+            kvm_op_delta_back(c, &d, ds, &in, cube(f32 + 1500, 4, 8, 5), v, &err));
+    refused(KVM_SHAPE, "overlaps dstate", kvm_op_delta_back(c, &d, s, &in, s, v, &err));
+    d.g = cube(f32 + 1500, 3, 4, 5);
+    refused(KVM_SHAPE, "dg has 3 axes", kvm_op_delta_back(c, &d, ds, &in, s, v, &err));
+    d.g = dg, d.k = dq;
+    refused(KVM_SHAPE, "dk overlaps dq", kvm_op_delta_back(c, &d, ds, &in, s, v, &err));
+    const kvm_tensor turned = cube(f32 + 1024, 4, 8, 5), dt = cube(f32 + 1200, 4, 8, 5);
+    const kvm_tensor rate = kvm_view1(f32 + 1500, KVM_F32, 4), k3 = cube(f32, 3, 3, 5);
+    const kvm_scan_rows to = {dq, dk, dv, db}, odd = {k3, k3, v, b};
+    const kvm_scan_rows from = {q, q, v, b};
+    refused(KVM_SHAPE, "scan_back: q is (3,3,5)",
+            kvm_op_scan_back(c, &to, dt, &odd, rate, rate, turned, v, &err));
+    refused(KVM_SHAPE, "scan_back: state is (4,5,8)",
+            kvm_op_scan_back(c, &to, dt, &from, rate, rate, s, v, &err));
+}
+
+static void gradients_of_maps_must_fit(void **state)
+{
+    (void)state;
+    kvm_err err0 = {0};
+    kvm_weight *w;
+    const kvm_tensor norm = kvm_view1(f32 + 4000, KVM_F32, 4);
+    check_ok(kvm_weight_new(&w, &keep, c, g(6, 8), NULL, &err0), &err0);
+    refused(KVM_SHAPE, "linear_back: w is (6,8)",
+            kvm_op_linear_back(c, f(2, 8), g(2, 7), w, 0, &err));
+    refused(KVM_SHAPE, "linear_back: w is (6,8)",
+            kvm_op_linear_back(c, f(2, 9), g(2, 6), w, 0, &err));
+    refused(KVM_SHAPE, "rmsnorm_back: w has 4",
+            kvm_op_rmsnorm_back(c, f(2, 8), g(2, 8), norm, g(2, 8), 8, 0, 0, 0, &err));
+    refused(KVM_SHAPE, "dup overlaps dgate",
+            kvm_op_silu_mul_back(c, f(2, 6), f(2, 6), g(2, 6), g(2, 6), g(2, 6), &err));
+    refused(KVM_SHAPE, "no logits", kvm_op_kl_back(c, f64, f(2, 0), g(2, 0), 1, &err));
+    const kvm_tensor k = cube(f32 + 1000, 1, 4, 8), q = cube(f32 + 2000, 2, 2, 8);
+    const kvm_tensor dk = cube(f32, 1, 4, 8), dv = cube(f32 + 100, 1, 4, 8);
+    const kvm_tensor dq = cube(f32 + 200, 2, 2, 8);
+    refused(KVM_SHAPE, "attention_back: 2 queries from position 3, 4 keys",
+            kvm_op_attention_back(c, dq, dk, dv, q, k, k, q, 3, 0, NULL, 1, &err));
+    refused(KVM_SHAPE, "dv overlaps dk",
+            kvm_op_attention_back(c, dq, dk, dk, q, k, k, q, 2, 0, NULL, 1, &err));
+}
+
 static void ids_must_be_rows(void **state)
 {
     (void)state;
@@ -281,6 +345,8 @@ int main(void)
         cmocka_unit_test(extents_must_agree),
         cmocka_unit_test(groups_heads_and_positions_must_fit),
         cmocka_unit_test(windows_and_states_must_fit),
+        cmocka_unit_test(gradients_must_fit),
+        cmocka_unit_test(gradients_of_maps_must_fit),
         cmocka_unit_test(ids_must_be_rows),
         cmocka_unit_test(types_must_fit),
         cmocka_unit_test(strides_must_be_sound),

@@ -538,6 +538,34 @@ static void further_layers(void **state)
     }
 }
 
+static int inside_a_wrapper(const kvm_st_tensor *t, form out[2], kvm_arena *a)
+{
+    out[0] = same(t);
+    out[0].spec.name = kvm_str_fmt(a, "language_model.%.*s", KVM_STR_ARG(t->name));
+    return 1;
+}
+
+/* Nemotron VL as published: llm_config, and every name behind language_model. */
+static void wrapped(void **state)
+{
+    (void)state;
+    static float alone[SOME * V], inside[SOME * V];
+    char hash[2][65];
+    kvm_arena a = check_arena(1 << 20);
+    const kvm_str golden = KVM_STR("tests/golden/models/nemotron_h-published");
+    const kvm_model_info x = run(golden.at, alone, hash[0]);
+    write_form("nemotron_h-published", "", inside_a_wrapper);
+    const kvm_str text = check_read(&a, DIR "/config.json");
+    check_write(
+        DIR "/config.json",
+        kvm_str_fmt(&a, "{\"model_type\":\"NemotronH_Nano_VL_V2\",\"llm_config\":%.*s}",
+                    KVM_STR_ARG(text)));
+    const kvm_model_info y = run(DIR, inside, hash[1]);
+    assert_memory_equal(alone, inside, sizeof alone);
+    assert_int_equal(x.parameters, y.parameters);
+    kvm_arena_free(&a);
+}
+
 static float add; /* to norms */
 
 static int with_norms_moved(const kvm_st_tensor *t, form out[2], kvm_arena *a)
@@ -647,8 +675,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contradictions), cmocka_unit_test(unknown_bias),
-        cmocka_unit_test(further_layers), cmocka_unit_test(moved_norms),
-        cmocka_unit_test(places),         cmocka_unit_test(fingerprints),
+        cmocka_unit_test(further_layers), cmocka_unit_test(wrapped),
+        cmocka_unit_test(moved_norms),    cmocka_unit_test(places),
+        cmocka_unit_test(fingerprints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "models/config.h"
-#include "models/layer.h"
+#include "models/residual.h"
 #include "models/rope.h"
 #include "tests/support/check.h"
 
@@ -59,6 +59,24 @@ static void layer_kinds(void **state)
 #undef X
 }
 
+/* likewise, and each is some family's */
+static void residual_kinds(void **state)
+{
+    (void)state;
+#define X(NAME, word, what)                                                            \
+    assert_string_equal(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->name, #word);         \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->load);                    \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->scratch);                 \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->read);                    \
+    assert_non_null(kvm_residual_kinds[KVM_RESIDUAL_##NAME]->forward);
+#include "models/residual_kinds.def"
+#undef X
+    bool used[KVM_RESIDUAL_KINDS] = {false};
+    for (ptrdiff_t i = 0; i < kvm_families_count; i++)
+        used[kvm_families[i].residual] = true;
+    for (int k = 0; k < KVM_RESIDUAL_KINDS; k++) assert_true(used[k]);
+}
+
 /* a family is found by its row's names, and no two rows share one */
 static void families(void **state)
 {
@@ -104,6 +122,36 @@ static void dialects(void **state)
         const kvm_config c = good(&a, same[i]);
         check_ok(kvm_config_hash(&c, i ? hex : first, a, &err), &err);
         if (i) assert_string_equal(first, hex);
+        kvm_arena_free(&a);
+    }
+}
+
+/* what a wrapper says of its language model is found under either name, the numbers of
+ * its weights too; where both are there, text_config is transformers' own */
+static void wrappers(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"model_type\":\"NemotronH_Nano_VL_V2\",\"llm_config\":{\"model_type\":"
+        "\"llama\","
+        "\"torch_dtype\":\"float32\"," SIZES "}}",
+        "{\"model_type\":\"wrapped\",\"llm_config\":{\"model_type\":\"gpt2\"},"
+        "\"text_config\":{\"model_type\":\"llama\",\"torch_dtype\":\"float32\"," SIZES
+        "}}",
+        "{\"model_type\":\"wrapped\",\"text_config\":null,\"llm_config\":{"
+        "\"model_type\":\"llama\",\"torch_dtype\":\"float32\"," SIZES "}}",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        kvm_err err = {0};
+        kvm_jat root;
+        kvm_dtype d;
+        const kvm_config c = good(&a, texts[i]);
+        assert_string_equal(c.family->name, "llama");
+        check_ok(kvm_json_parse(&root, &a, kvm_str_of(texts[i]), KVM_STR("c"), &err),
+                 &err);
+        check_ok(kvm_config_dtype(&d, &a, root, &err), &err);
+        assert_int_equal(d, KVM_F32);
         kvm_arena_free(&a);
     }
 }
@@ -195,6 +243,11 @@ static void tied_heads(void **state)
     "\"linear_num_heads\":4,\"linear_head_dim\":16,\"index_n_heads\":4,"               \
     "\"index_head_dim\":16,\"index_topk\":32" more "," SIZES "}"
 
+/* Kimi's object in it, and more of that one's fields */
+#define IN_OBJECT(more)                                                                \
+    ",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":16,"                        \
+    "\"kda_layers\":[0,1,2],\"full_attn_layers\":[3]," more "}"
+
 static const struct {
     const char *text;
     kvm_status status;
@@ -203,7 +256,11 @@ static const struct {
     {GLM(",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":16,\"kda_layers\":[1,2,"
          "3],\"full_attn_layers\":[4]}"),
      KVM_RANGE, "counts its 4 layers from 0"},
-    {GLM(",\"linear_lower_bound\":5"), KVM_RANGE, "log-decays is 5"},
+    {GLM(",\"linear_lower_bound\":5"), KVM_RANGE, "linear_lower_bound is 5"},
+    {GLM(",\"linear_lower_bound\":0"), KVM_RANGE, "linear_lower_bound is 0"},
+    {GLM(",\"linear_lower_bound\":\"none\""), KVM_FORMAT, "linear_lower_bound"},
+    {GLM(IN_OBJECT("\"gate_lower_bound\":1")), KVM_RANGE, "gate_lower_bound is 1"},
+    {GLM(IN_OBJECT("\"safe_gate\":1")), KVM_FORMAT, "safe_gate"},
     {GLM(",\"index_kpool\":3"), KVM_RANGE, "chooses 32 tokens, 3 at a time"},
     {GLM(",\"index_kpool_always_select_tail\":false"), KVM_UNSUPPORTED,
      "last whole pool"},
@@ -211,7 +268,7 @@ static const struct {
     {GLM(",\"hc_mult\":17"), KVM_RANGE, "hc_mult 17"},
     {GLM(",\"hc_sinkhorn_iters\":0"), KVM_RANGE, "hc_sinkhorn_iters 0"},
     {GLM(",\"hc_eps\":-1"), KVM_RANGE, "hc_eps -1"},
-    {GLM(",\"swiglu_limit\":0"), KVM_RANGE, "swiglu_limit 0"},
+    {GLM(",\"swiglu_limit\":0"), KVM_RANGE, "swiglu_limit is 0"},
     {GLM(",\"indexer_types\":[\"full\",\"full\",\"full\",\"shared\"]"), KVM_FORMAT,
      "layer 3 shares the indexer"},
     {GLM(",\"layer_types\":[\"linear_attention\",\"indexed_attention\",\"mamba\","
@@ -464,6 +521,34 @@ static void glm_defaults(void **state)
     kvm_arena_free(&a);
 }
 
+/* null is no bound, as transformers reads it, and not a field that is missing; beside
+ * Kimi's object a safe gate has one all the same */
+static void bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double bound;
+    } cases[] = {
+        {GLM(""), -5},
+        {GLM(",\"linear_lower_bound\":-3"), -3},
+        {GLM(",\"linear_lower_bound\":null"), 0},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":-4")), -4},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":-4,\"safe_gate\":false")), -4},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":null")), -5},
+        {GLM(IN_OBJECT("\"gate_lower_bound\":null,\"safe_gate\":false")), 0},
+        {GLM(IN_OBJECT("\"safe_gate\":false")), -5},
+        {GLM(",\"linear_lower_bound\":-3" IN_OBJECT("\"safe_gate\":true")), -3},
+        {GLM(",\"linear_lower_bound\":null" IN_OBJECT("\"safe_gate\":true")), -5},
+        {GLM(",\"linear_lower_bound\":null" IN_OBJECT("\"safe_gate\":false")), 0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        kvm_arena a = check_arena(1 << 20);
+        assert_true(good(&a, cases[i].text).recurrent.lower_bound == cases[i].bound);
+        kvm_arena_free(&a);
+    }
+}
+
 /* the golden file with one text replaced by another of the same length */
 static kvm_status patched(kvm_config *c, kvm_arena *a, const char *from, const char *to,
                           kvm_err *err)
@@ -686,6 +771,9 @@ int main(void)
         cmocka_unit_test(single_blocks),
         cmocka_unit_test(glm_defaults),
         cmocka_unit_test(layer_kinds),
+        cmocka_unit_test(residual_kinds),
+        cmocka_unit_test(bounds),
+        cmocka_unit_test(wrappers),
         cmocka_unit_test(scaling_keys_of_gguf),
         cmocka_unit_test(keys_of_gguf_that_are_refused),
         cmocka_unit_test(from_gguf),

@@ -1,4 +1,5 @@
 /* What `kvmill models inspect` knows of a model. */
+#include <math.h>
 #include <string.h>
 
 #include "models/inspect.h"
@@ -156,42 +157,76 @@ static void single_blocks(void **state)
     kvm_arena_free(&a);
 }
 
+/* sizes that do not enter what a cache weighs per prompt */
+#define ANY                                                                            \
+    "\"hidden_size\":1024,\"intermediate_size\":64,\"num_attention_heads\":4,"         \
+    "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64,"        \
+    "\"vocab_size\":64"
+
+/* a config.json of these words: its cache's bytes per prompt, so many MiB */
+static json_t *check_flagship(kvm_arena *a, kvm_str config, json_int_t bytes,
+                              double mib)
+{
+    kvm_err err = {0};
+    json_t *v;
+    check_tmpdir("inspect");
+    check_write("build/tmp/inspect/config.json", config);
+    check_ok(kvm_config_inspect(&v, a, KVM_STR("build/tmp/inspect/config.json"), &err),
+             &err);
+    check_int(v, "totals.bytes_per_prompt", bytes);
+    assert_true(fabs((double)bytes / (1 << 20) - mib) < 0.5);
+    return v;
+}
+
 /* What the paper's Table 1 says of Qwen3.8-2.4T-A95B, 563 MiB: 69 layers with a state
- * of 128 heads and 23 with attention. The sizes that do not enter are any. */
+ * of 128 heads and 23 with attention. */
 static void a_flagship(void **state)
 {
     (void)state;
     kvm_arena a = check_arena(1 << 26);
-    kvm_err err = {0};
-    json_t *v;
-    check_tmpdir("inspect");
-    check_write(
-        "build/tmp/inspect/config.json",
-        KVM_STR("{\"model_type\": \"qwen3_5_moe\", \"num_hidden_layers\": 92, "
-                "\"linear_num_value_heads\": 128, \"linear_num_key_heads\": 16, "
-                "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
-                "\"hidden_size\": 1024, \"intermediate_size\": 64, "
-                "\"num_attention_heads\": 4, \"head_dim\": 256, "
-                "\"num_experts\": 8, \"num_experts_per_tok\": 2, "
-                "\"moe_intermediate_size\": 64, "
-                "\"shared_expert_intermediate_size\": 64, "
-                "\"vocab_size\": 64}"));
-    check_ok(kvm_config_inspect(&v, &a, KVM_STR("build/tmp/inspect/config.json"), &err),
-             &err);
-    check_int(v, "totals.bytes_per_prompt",
-              69LL * (128 * 128 * 128 * 4 + (2 * 2048 + 16384) * 4 * 2));
-    const double mib =
-        (double)json_integer_value(at(v, "totals.bytes_per_prompt")) / (1 << 20);
-    assert_true(mib > 562.5 && mib < 563.5);
+    check_flagship(&a,
+                   KVM_STR("{\"model_type\":\"qwen3_5_moe\",\"num_hidden_layers\":92,"
+                           "\"linear_num_value_heads\":128,"
+                           "\"linear_num_key_heads\":16,"
+                           "\"linear_key_head_dim\":128,"
+                           "\"linear_value_head_dim\":128,\"head_dim\":256,"
+                           "\"shared_expert_intermediate_size\":64," ANY "}"),
+                   69LL * (128 * 128 * 128 * 4 + (2 * 2048 + 16384) * 4 * 2), 563);
+    kvm_arena_free(&a);
+}
+
+/* And of Kimi-K3, 433 MiB: 69 layers with a state of 96 heads, 24 of latent attention
+ * without positions. kvmill does not run that model and reads none of its files: these
+ * are its sizes in a config of kimi_linear, whose caches have the same objects. */
+static void another_flagship(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 26);
+    kvm_str attends = KVM_STR("93"), recurs = KVM_STR("");
+    for (int l = 1; l < 93; l++) {
+        kvm_str *list = l % 4 == 0 ? &attends : &recurs;
+        *list = kvm_str_fmt(&a, "%s%s%d", list->at, list->len > 0 ? "," : "", l);
+    }
+    const kvm_str config = kvm_str_fmt(
+        &a,
+        "{\"model_type\":\"kimi_linear\",\"num_hidden_layers\":93,"
+        "\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+        "\"v_head_dim\":128,\"linear_attn_config\":{\"num_heads\":96,"
+        "\"head_dim\":128,\"full_attn_layers\":[%s],\"kda_layers\":[%s]}," ANY "}",
+        attends.at, recurs.at);
+    const json_t *v = check_flagship(
+        &a, config, 69LL * (96 * 128 * 128 * 4 + 3 * 96 * 128 * 4 * 2), 433);
+    check_int(v, "totals.bytes_per_token", 24LL * (512 + 64) * 2);
+    check_text(v, "position.encoding", "none");
     kvm_arena_free(&a);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(normed_keys),     cmocka_unit_test(scaled_positions),
-        cmocka_unit_test(published_sizes), cmocka_unit_test(a_flagship),
-        cmocka_unit_test(single_blocks),
+        cmocka_unit_test(normed_keys),      cmocka_unit_test(scaled_positions),
+        cmocka_unit_test(published_sizes),  cmocka_unit_test(a_flagship),
+        cmocka_unit_test(another_flagship), cmocka_unit_test(single_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -619,10 +619,11 @@ def published_nemotron(config, tensors):
     return c, out
 
 
-def folders():
+def built(names):
+    """each case of these names (none: all) as a model, with what it gives"""
     for seed, (name, cls, config, dtype, *scheme) in [*enumerate(cases()),
                                                       *enumerate(scaled_cases(), 60)]:
-        if sys.argv[1:] and name not in sys.argv[1:]:
+        if names and name not in names:
             continue
         print(name)
         for more in range(0, 9000, 1000):
@@ -631,6 +632,11 @@ def folders():
             expect = reference(model, seed + more)
             if expect:
                 break
+        yield name, model, config, dtype, scheme, codes, expect
+
+
+def folders():
+    for name, model, config, dtype, scheme, codes, expect in built(sys.argv[1:]):
         tensors = stored(model, dtype, fused=name in ("deepseek_v3-groups", "qwen3_5_moe", "nemotron_h"))
         tensors.update(codes)
         if name == "qwen4_exp-fp8":  # what n-grams are hashed with follows from the config
@@ -779,6 +785,7 @@ def ggufs():
     save_file({k: e[k] for k in e if k[0] not in "hqo"}, os.path.join(HERE, "mistral3.expect.safetensors"))
 
 
-folders()
-if not sys.argv[1:]:
-    ggufs()
+if __name__ == "__main__":
+    folders()
+    if not sys.argv[1:]:
+        ggufs()

@@ -192,6 +192,97 @@ for t, groups, h, d, e in (1, 1, 2, 5, 3), (9, 2, 4, 6, 7), (70, 1, 2, 4, 3):
 x = f32(3, 21, scale=4)
 case("relu2", torch.relu(t64(x)) ** 2, [3, 21], x=x)
 
+# gradients of recurrent ops, from PyTorch's autograd through the recurrences token by token
+rng = np.random.default_rng(20261130)
+
+
+def leaves(*arrays):
+    return [t64(a).requires_grad_() for a in arrays]
+
+
+def back(op, xs, y, dy, end, dend, ints, **arrays):
+    """gradients of xs, of which the last one is the state or window, side by side"""
+    got = torch.autograd.grad((y * t64(dy)).sum() + (end * t64(dend)).sum(), xs)
+    case(op, np.concatenate([g.numpy().ravel() for g in got]), ints, dy=dy, dend=dend, **arrays)
+
+
+for t, c, taps, bias in [(9, 5, 4, 1), (2, 3, 4, 0), (5, 4, 2, 1)]:
+    x, w, b, window, dy, dend = f32(t, c), f32(c, taps), f32(c), f32(c, taps), f32(t, c), f32(c, taps)
+    xs = leaves(x, window)
+    u = torch.cat([xs[1].T, xs[0]])
+    y = F.silu(F.conv1d(u[1:].T[None], t64(w)[:, None], t64(b) if bias else None, groups=c))[0].T
+    back("conv_back", xs, y, dy, u[-taps:].T, dend, [t, c, taps, bias], x=x, w=w, b=b, window=window)
+
+for t, hk, hv, dk, dv, wide in [(6, 1, 2, 5, 4, 0), (11, 2, 4, 6, 9, 1), (40, 1, 1, 4, 3, 1)]:
+    q, k, v = f32(t, hk, dk, scale=0.4), f32(t, hk, dk, scale=0.4), f32(t, hv, dv)
+    g = -np.abs(f32(t, hv, dk) if wide else f32(t, hv))
+    beta = rng.uniform(size=(t, hv)).astype(np.float32)
+    state, dy, dend = f32(hv, dk, dv), f32(t, hv, dv), f32(hv, dk, dv)
+    xs = leaves(q, k, v, g, beta, state)
+    s, ys, of = xs[5], [], torch.arange(hv) // (hv // hk)
+    for i in range(t):
+        s = s * torch.exp(xs[3][i] if wide else xs[3][i][:, None])[:, :, None]
+        u = xs[4][i][:, None] * (xs[2][i] - torch.einsum("hde,hd->he", s, xs[1][i, of]))
+        s = s + torch.einsum("hd,he->hde", xs[1][i, of], u)
+        ys.append(torch.einsum("hde,hd->he", s, xs[0][i, of]))
+    back("delta_back", xs, torch.stack(ys), dy, s, dend, [t, hk, hv, dk, dv, wide],
+         q=q, k=k, v=v, g=g, beta=beta, state=state)
+
+for t, groups, h, d, e in [(6, 1, 2, 5, 4), (37, 2, 4, 6, 3)]:
+    q, k, v = f32(t, groups, d), f32(t, groups, d), f32(t, h, e)
+    dt, rate, skip = np.abs(f32(t, h)), np.abs(f32(h)) + np.float32(0.1), f32(h)
+    state, dy, dend = f32(h, e, d), f32(t, h, e), f32(h, e, d)
+    xs = leaves(q, k, v, dt, state)
+    s, ys, of = xs[4], [], torch.arange(h) // (h // groups)
+    for i in range(t):
+        step = xs[3][i][:, None]
+        s = torch.exp(-t64(rate)[:, None] * step)[:, :, None] * s
+        s = s + torch.einsum("he,hd->hed", step * xs[2][i], xs[1][i, of])
+        ys.append(torch.einsum("hed,hd->he", s, xs[0][i, of]) + t64(skip)[:, None] * xs[2][i])
+    back("scan_back", xs, torch.stack(ys), dy, s, dend, [t, groups, h, d, e],
+         q=q, k=k, v=v, dt=dt, rate=rate, skip=skip, state=state)
+
+# gradients of the other ops, likewise
+for t, f, group, one, add in [(3, 12, 6, 0, 1), (2, 7, 7, 1, 0)]:
+    x, w, dy, dx = f32(t, f), f32(f), f32(t, f), f32(t, f)
+    xs = leaves(x)
+    g = xs[0].unflatten(1, (-1, group))
+    y = (g * torch.rsqrt((g ** 2).mean(-1, keepdim=True) + 1e-5)).flatten(1) * (t64(w) + one)
+    got, = torch.autograd.grad((y * t64(dy)).sum(), xs)
+    case("rmsnorm_back", got.numpy() + add * dx, [t, f, group, one, add], x=x, w=w, dy=dy, dx=dx)
+
+for t, i, o, add in [(3, 7, 5, 0), (2, 4, 9, 1)]:
+    w, dy, dx = f32(o, i), f32(t, o), f32(t, i)
+    case("linear_back", dy.astype(float) @ w + add * dx.astype(float), [t, i, o, add], w=w, dy=dy, dx=dx)
+
+for t, h, hk, d, e, c, first, window in [(3, 4, 2, 5, 4, 12, 9, 0), (5, 2, 1, 6, 3, 9, 2, 3)]:
+    q, k, v, dy = f32(t, h, d), f32(hk, c, d), f32(hk, c, e), f32(t, h, e)
+    xs = leaves(q, k, v)
+    keys, values = (x.repeat_interleave(h // hk, 0) for x in xs[1:])
+    age = first + torch.arange(t)[:, None] - torch.arange(c)[None]
+    seen = (age >= 0) & ((age < window) if window else True)
+    y = torch.einsum("thd,hcd->htc", xs[0], keys).mul(0.3).masked_fill(~seen, -torch.inf).softmax(-1) @ values
+    got = torch.autograd.grad((y.transpose(0, 1) * t64(dy)).sum(), xs)
+    case("attention_back", np.concatenate([g.numpy().ravel() for g in got]),
+         [t, h, hk, d, e, c, first, window], [0.3], q=q, k=k, v=v, dy=dy)
+
+for op, fn in ("silu_mul_back", F.silu), ("sigmoid_mul_back", torch.sigmoid):
+    gate, up, dy = f32(3, 11, scale=4), f32(3, 11), f32(3, 11)
+    xs = leaves(gate, up)
+    got = torch.autograd.grad((fn(xs[0]) * xs[1] * t64(dy)).sum(), xs)
+    case(op, np.concatenate([g.numpy().ravel() for g in got]), [3, 11], gate=gate, up=up, dy=dy)
+
+x, dy = f32(3, 21, scale=4), f32(3, 21)
+xs = leaves(x)
+got, = torch.autograd.grad((torch.relu(xs[0]) ** 2 * t64(dy)).sum(), xs)
+case("relu2_back", got.numpy(), [3, 21], x=x, dy=dy)
+
+x, native = f32(2, 19, scale=3), f32(2, 19, scale=3)
+xs = leaves(x)
+got, = torch.autograd.grad(0.7 * F.kl_div(xs[0].log_softmax(-1), t64(native).log_softmax(-1),
+                                          reduction="sum", log_target=True), xs)
+case("kl_back", got.numpy(), [2, 19], [0.7], x=x, native=native)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
