@@ -18,13 +18,13 @@ static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
 }
 
 /* one fit's parameters, in one direction */
-static kvm_status add_fit(kvm_needs *n, const json_t *fit, const kvm_shapes sides[2],
+static kvm_status add_fit(kvm_needs *n, kvm_jat fit, const kvm_shapes sides[2],
                           int direction, kvm_arena *keep, kvm_err *err)
 {
     const int source = direction, target = 1 - direction;
     kvm_outline_options o = {0};
     kvm_outline out;
-    kvm_job job = {.keep = keep, .params = {.v = fit, .file = "", .path = "fit"}};
+    kvm_job job = {.keep = keep, .params = fit};
     TRY(kvm_fit_read_recipes(&job, &o, err));
     TRY(kvm_outline_make(&out, &o, &sides[source], &sides[target], err));
     n->rows[source] |= out.source;
@@ -36,7 +36,7 @@ static kvm_status add_fit(kvm_needs *n, const json_t *fit, const kvm_shapes side
     return KVM_OK;
 }
 
-static kvm_status add_both(kvm_needs *n, const json_t *fit, const kvm_spec *s,
+static kvm_status add_both(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
                            const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
 {
     for (int d = 0; d < (s->both_directions ? 2 : 1); d++)
@@ -44,17 +44,18 @@ static kvm_status add_both(kvm_needs *n, const json_t *fit, const kvm_spec *s,
     return KVM_OK;
 }
 
-static kvm_status add_ablation(kvm_needs *n, kvm_jat at, const json_t *fit,
-                               const kvm_spec *s, const kvm_shapes sides[2],
-                               kvm_arena *keep, kvm_err *err)
+static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_spec *s,
+                               const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
 {
     kvm_str name;
     const kvm_ablation *a;
-    json_t *changed = kvm_json_own(keep, json_deep_copy(fit));
-    if (!changed) return kvm_nomem(err, keep);
+    json_t *copy = kvm_json_own(keep, json_deep_copy(fit.v));
+    kvm_jat changed = {.v = copy};
+    if (!copy) return kvm_nomem(err, keep);
     TRY(kvm_json_str(at, &name, err));
     TRY(kvm_ablation_find(&a, name, at, err));
-    TRY(kvm_ablation_apply(a, changed, err));
+    TRY(kvm_ablation_apply(a, copy, err));
+    TRY(kvm_json_place_as(&changed, keep, fit, err));
     const kvm_status st = add_both(n, changed, s, sides, keep, err);
     return st ? kvm_err_prefix(err, st, "ablation %s", a->name) : KVM_OK;
 }
@@ -62,18 +63,18 @@ static kvm_status add_ablation(kvm_needs *n, kvm_jat at, const json_t *fit,
 kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes sides[2],
                           kvm_arena *keep, kvm_err *err)
 {
-    const kvm_jat fit = kvm_json_get(s->root, keep, "fit");
+    kvm_jat fit = kvm_json_get(s->root, keep, "fit");
     const kvm_jat evaluate = kvm_json_get(s->root, keep, "evaluate");
     const kvm_jat list = kvm_json_get(evaluate, keep, "ablations");
     json_t *none = kvm_json_own(keep, json_object());
     if (!none) return kvm_nomem(err, keep);
-    const json_t *params = kvm_json_has(fit) ? fit.v : none;
+    if (!kvm_json_has(fit)) fit.v = none;
     ptrdiff_t count = 0;
     *n = (kvm_needs){0};
-    TRY(add_both(n, params, s, sides, keep, err));
+    TRY(add_both(n, fit, s, sides, keep, err));
     if (kvm_json_has(list)) TRY(kvm_json_array(list, &count, err));
     for (ptrdiff_t i = 0; i < count; i++)
-        TRY(add_ablation(n, kvm_json_item(list, keep, i), params, s, sides, keep, err));
+        TRY(add_ablation(n, kvm_json_item(list, keep, i), fit, s, sides, keep, err));
     return KVM_OK;
 }
 

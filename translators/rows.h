@@ -45,7 +45,7 @@ bool kvm_space_derived(kvm_space s);     /* by the rotary, from another one's ro
 bool kvm_space_once(kvm_space s);        /* one row per sequence, F32 */
 kvm_status kvm_space_of_name(kvm_str name, kvm_space *s); /* KVM_NOTFOUND */
 typedef unsigned kvm_spaces; /* a set: bit s is space s */
-enum { KVM_SPACES_KV = 1 << 0 | 1 << 1 | 1 << 2 };
+enum { KVM_SPACES_KV = 1 << KVM_SPACE_K | 1 << KVM_SPACE_V };
 
 /* Width of one row: heads outermost. */
 typedef struct kvm_row_shape {

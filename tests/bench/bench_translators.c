@@ -95,27 +95,32 @@ static void bench_sweep(const char *label, ptrdiff_t from, ptrdiff_t to,
     const kvm_str cross = kvm_str_fmt(&keep, TMP "%s.cross", label);
     OK(kvm_moments_gram(compute, ra, &o, gram, NULL, &err));
     OK(kvm_moments_cross(compute, ra, rb, &o, cross, NULL, &err));
-    OK(kvm_moments_open(&m, &keep, gram, cross, &err));
+    OK(kvm_moments_open(&m, &keep, gram, cross, (kvm_str){0}, &err));
     ptrdiff_t ks[KVM_KS];
     const ptrdiff_t nk = kvm_select_ks(from, ks);
     kvm_ridge_figures *g = kvm_new(&keep, kvm_ridge_figures, nk * KVM_LAMBDAS);
+    const kvm_mapping mapping[] = {kvm_mapping_same(KVM_SPACE_K),
+                                   kvm_mapping_same(KVM_SPACE_V)};
     double seconds[MOST_ROUNDS], maps[MOST_ROUNDS], sum = 0;
     for (int i = 0; i < rounds; i++) {
-        kvm_r2_map r2;
+        kvm_r2_map r2[2];
         kvm_ranking order;
         double start = seconds_of(compute);
-        OK(kvm_select_maps(compute, m, &(kvm_map_options){0}, &r2, &keep, scratch,
-                           &err));
-        OK(kvm_select_rank(&order, &keep, &r2, KVM_FIT, &err));
+        for (int s = 0; s < 2; s++)
+            OK(kvm_select_maps(compute, m, &mapping[s], &(kvm_map_options){0}, &r2[s],
+                               &keep, scratch, &err));
+        OK(kvm_select_rank(&order, &keep, r2, 2, KVM_FIT, &err));
         maps[i] = seconds_of(compute) - start;
         start = seconds_of(compute);
         sum = 0;
         for (ptrdiff_t t = 0; t < to; t++)
             for (int s = 0; s < 2; s++) {
-                OK(kvm_ridge_sweep(compute, m, s ? KVM_SPACE_V : KVM_SPACE_K,
-                                   (kvm_features){order.order + t * from, from, -1}, t,
-                                   ks, nk, kvm_lambda_grid, KVM_LAMBDAS, false, g,
-                                   scratch, &err));
+                const kvm_space space = mapping[s].out;
+                const kvm_features x =
+                    made_features(&keep, space, order.order + t * from, from, -1);
+                OK(kvm_ridge_sweep(compute, m, x, (kvm_output){space, t}, ks, nk,
+                                   kvm_lambda_grid, KVM_LAMBDAS, false, g, scratch,
+                                   &err));
                 for (ptrdiff_t k = 0; k < nk * KVM_LAMBDAS; k++)
                     sum += g[k].r2[KVM_FIT] + g[k].r2[KVM_CHOOSE];
             }
@@ -191,25 +196,27 @@ static kvm_translator random_translator(const kvm_model *from, const kvm_model *
     kvm_translator t = {.keys = KVM_KEYS_CONTENT};
     OK(kvm_side_of_model(&t.source, &keep, from, &err));
     OK(kvm_side_of_model(&t.target, &keep, to, &err));
-    t.count = 2 * t.target.layers;
+    t.count = 2 * t.target.shapes.layers;
     kvm_step *steps = kvm_new(&keep, kvm_step, t.count);
     t.steps = steps;
     kvm_rng rng = kvm_rng_seed(3, 0);
     for (ptrdiff_t i = 0; i < t.count; i++) {
-        const kvm_row_shape in = t.source.shapes.of[KVM_SPACE_K][0], out = t.target.shapes.of[KVM_SPACE_K][0];
-        ptrdiff_t *order = kvm_new(&keep, ptrdiff_t, t.source.layers);
+        const kvm_row_shape in = t.source.shapes.of[KVM_SPACE_K][0],
+                            out = t.target.shapes.of[KVM_SPACE_K][0];
+        ptrdiff_t *order = kvm_new(&keep, ptrdiff_t, t.source.shapes.layers);
         int32_t *source = kvm_new(&keep, int32_t, k);
-        for (ptrdiff_t l = 0; l < t.source.layers; l++) order[l] = l;
-        kvm_rng_shuffle(&rng, order, t.source.layers);
+        for (ptrdiff_t l = 0; l < t.source.shapes.layers; l++) order[l] = l;
+        kvm_rng_shuffle(&rng, order, t.source.shapes.layers);
         for (ptrdiff_t l = 0; l < k; l++) source[l] = (int32_t)order[l];
-        steps[i] = (kvm_step){.object = i % 2 ? KVM_OBJECT_V : KVM_OBJECT_K,
-                              .layer = i / 2,
-                              .map = KVM_MAP_RIDGE,
-                              .sources = k,
-                              .source = i % 2 ? steps[i - 1].source : source,
-                              .inputs = k * in.heads * in.dim,
-                              .outputs = out.heads * out.dim,
-                              .groups = 1};
+        steps[i] =
+            (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
+                       .layer = i / 2,
+                       .map = KVM_MAP_RIDGE,
+                       .sources = k,
+                       .source = i % 2 ? steps[i - 1].source : source,
+                       .inputs = k * in.heads * in.dim,
+                       .outputs = out.heads * out.dim,
+                       .groups = 1};
         kvm_step *s = &steps[i];
         s->weight[0] =
             kvm_view3(noise(s->outputs * s->inputs), KVM_F32, 1, s->outputs, s->inputs);
@@ -235,8 +242,8 @@ static kvm_cache *filled(const kvm_model *m, ptrdiff_t tokens)
     return c;
 }
 
-static void bench_apply(const char *label, const kvm_model *from, const kvm_model *to,
-                        ptrdiff_t k, ptrdiff_t tokens, ptrdiff_t block)
+static void bench_apply(const char *label, kvm_model *from, kvm_model *to, ptrdiff_t k,
+                        ptrdiff_t tokens, ptrdiff_t block)
 {
     const kvm_arena saved = keep;
     const kvm_translator t = random_translator(from, to, k);
@@ -253,7 +260,8 @@ static void bench_apply(const char *label, const kvm_model *from, const kvm_mode
     for (int i = -1; i < rounds; i++) {
         kvm_cache_clear(out);
         double start = seconds_of(compute);
-        OK(kvm_apply_run(a, cache, out, i < 0 ? &warm : &times, &err));
+        OK(kvm_apply_run(a, &(kvm_handover){.cache = cache}, out,
+                         i < 0 ? &warm : &times, &err));
         const double seconds = seconds_of(compute) - start;
         start = seconds_of(compute);
         for (ptrdiff_t s = 0; s < t.count; s++)
@@ -300,9 +308,9 @@ int main(int argc, char **argv)
         bench_sweep("middle", 12, 6, 3, 64, 64);
     }
     if (all || strcmp(part, "apply") == 0) {
-        const kvm_model *small = hollow_model("smollm", 30, 3, 64);
-        const kvm_model *half = hollow_model("half", 24, 2, 64);
-        const kvm_model *large = hollow_model("large", 28, 2, 128);
+        kvm_model *small = hollow_model("smollm", 30, 3, 64);
+        kvm_model *half = hollow_model("half", 24, 2, 64);
+        kvm_model *large = hollow_model("large", 28, 2, 128);
         const ptrdiff_t tokens[] = {512, 2048, 8192};
         for (size_t i = 0; i < 3; i++) {
             bench_apply("30x3x64 -> 30x3x64 ", small, small, 8, tokens[i], block);

@@ -6,24 +6,34 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static float sum_of(const kvm_tensor *w)
+{
+    float sum = 0, x;
+    for (ptrdiff_t k = 0; k < kvm_tensor_count(w); k++) {
+        const char *at =
+            (const char *)w->data + k * (ptrdiff_t)kvm_dtype_block_bytes(w->dtype);
+        if (kvm_widen_row(&x, at, w->dtype, 1, NULL)) abort();
+        sum += x;
+    }
+    return sum;
+}
+
 /* every number that a step points at */
 static float touch(const kvm_translator *t)
 {
     float sum = 0;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const kvm_step *s = &t->steps[i];
-        for (int p = 0; p < (s->map == KVM_MAP_MLP ? 3 : 1); p++) {
-            const kvm_tensor *w = &s->weight[p];
-            float row[1];
-            for (ptrdiff_t k = 0; k < kvm_tensor_count(w); k++) {
-                const char *at = (const char *)w->data +
-                                 k * (ptrdiff_t)kvm_dtype_block_bytes(w->dtype);
-                if (kvm_widen_row(row, at, w->dtype, 1, NULL)) abort();
-                sum += row[0];
-            }
-            sum += s->bias[p][0];
-        }
+        const int parts = s->map == KVM_MAP_MLP ? 3 : s->map == KVM_MAP_RIDGE;
+        for (int p = 0; p < parts; p++) sum += sum_of(&s->weight[p]) + s->bias[p][0];
         for (ptrdiff_t k = 0; k < s->sources; k++) sum += (float)s->source[k];
+    }
+    for (ptrdiff_t i = 0; i < t->state_count; i++) {
+        const kvm_state_step *s = &t->states[i];
+        if (s->map != KVM_STATE_BILINEAR) continue;
+        sum += sum_of(&s->left) + sum_of(&s->right) + sum_of(&s->window);
+        for (ptrdiff_t k = 0; k < s->window.dim[0] * s->window.dim[1]; k++)
+            sum += s->bias[k];
     }
     return sum;
 }

@@ -32,7 +32,8 @@ static int setup(void **state)
         kvm_st_open(&f.expected, &f.keep, KVM_STR(DIR "expected.safetensors"), &err),
         &err);
     check_ok(kvm_moments_open(&f.m, &f.keep, KVM_STR(DIR "gram.safetensors"),
-                              KVM_STR(DIR "cross.safetensors"), &err),
+                              KVM_STR(DIR "cross.safetensors"),
+                              KVM_STR(DIR "own.safetensors"), &err),
              &err);
     *state = &f;
     return 0;
@@ -121,13 +122,31 @@ static void moments_of_a_capture(void **state)
     check_ok(
         kvm_rows_open(&b, &f->keep, KVM_STR(DIR "target.capture.safetensors"), &err),
         &err);
-    const kvm_moments_options o = {
-        .seed = 7, .fraction = 0.25, .hash_a = "source-hash", .hash_b = "target-hash"};
+    const kvm_space k = KVM_SPACE_K, r = KVM_SPACE_K_ROTATED, v = KVM_SPACE_V,
+                    token = KVM_SPACE_TOKEN;
+    const kvm_block_id gram[] = {{k, k}, {r, r}, {v, v}, {k, v}},
+                       own[] = {{token, token}, {v, token}},
+                       cross[] = {{k, k}, {r, r},     {v, v},
+                                  {k, v}, {k, token}, {v, token}};
+    kvm_moments_options o = {.seed = 7,
+                             .fraction = 0.25,
+                             .blocks = gram,
+                             .block_count = COUNT(gram),
+                             .hash_a = "source-hash",
+                             .hash_b = "target-hash"};
     check_ok(kvm_moments_gram(f->c, a, &o, KVM_STR(TMP "gram.safetensors"), NULL, &err),
              &err);
+    o.blocks = cross;
+    o.block_count = COUNT(cross);
     check_ok(
         kvm_moments_cross(f->c, a, b, &o, KVM_STR(TMP "cross.safetensors"), NULL, &err),
         &err);
+    o.hash_a = "target-hash";
+    o.blocks = own;
+    o.block_count = COUNT(own);
+    check_ok(kvm_moments_gram(f->c, b, &o, KVM_STR(TMP "own.safetensors"), NULL, &err),
+             &err);
+    compare_files(f, TMP "own.safetensors", DIR "own.safetensors", 2e-6);
     /* f32 products of a few hundred rows; angles of f32 rotaries */
     compare_files(f, TMP "gram.safetensors", DIR "gram.safetensors", 2e-6);
     compare_files(f, TMP "cross.safetensors", DIR "cross.safetensors", 4e-6);
@@ -135,7 +154,8 @@ static void moments_of_a_capture(void **state)
 
 typedef struct ridge_case {
     const char *name;
-    kvm_space space;
+    kvm_space space, reads[2]; /* of the target; of the source */
+    bool token;
     int32_t layers[3];
     ptrdiff_t count, head, target, out_head;
     kvm_lambda lambda;
@@ -145,11 +165,76 @@ static void ridge_solutions(void **state)
 {
     fixture *f = *state;
     static const ridge_case cases[] = {
-        {"relative", KVM_SPACE_K, {2, 0}, 2, -1, 1, -1, {1e-3, false}},
-        {"absolute", KVM_SPACE_V, {0, 1, 2}, 3, -1, 0, -1, {0.01, true}},
-        {"rotated", KVM_SPACE_K_ROTATED, {1}, 1, -1, 0, -1, {1e-2, false}},
-        {"head", KVM_SPACE_K, {1, 2}, 2, 1, 0, 2, {1e-4, false}},
-        {"least_squares", KVM_SPACE_K, {0, 1, 2}, 3, -1, 0, -1, {0, false}},
+        {"relative",
+         KVM_SPACE_K,
+         {KVM_SPACE_K, KVM_SPACE_K},
+         false,
+         {2, 0},
+         2,
+         -1,
+         1,
+         -1,
+         {1e-3, false}},
+        {"absolute",
+         KVM_SPACE_V,
+         {KVM_SPACE_V, KVM_SPACE_V},
+         false,
+         {0, 1, 2},
+         3,
+         -1,
+         0,
+         -1,
+         {0.01, true}},
+        {"rotated",
+         KVM_SPACE_K_ROTATED,
+         {KVM_SPACE_K_ROTATED, KVM_SPACE_K_ROTATED},
+         false,
+         {1},
+         1,
+         -1,
+         0,
+         -1,
+         {1e-2, false}},
+        {"head",
+         KVM_SPACE_K,
+         {KVM_SPACE_K, KVM_SPACE_K},
+         false,
+         {1, 2},
+         2,
+         1,
+         0,
+         2,
+         {1e-4, false}},
+        {"least_squares",
+         KVM_SPACE_K,
+         {KVM_SPACE_K, KVM_SPACE_K},
+         false,
+         {0, 1, 2},
+         3,
+         -1,
+         0,
+         -1,
+         {0, false}},
+        {"two_spaces",
+         KVM_SPACE_V,
+         {KVM_SPACE_K, KVM_SPACE_V},
+         false,
+         {2, 0},
+         2,
+         -1,
+         1,
+         -1,
+         {1e-3, false}},
+        {"token",
+         KVM_SPACE_V,
+         {KVM_SPACE_K, KVM_SPACE_V},
+         true,
+         {1, 2},
+         2,
+         -1,
+         0,
+         -1,
+         {1e-3, false}},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ridge_case *r = &cases[i];
@@ -157,8 +242,17 @@ static void ridge_solutions(void **state)
         char name[64];
         kvm_ridge_map map;
         kvm_ridge_figures g, again;
-        const kvm_features x = {r->layers, r->count, r->head};
-        check_ok(kvm_ridge_fit(f->c, f->m, r->space, x, r->target, r->out_head,
+        const kvm_mapping mapping = {.out = r->space,
+                                     .side = KVM_SOURCE,
+                                     .from = {r->reads[0], r->reads[1]},
+                                     .token = r->token};
+        kvm_feature item[7];
+        const ptrdiff_t items =
+            kvm_mapping_items(&mapping, r->layers, r->count, r->target, item);
+        const kvm_features x = {item, items, r->head};
+        const kvm_output y = {r->space, r->target};
+        check_ok(kvm_moments_has(f->m, x, y, &err), &err);
+        check_ok(kvm_ridge_fit(f->c, f->m, x, y, r->out_head,
                                &(kvm_ridge_options){.lambda = r->lambda}, &map, &g,
                                &f->keep, f->scratch, &err),
                  &err);
@@ -182,8 +276,8 @@ static void ridge_solutions(void **state)
             assert_true(fabs(g.r2[p] - mean) < 1e-9);
             assert_true(fabs(g.worst[p] - worst) < 1e-9);
         }
-        check_ok(kvm_ridge_score(f->c, f->m, r->space, x, r->target, r->out_head,
-                                 map.weight, map.bias, &again, f->scratch, &err),
+        check_ok(kvm_ridge_score(f->c, f->m, x, y, r->out_head, map.weight, map.bias,
+                                 &again, f->scratch, &err),
                  &err);
         for (int p = 0; p < KVM_SPLITS; p++)
             assert_true(fabs(again.r2[p] - g.r2[p]) < 1e-9);
@@ -195,22 +289,25 @@ static void maps_and_greedy_order(void **state)
 {
     fixture *f = *state;
     kvm_err err = {0};
-    kvm_r2_map maps;
-    check_ok(kvm_select_maps(f->c, f->m, &(kvm_map_options){0}, &maps, &f->keep,
-                             f->scratch, &err),
-             &err);
-    for (int s = 0; s < KVM_SPACES; s++) {
+    static const kvm_space spaces[] = {KVM_SPACE_K, KVM_SPACE_K_ROTATED, KVM_SPACE_V};
+    for (size_t s = 0; s < COUNT(spaces); s++) {
         char name[64];
-        snprintf(name, sizeof name, "map.%s", kvm_space_name((kvm_space)s));
+        kvm_r2_map map;
+        const kvm_mapping mapping = kvm_mapping_same(spaces[s]);
+        check_ok(kvm_select_maps(f->c, f->m, &mapping, &(kvm_map_options){0}, &map,
+                                 &f->keep, f->scratch, &err),
+                 &err);
+        snprintf(name, sizeof name, "map.%s", kvm_space_name(spaces[s]));
         const double *want = golden(f, name)->data;
         for (ptrdiff_t p = 0; p < KVM_HELD; p++)
             for (ptrdiff_t i = 0; i < 6; i++)
-                if (!(fabs(maps.r2[s][p][i] - want[p * 6 + i]) < 1e-9))
+                if (!(fabs(map.r2[p][i] - want[p * 6 + i]) < 1e-9))
                     fail_msg("%s split %td entry %td: %.12g, expected %.12g", name, p,
-                             i, maps.r2[s][p][i], want[p * 6 + i]);
+                             i, map.r2[p][i], want[p * 6 + i]);
     }
+    const kvm_mapping keys = kvm_mapping_same(KVM_SPACE_K);
     int32_t order[3];
-    check_ok(kvm_select_greedy(f->c, f->m, KVM_SPACE_K, 0, (kvm_lambda){0}, order, 3,
+    check_ok(kvm_select_greedy(f->c, f->m, &keys, 0, (kvm_lambda){0}, order, 3,
                                f->scratch, &err),
              &err);
     assert_memory_equal(order, golden(f, "greedy")->data, sizeof order);

@@ -77,9 +77,9 @@ static kvm_moments *moments_of(made a, made b, double fraction)
     check_ok(kvm_moments_gram(compute, ra, &o, KVM_STR(TMP "gram"), NULL, &err), &err);
     check_ok(kvm_moments_cross(compute, ra, rb, &o, KVM_STR(TMP "cross"), NULL, &err),
              &err);
-    check_ok(
-        kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "cross"), &err),
-        &err);
+    check_ok(kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "cross"),
+                              (kvm_str){0}, &err),
+             &err);
     return m;
 }
 
@@ -95,6 +95,11 @@ static made model(const char *name, ptrdiff_t sequences, ptrdiff_t tokens)
 }
 
 static const int32_t all[] = {0, 1, 2};
+
+static kvm_features layers_of(kvm_space s, const int32_t *layers, ptrdiff_t count)
+{
+    return made_features(&keep, s, layers, count, -1);
+}
 
 /* target K of layer l = mix of source K of layers l and l+1; V of V likewise */
 static void plant(planted *p)
@@ -127,11 +132,12 @@ static void an_exact_linear_relation_is_recovered(void **state)
             kvm_err err = {0};
             kvm_ridge_map map;
             kvm_ridge_figures g;
-            check_ok(kvm_ridge_fit(compute, m, o ? KVM_SPACE_V : KVM_SPACE_K,
-                                   (kvm_features){all, LAYERS, -1}, l, -1,
-                                   &(kvm_ridge_options){0}, &map, &g, &keep, scratch,
-                                   &err),
-                     &err);
+            check_ok(
+                kvm_ridge_fit(compute, m,
+                              layers_of(o ? KVM_SPACE_V : KVM_SPACE_K, all, LAYERS),
+                              (kvm_output){o ? KVM_SPACE_V : KVM_SPACE_K, l}, -1,
+                              &(kvm_ridge_options){0}, &map, &g, &keep, scratch, &err),
+                &err);
             for (ptrdiff_t i = 0; i < map.inputs; i++)
                 for (ptrdiff_t j = 0; j < WIDTH; j++) {
                     const ptrdiff_t x = (i / WIDTH * 2 + o) * WIDTH + i % WIDTH;
@@ -157,8 +163,9 @@ static void noise_fits_in_sample_only(void **state)
     kvm_ridge_figures g;
     kvm_ridge_options o = {.lambda = {1e-6, false}};
     assert_int_equal(kvm_moments_rows(m, KVM_FIT), 30);
-    check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_K, (kvm_features){all, 3, -1}, 0, -1,
-                           &o, &map, &g, &keep, scratch, &err),
+    check_ok(kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_K, all, 3),
+                           (kvm_output){KVM_SPACE_K, 0}, -1, &o, &map, &g, &keep,
+                           scratch, &err),
              &err);
     assert_true(g.r2[KVM_FIT] > 0.6); /* features / rows = .8 */
     assert_true(g.r2[KVM_HELD] < -0.5);
@@ -175,24 +182,28 @@ static void no_more_rows_than_features_is_refused(void **state)
     kvm_ridge_options o = {.lambda = {1e-3, false}};
     assert_int_equal(kvm_moments_rows(m, KVM_FIT), 20);
     check_status(KVM_RANGE,
-                 kvm_ridge_fit(compute, m, KVM_SPACE_V, (kvm_features){all, 3, -1}, 1,
-                               -1, &o, &map, &g, &keep, scratch, &err),
+                 kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_V, all, 3),
+                               (kvm_output){KVM_SPACE_V, 1}, -1, &o, &map, &g, &keep,
+                               scratch, &err),
                  &err);
     check_contains(err.msg, "20 rows for 24 features");
     o.allow_wide = true;
     err = (kvm_err){0};
-    check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_V, (kvm_features){all, 3, -1}, 1, -1,
-                           &o, &map, &g, &keep, scratch, &err),
+    check_ok(kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_V, all, 3),
+                           (kvm_output){KVM_SPACE_V, 1}, -1, &o, &map, &g, &keep,
+                           scratch, &err),
              &err);
     const ptrdiff_t ks[] = {2, 3};
-    check_ok(kvm_ridge_sweep(compute, m, KVM_SPACE_V, (kvm_features){all, 3, -1}, 1, ks,
-                             2, &o.lambda, 1, false, sweep, scratch, &err),
+    check_ok(kvm_ridge_sweep(compute, m, layers_of(KVM_SPACE_V, all, 3),
+                             (kvm_output){KVM_SPACE_V, 1}, ks, 2, &o.lambda, 1, false,
+                             sweep, scratch, &err),
              &err);
     assert_true(!sweep[0].refused && sweep[1].refused);
+    const kvm_mapping keys = kvm_mapping_same(KVM_SPACE_K);
     kvm_r2_map maps;
-    check_ok(
-        kvm_select_maps(compute, m, &(kvm_map_options){0}, &maps, &keep, scratch, &err),
-        &err);
+    check_ok(kvm_select_maps(compute, m, &keys, &(kvm_map_options){0}, &maps, &keep,
+                             scratch, &err),
+             &err);
 }
 
 static void a_negative_lambda_is_refused(void **state)
@@ -205,8 +216,8 @@ static void a_negative_lambda_is_refused(void **state)
         kvm_ridge_map map;
         kvm_ridge_figures g;
         check_status(KVM_USAGE,
-                     kvm_ridge_fit(compute, m, KVM_SPACE_K, (kvm_features){all, 1, -1},
-                                   0, -1,
+                     kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_K, all, 1),
+                                   (kvm_output){KVM_SPACE_K, 0}, -1,
                                    &(kvm_ridge_options){.lambda = {bad[i], false}},
                                    &map, &g, &keep, scratch, &err),
                      &err);
@@ -222,16 +233,17 @@ static void a_sweep_is_its_fits(void **state)
     const ptrdiff_t ks[] = {1, 2, 3};
     kvm_ridge_figures sweep[3 * KVM_LAMBDAS];
     kvm_err err = {0};
-    check_ok(kvm_ridge_sweep(compute, m, KVM_SPACE_K_ROTATED,
-                             (kvm_features){order, 3, -1}, 1, ks, 3, kvm_lambda_grid,
-                             KVM_LAMBDAS, false, sweep, scratch, &err),
+    check_ok(kvm_ridge_sweep(compute, m, layers_of(KVM_SPACE_K_ROTATED, order, 3),
+                             (kvm_output){KVM_SPACE_K_ROTATED, 1}, ks, 3,
+                             kvm_lambda_grid, KVM_LAMBDAS, false, sweep, scratch, &err),
              &err);
     for (int k = 0; k < 3; k++)
         for (int l = 0; l < KVM_LAMBDAS; l++) {
             kvm_ridge_map map;
             kvm_ridge_figures g;
-            check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_K_ROTATED,
-                                   (kvm_features){order, ks[k], -1}, 1, -1,
+            check_ok(kvm_ridge_fit(compute, m,
+                                   layers_of(KVM_SPACE_K_ROTATED, order, ks[k]),
+                                   (kvm_output){KVM_SPACE_K_ROTATED, 1}, -1,
                                    &(kvm_ridge_options){.lambda = kvm_lambda_grid[l]},
                                    &map, &g, &keep, scratch, &err),
                      &err);
@@ -266,18 +278,21 @@ static void dependent_and_constant_features_are_survived(void **state)
     kvm_err err = {0};
     kvm_ridge_map map;
     kvm_ridge_figures both, one;
-    check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_K, (kvm_features){all, 2, -1}, 0, -1,
-                           &(kvm_ridge_options){0}, &map, &both, &keep, scratch, &err),
+    check_ok(kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_K, all, 2),
+                           (kvm_output){KVM_SPACE_K, 0}, -1, &(kvm_ridge_options){0},
+                           &map, &both, &keep, scratch, &err),
              &err);
     for (ptrdiff_t i = 0; i < map.inputs * map.outputs; i++)
         assert_true(fabs(map.weight[i]) < 10);
     assert_true(both.jitter > 0 || both.dropped > 0);
-    check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_K, (kvm_features){all, 1, -1}, 0, -1,
-                           &(kvm_ridge_options){0}, &map, &one, &keep, scratch, &err),
+    check_ok(kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_K, all, 1),
+                           (kvm_output){KVM_SPACE_K, 0}, -1, &(kvm_ridge_options){0},
+                           &map, &one, &keep, scratch, &err),
              &err);
     assert_true(fabs(both.r2[KVM_FIT] - one.r2[KVM_FIT]) < 1e-6);
     const int32_t last[] = {2};
-    check_ok(kvm_ridge_fit(compute, m, KVM_SPACE_K, (kvm_features){last, 1, -1}, 0, -1,
+    check_ok(kvm_ridge_fit(compute, m, layers_of(KVM_SPACE_K, last, 1),
+                           (kvm_output){KVM_SPACE_K, 0}, -1,
                            &(kvm_ridge_options){.lambda = {1e-3, false}}, &map, &one,
                            &keep, scratch, &err),
              &err);
@@ -308,28 +323,35 @@ static void greedy_sees_what_ranking_does_not(void **state)
     b.ctx = &(bool){target};
     const kvm_moments *m = moments_of(a, b, 0.2);
     kvm_err err = {0};
-    kvm_r2_map maps;
+    const kvm_mapping keys = kvm_mapping_same(KVM_SPACE_K),
+                      values = kvm_mapping_same(KVM_SPACE_V);
+    kvm_r2_map maps[2];
     kvm_ranking r;
     int32_t order[LAYERS];
     const kvm_map_options o[] = {{.per_head = false}, {.per_head = true}};
     for (size_t i = 0; i < COUNT(o); i++) {
-        check_ok(kvm_select_maps(compute, m, &o[i], &maps, &keep, scratch, &err), &err);
-        check_ok(kvm_select_rank(&r, &keep, &maps, KVM_CHOOSE, &err), &err);
+        check_ok(
+            kvm_select_maps(compute, m, &keys, &o[i], &maps[0], &keep, scratch, &err),
+            &err);
+        check_ok(
+            kvm_select_maps(compute, m, &values, &o[i], &maps[1], &keep, scratch, &err),
+            &err);
+        check_ok(kvm_select_rank(&r, &keep, maps, 2, KVM_CHOOSE, &err), &err);
         for (ptrdiff_t t = 0; t < LAYERS; t++) {
             assert_int_equal(r.order[t * LAYERS], 0);
             assert_int_equal(r.order[t * LAYERS + 1], 1);
         }
     }
-    check_ok(kvm_select_greedy(compute, m, KVM_SPACE_V, 1, (kvm_lambda){1e-6, false},
-                               order, LAYERS, scratch, &err),
+    check_ok(kvm_select_greedy(compute, m, &values, 1, (kvm_lambda){1e-6, false}, order,
+                               LAYERS, scratch, &err),
              &err);
     assert_int_equal(order[0], 0);
     assert_int_equal(order[1], 2);
     assert_int_equal(order[2], 1);
     /* the first of them are the same, and no more are written */
     int32_t first[LAYERS] = {-1, -1, -1};
-    check_ok(kvm_select_greedy(compute, m, KVM_SPACE_V, 1, (kvm_lambda){1e-6, false},
-                               first, 2, scratch, &err),
+    check_ok(kvm_select_greedy(compute, m, &values, 1, (kvm_lambda){1e-6, false}, first,
+                               2, scratch, &err),
              &err);
     assert_memory_equal(first, order, 2 * sizeof *first);
     assert_int_equal(first[2], -1);
@@ -340,7 +362,10 @@ static void depth_and_head_matching(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_ranking r;
-    check_ok(kvm_select_depth(&r, &keep, 4, 6, &err), &err);
+    static const int32_t layers[] = {0, 1, 2, 3, 4, 5};
+    const kvm_r2_map map = {
+        .sources = 4, .targets = 6, .source = layers, .target = layers};
+    check_ok(kvm_select_depth(&r, &keep, &map, &err), &err);
     const int32_t matched[] = {0, 0, 1, 2, 2, 3};
     for (ptrdiff_t t = 0; t < 6; t++) {
         bool seen[4] = {false};

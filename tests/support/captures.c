@@ -20,6 +20,15 @@ kvm_rope made_rope(float *inv_freq, ptrdiff_t width, double theta, float factor,
     return (kvm_rope){inv_freq, width, interleaved, factor};
 }
 
+kvm_features made_features(kvm_arena *keep, kvm_space s, const int32_t *layers,
+                           ptrdiff_t count, ptrdiff_t head)
+{
+    kvm_feature *item = kvm_new(keep, kvm_feature, count);
+    for (ptrdiff_t i = 0; i < count; i++)
+        item[i] = (kvm_feature){KVM_SOURCE, s, layers[i]};
+    return (kvm_features){item, count, head};
+}
+
 ptrdiff_t made_width(const made *m)
 {
     return m->layers * m->heads * (m->k_dim + m->v_dim);

@@ -2,7 +2,7 @@
 #ifndef KVM_TESTS_SUPPORT_CAPTURES_H
 #define KVM_TESTS_SUPPORT_CAPTURES_H
 
-#include "translators/rows.h"
+#include "translators/moments.h"
 
 /* fill one row (all layers, K and V in turn: K.0 V.0 K.1 ...) of token t of sequence
  * s */
@@ -22,6 +22,10 @@ typedef struct made {
 ptrdiff_t made_width(const made *m);
 /* writes path; on any failure the test fails, or a bench ends */
 void made_capture(const made *m, const char *path);
+/* layers of the source in one space, as features of a fit; head -1: all heads. The items
+ * lie in keep. */
+kvm_features made_features(kvm_arena *keep, kvm_space s, const int32_t *layers,
+                           ptrdiff_t count, ptrdiff_t head);
 /* frequencies theta^(-2j/width), static per call site's buffer */
 kvm_rope made_rope(float *inv_freq, ptrdiff_t width, double theta, float factor,
                    bool interleaved);

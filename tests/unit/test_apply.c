@@ -88,11 +88,12 @@ static kvm_translator between(const kvm_model *from, const kvm_model *to, shape 
     kvm_rng rng = kvm_rng_seed(5, kind);
     check_ok(kvm_side_of_model(&t.source, &keep, from, &err), &err);
     check_ok(kvm_side_of_model(&t.target, &keep, to, &err), &err);
-    t.count = 2 * t.target.layers;
+    t.count = 2 * t.target.shapes.layers;
     kvm_step *steps = kvm_new(&keep, kvm_step, t.count);
     t.steps = steps;
     for (ptrdiff_t i = 0; i < t.count; i++) {
-        const kvm_row_shape r = t.source.shapes.of[KVM_SPACE_K][0], out = t.target.shapes.of[KVM_SPACE_K][i / 2];
+        const kvm_row_shape r = t.source.shapes.of[KVM_SPACE_K][0],
+                            out = t.target.shapes.of[KVM_SPACE_K][i / 2];
         kvm_step *s = &steps[i];
         *s = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
                         .layer = i / 2,
@@ -104,7 +105,7 @@ static kvm_translator between(const kvm_model *from, const kvm_model *to, shape 
                         .outputs = out.heads * out.dim,
                         .groups = kind == MATCHED || kind == DEEP ? out.heads : 1,
                         .hidden = kind == DEEP ? 20 : 0};
-        if (t.source.layers == 2) s->source = run;
+        if (t.source.shapes.layers == 2) s->source = run;
         const ptrdiff_t o = s->outputs / s->groups;
         const ptrdiff_t rows[] = {kind == DEEP ? 20 : o, 20, o};
         const ptrdiff_t cols[] = {s->inputs, 20, 20};
@@ -121,7 +122,7 @@ static ptrdiff_t plain_inputs(const kvm_translator *t, const kvm_step *s,
                               float *const *rows, ptrdiff_t token, ptrdiff_t g,
                               double *x)
 {
-    const ptrdiff_t heads = t->target.k[s->layer].heads;
+    const ptrdiff_t heads = t->target.shapes.of[KVM_SPACE_K][s->layer].heads;
     ptrdiff_t n = 0;
     for (ptrdiff_t i = 0; i < s->sources; i++) {
         const kvm_row_shape r = t->source.shapes.of[KVM_SPACE_K][s->source[i]];
@@ -168,12 +169,13 @@ static kvm_cache *expected(const kvm_translator *t, const kvm_model *from,
     check_ok(kvm_inject_begin(c, TOKENS, &err), &err);
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const kvm_step *s = &t->steps[i];
-        const bool v = s->object == KVM_OBJECT_V;
+        const bool v = s->mapping.out == KVM_SPACE_V;
+        const kvm_object_kind object = v ? KVM_OBJECT_V : KVM_OBJECT_K;
         float *rows[8], *out = kvm_new(&keep, float, TOKENS * s->outputs);
-        for (ptrdiff_t l = 0; l < t->source.layers; l++) {
+        for (ptrdiff_t l = 0; l < t->source.shapes.layers; l++) {
             const kvm_row_shape r = t->source.shapes.of[KVM_SPACE_K][l];
             rows[l] = kvm_new(&keep, float, TOKENS *r.heads *r.dim);
-            check_ok(kvm_cache_read(cache, kvm_model_find_object(from, s->object, l),
+            check_ok(kvm_cache_read(cache, kvm_model_find_object(from, object, l),
                                     v ? KVM_POINT_ENGINE : strip, 0, TOKENS, rows[l],
                                     &err),
                      &err);
@@ -184,7 +186,7 @@ static kvm_cache *expected(const kvm_translator *t, const kvm_model *from,
             for (ptrdiff_t o = 0; o < s->outputs; o++)
                 out[n * s->outputs + o] = (float)y[o];
         }
-        check_ok(kvm_inject_rows(c, kvm_model_find_object(to, s->object, s->layer),
+        check_ok(kvm_inject_rows(c, kvm_model_find_object(to, object, s->layer),
                                  v ? KVM_POINT_ENGINE : put, 0, TOKENS, out, &err),
                  &err);
     }
@@ -214,12 +216,12 @@ static void every_shape_and_space_is_the_plain_loop(void **state)
     (void)state;
     const kvm_key_space spaces[] = {KVM_KEYS_CONTENT, KVM_KEYS_ROTATED,
                                     KVM_KEYS_CONTENT_NOROTATE};
-    const kvm_model *pair[][2] = {{yarn, qwen}, {qwen, yarn}};
+    kvm_model *pair[][2] = {{yarn, qwen}, {qwen, yarn}};
     for (size_t d = 0; d < COUNT(pair); d++)
         for (int kind = WHOLE; kind <= DEEP; kind++)
             for (size_t k = 0; k < COUNT(spaces); k++) {
                 kvm_err err = {0};
-                const kvm_model *from = pair[d][0], *to = pair[d][1];
+                kvm_model *from = pair[d][0], *to = pair[d][1];
                 const kvm_cache *cache = prefill(d ? qwen : yarn);
                 const kvm_translator t = between(from, to, (shape)kind, spaces[k]);
                 kvm_apply *a;
@@ -228,7 +230,9 @@ static void every_shape_and_space_is_the_plain_loop(void **state)
                 check_ok(kvm_apply_new(&a, &keep, compute, &t, from, to,
                                        &(kvm_apply_options){.block = BLOCK}, &err),
                          &err);
-                check_ok(kvm_apply_run(a, cache, got, &times, &err), &err);
+                check_ok(kvm_apply_run(a, &(kvm_handover){.cache = cache}, got, &times,
+                                       &err),
+                         &err);
                 assert_int_equal(kvm_cache_length(got), TOKENS);
                 assert_true(times.map > 0 && times.inject > 0);
                 same_caches(to, got, expected(&t, from, cache, to), 2e-5F);
@@ -259,9 +263,10 @@ static void the_identity_gives_the_cache_back(void **state)
     kvm_cache *got = empty(yarn), *again = empty(yarn);
     kvm_apply *a;
     check_ok(kvm_apply_new(&a, &keep, compute, &t, yarn, yarn, NULL, &err), &err);
-    check_ok(kvm_apply_run(a, cache, got, NULL, &err), &err);
+    check_ok(kvm_apply_run(a, &(kvm_handover){.cache = cache}, got, NULL, &err), &err);
     same_caches(yarn, got, cache, 2e-6F);
-    check_ok(kvm_apply_run(a, cache, again, NULL, &err), &err);
+    check_ok(kvm_apply_run(a, &(kvm_handover){.cache = cache}, again, NULL, &err),
+             &err);
     same_caches(yarn, got, again, 0);
     assert_true(kvm_apply_flops(a) == 2.0 * 6 * W * W);
 }
@@ -318,9 +323,14 @@ static void caches_that_do_not_fit_are_refused(void **state)
     const kvm_translator t = between(yarn, qwen, WHOLE, KVM_KEYS_CONTENT);
     check_ok(kvm_apply_new(&a, &keep, compute, &t, yarn, qwen, NULL, &err), &err);
     check_ok(kvm_cache_new(&tight, &keep, qwen, 8, &err), &err);
-    check_status(KVM_RANGE, kvm_apply_run(a, prefill(yarn), tight, NULL, &err), &err);
+    check_status(
+        KVM_RANGE,
+        kvm_apply_run(a, &(kvm_handover){.cache = prefill(yarn)}, tight, NULL, &err),
+        &err);
     err = (kvm_err){0};
-    check_status(KVM_RANGE, kvm_apply_run(a, empty(yarn), empty(qwen), NULL, &err),
+    check_status(KVM_RANGE,
+                 kvm_apply_run(a, &(kvm_handover){.cache = empty(yarn)}, empty(qwen),
+                               NULL, &err),
                  &err);
 }
 

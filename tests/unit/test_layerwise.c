@@ -137,6 +137,7 @@ static void same_bits(const char *path, const ptrdiff_t offset[SEQUENCES + 1],
                              .n = SEQUENCES,
                              .capture = &sink,
                              .sequence = on_sequence,
+                             .ctx = &t[1 + spilled],
                              .memory = spilled ? 100 : (size_t)1 << 30,
                              .spill = KVM_STR(DIR "/spill")};
         check_ok(kvm_model_run_layers(large, &b, &err), &err);

@@ -141,6 +141,10 @@ static void adam_follows_its_equations(void **state)
 }
 
 static const int32_t layers[] = {0};
+static const kvm_mapping keys = {
+    .out = KVM_SPACE_K, .side = KVM_SOURCE, .from = {KVM_SPACE_K, KVM_SPACE_K}};
+static const kvm_mapping values = {
+    .out = KVM_SPACE_V, .side = KVM_SOURCE, .from = {KVM_SPACE_V, KVM_SPACE_V}};
 
 static kvm_mlp_options options(bool per_head)
 {
@@ -161,7 +165,7 @@ static void it_learns_and_its_step_says_the_same(void **state)
         kvm_mlp_options o = options(per_head);
         kvm_step steps[2];
         kvm_mlp_figures f;
-        check_ok(kvm_mlp_train(compute, source, target, KVM_SPACE_V, layers, 1, 0, &o,
+        check_ok(kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o,
                                &steps[1], &f, &keep, scratch, &err),
                  &err);
         assert_true(f.complete && f.epochs == 30 && f.steps == 270);
@@ -176,8 +180,9 @@ static void it_learns_and_its_step_says_the_same(void **state)
                  &err);
         float *y = kvm_new(&keep, float, n *WIDTH),
               *z = kvm_new(&keep, float, n *WIDTH);
-        check_ok(kvm_apply_rows(compute, &t, 1, source, index, n, y, scratch, &err),
-                 &err);
+        check_ok(
+            kvm_apply_rows(compute, &t, 1, source, NULL, index, n, y, scratch, &err),
+            &err);
         check_ok(kvm_rows_read(compute, target, KVM_SPACE_V, 0, 1, 0, index, n, z,
                                WIDTH, &err),
                  &err);
@@ -210,18 +215,18 @@ static void a_resumed_run_ends_in_the_same_bits(void **state)
     kvm_step whole, resumed;
     kvm_mlp_figures f;
     o.epochs = 5;
-    check_ok(kvm_mlp_train(compute, source, target, KVM_SPACE_V, layers, 1, 0, &o,
-                           &whole, &f, &keep, scratch, &err),
+    check_ok(kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o, &whole,
+                           &f, &keep, scratch, &err),
              &err);
     o.checkpoint = KVM_STR(TMP "checkpoint");
     o.stop_after = 2;
-    check_ok(kvm_mlp_train(compute, source, target, KVM_SPACE_V, layers, 1, 0, &o,
-                           &resumed, &f, &keep, scratch, &err),
+    check_ok(kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o, &resumed,
+                           &f, &keep, scratch, &err),
              &err);
     assert_true(!f.complete && f.epochs == 2);
     o.stop_after = 0;
-    check_ok(kvm_mlp_train(compute, source, target, KVM_SPACE_V, layers, 1, 0, &o,
-                           &resumed, &f, &keep, scratch, &err),
+    check_ok(kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o, &resumed,
+                           &f, &keep, scratch, &err),
              &err);
     assert_true(f.complete && f.epochs == 5);
     for (int p = 0; p < 3; p++) {
@@ -232,7 +237,7 @@ static void a_resumed_run_ends_in_the_same_bits(void **state)
     /* the checkpoint of another run is not taken for this one's */
     o.rate = 1e-4;
     check_status(KVM_MISMATCH,
-                 kvm_mlp_train(compute, source, target, KVM_SPACE_V, layers, 1, 0, &o,
+                 kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o,
                                &resumed, &f, &keep, scratch, &err),
                  &err);
 }
@@ -246,20 +251,20 @@ static void bad_options_and_divergence_are_reported(void **state)
     kvm_err err = {0};
     o.batch = 100000;
     check_status(KVM_USAGE,
-                 kvm_mlp_train(compute, source, target, KVM_SPACE_K, layers, 1, 0, &o,
-                               &s, &f, &keep, scratch, &err),
+                 kvm_mlp_train(compute, source, target, &keys, layers, 1, 0, &o, &s, &f,
+                               &keep, scratch, &err),
                  &err);
     o = options(false);
     err = (kvm_err){0};
     check_status(KVM_RANGE,
-                 kvm_mlp_train(compute, source, target, KVM_SPACE_K, layers, 1, 3, &o,
-                               &s, &f, &keep, scratch, &err),
+                 kvm_mlp_train(compute, source, target, &keys, layers, 1, 3, &o, &s, &f,
+                               &keep, scratch, &err),
                  &err);
     o.rate = 1e30;
     err = (kvm_err){0};
     check_status(KVM_NAN,
-                 kvm_mlp_train(compute, source, target, KVM_SPACE_K, layers, 1, 0, &o,
-                               &s, &f, &keep, scratch, &err),
+                 kvm_mlp_train(compute, source, target, &keys, layers, 1, 0, &o, &s, &f,
+                               &keep, scratch, &err),
                  &err);
     check_contains(err.msg, "lower the rate");
 }

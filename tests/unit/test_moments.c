@@ -158,10 +158,10 @@ static void shares_merge_to_the_whole(void **state)
     }
     kvm_moments *m;
     sum(a, NULL, &o, TMP "gram");
-    check_status(
-        KVM_MISMATCH,
-        kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "share0"), &err),
-        &err);
+    check_status(KVM_MISMATCH,
+                 kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "share0"),
+                                  (kvm_str){0}, &err),
+                 &err);
     check_contains(err.msg, "1 of 2 shares");
 }
 
@@ -181,34 +181,41 @@ static void a_cross_file_serves_both_directions(void **state)
     check_str(kvm_moments_model(turned, KVM_TARGET), "alpha");
     assert_string_equal(kvm_moments_hash(m).at, kvm_moments_hash(turned).at);
     const int32_t layers[] = {1, 0};
-    const kvm_features x = {layers, 2, -1};
+    const kvm_features x = made_features(&keep, KVM_SPACE_V, layers, 2, -1);
+    const kvm_output y1 = {KVM_SPACE_V, 1};
+    kvm_err err = {0};
+    check_ok(kvm_moments_has(turned, x, y1, &err), &err);
     enum { F = 1152, P = 576 };
     double *p = kvm_new(&keep, double, (ptrdiff_t)F *P),
            *q = kvm_new(&keep, double, (ptrdiff_t)F *P);
-    kvm_moments_get_cross(m, KVM_SPACE_V, KVM_FIT, x, 1, 0, P, p, P);
-    kvm_moments_get_cross(turned, KVM_SPACE_V, KVM_FIT, x, 1, 0, P, q, P);
+    kvm_moments_get_cross(m, KVM_FIT, x, y1, 0, P, p, P);
+    kvm_moments_get_cross(turned, KVM_FIT, x, y1, 0, P, q, P);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)F * P; i++)
         assert_true(fabs(p[i] - q[i]) < 1e-4);
     double y[2][P], mean[2][P];
-    kvm_moments_get_target(m, KVM_SPACE_V, KVM_HELD, 1, 0, P, y[0], mean[0]);
-    kvm_moments_get_target(turned, KVM_SPACE_V, KVM_HELD, 1, 0, P, y[1], mean[1]);
+    kvm_moments_get_target(m, KVM_HELD, y1, 0, P, y[0], mean[0]);
+    kvm_moments_get_target(turned, KVM_HELD, y1, 0, P, y[1], mean[1]);
     for (ptrdiff_t i = 0; i < P; i++) {
         assert_true(fabs(y[0][i] - y[1][i]) < 1e-9);
         assert_true(fabs(mean[0][i] - mean[1][i]) < 1e-12);
     }
     kvm_moments *none;
-    kvm_err err = {0};
     check_status(KVM_FORMAT,
                  kvm_moments_open(&none, &keep, KVM_STR(TMP "share0"),
-                                  KVM_STR(TMP "cross.ab"), &err),
+                                  KVM_STR(TMP "cross.ab"), (kvm_str){0}, &err),
                  &err);
     const kvm_moments_options third = {.seed = 1, .hash_a = "c"};
     sum(a, NULL, &third, TMP "gram.c");
     err = (kvm_err){0};
     check_status(KVM_MISMATCH,
                  kvm_moments_open(&none, &keep, KVM_STR(TMP "gram.c"),
-                                  KVM_STR(TMP "cross.ab"), &err),
+                                  KVM_STR(TMP "cross.ab"), (kvm_str){0}, &err),
                  &err);
+}
+
+static kvm_features values_of(const int32_t *layers, ptrdiff_t count, ptrdiff_t head)
+{
+    return made_features(&keep, KVM_SPACE_V, layers, count, head);
 }
 
 static void gathering_follows_the_order_asked_for(void **state)
@@ -219,8 +226,8 @@ static void gathering_follows_the_order_asked_for(void **state)
     enum { F = 1152, W = 576 };
     double *p = kvm_new(&keep, double, (ptrdiff_t)F *F),
            *q = kvm_new(&keep, double, (ptrdiff_t)F *F);
-    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){forward, 2, -1}, p);
-    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){backward, 2, -1}, q);
+    kvm_moments_get_gram(m, KVM_FIT, values_of(forward, 2, -1), p);
+    kvm_moments_get_gram(m, KVM_FIT, values_of(backward, 2, -1), q);
     for (ptrdiff_t i = 0; i < F; i++)
         for (ptrdiff_t j = 0; j < F; j++) {
             const ptrdiff_t u = (1 - i / W) * W + i % W, v = (1 - j / W) * W + j % W;
@@ -228,7 +235,7 @@ static void gathering_follows_the_order_asked_for(void **state)
             assert_true(p[i * F + j] == p[j * F + i]);
         }
     double one[64 * 64];
-    kvm_moments_get_gram(m, KVM_SPACE_V, KVM_FIT, (kvm_features){backward, 1, 3}, one);
+    kvm_moments_get_gram(m, KVM_FIT, values_of(backward, 1, 3), one);
     for (ptrdiff_t i = 0; i < 64; i++)
         for (ptrdiff_t j = 0; j < 64; j++)
             assert_true(one[i * 64 + j] == p[(W + 192 + i) * F + W + 192 + j]);

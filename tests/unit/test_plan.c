@@ -128,11 +128,22 @@ static double swept(ptrdiff_t sources, ptrdiff_t targets, ptrdiff_t k_most)
         kvm_moments_cross(c, rows[0], rows[1], &o, KVM_STR(DIR "/cross"), NULL, &err),
         &err);
     cross_flops = counted;
-    check_ok(
-        kvm_moments_open(&m, &keep, KVM_STR(DIR "/gram"), KVM_STR(DIR "/cross"), &err),
-        &err);
-    check_ok(kvm_select_depth(&ranking, &keep, sources, targets, &err), &err);
-    const kvm_fit_sweep s = {c, m, &ranking, KVM_SPACE_K, .full = true};
+    check_ok(kvm_moments_open(&m, &keep, KVM_STR(DIR "/gram"), KVM_STR(DIR "/cross"),
+                              (kvm_str){0}, &err),
+             &err);
+    const kvm_mapping mapping[] = {kvm_mapping_same(KVM_SPACE_K),
+                                   kvm_mapping_same(KVM_SPACE_V)};
+    static const int32_t layer[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const kvm_r2_map map = {sources, targets, layer, layer, {NULL}};
+    assert_true(sources <= (ptrdiff_t)COUNT(layer) &&
+                targets <= (ptrdiff_t)COUNT(layer));
+    check_ok(kvm_select_depth(&ranking, &keep, &map, &err), &err);
+    const kvm_fit_sweep s = {.compute = c,
+                             .moments = m,
+                             .ranking = &ranking,
+                             .mapping = mapping,
+                             .mappings = 2,
+                             .full = true};
     kvm_fit_choice choice = {.k_most = k_most, .k_slack = 0.005};
     json_t *figures = json_object();
     kvm_json_own(&keep, figures);

@@ -75,17 +75,18 @@ static kvm_translator sample(bool kinds)
     kvm_rng rng = kvm_rng_seed(1, kinds);
     kvm_step *s = kvm_new(&keep, kvm_step, 2 * LT);
     for (ptrdiff_t i = 0; i < 2 * LT; i++) {
-        s[i] = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
-                          .layer = i / 2,
-                          .map = KVM_MAP_RIDGE,
-                          .sources = K,
-                          .source = source[i / 2],
-                          .inputs = K * HS * DS,
-                          .outputs = HT * DT,
-                          .groups = 1,
-                          .lambda = 1e-3,
-                          .r2_fit = 0.5,
-                          .r2_held = (double)NAN};
+        s[i] =
+            (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
+                       .layer = i / 2,
+                       .map = KVM_MAP_RIDGE,
+                       .sources = K,
+                       .source = source[i / 2],
+                       .inputs = K * HS * DS,
+                       .outputs = HT * DT,
+                       .groups = 1,
+                       .lambda = 1e-3,
+                       .r2_fit = 0.5,
+                       .r2_held = (double)NAN};
         s[i].weight[0] = weight(&rng, 1, HT * DT, K * HS * DS);
         s[i].bias[0] = numbers(&rng, HT * DT);
     }
@@ -287,7 +288,7 @@ static void what_is_not_whole_is_refused(void **state)
             s[2].layer = 0;
             break;
         case 2:
-            s[1].object = KVM_OBJECT_K;
+            s[1].mapping = kvm_mapping_same(KVM_SPACE_K);
             break;
         case 3:
             s[0].source = twice;
@@ -326,14 +327,14 @@ static void edited_files_are_refused(void **state)
         const char *from, *to;
         kvm_status status;
     } edits[] = {
-        {"\"format\":\"kvmill.translator.v1\"", "\"format\":\"kvmill.translator.v2\"",
+        {"\"format\":\"kvmill.translator.v2\"", "\"format\":\"kvmill.translator.v1\"",
          KVM_VERSION},
         {"\\\"layers\\\":3", "\\\"layers\\\":2", KVM_FORMAT},
         {"\\\"sources\\\":[2,0]", "\\\"sources\\\":[3,0]", KVM_FORMAT},
         {"\\\"sources\\\":[2,0]", "\\\"sources\\\":[2,2]", KVM_SHAPE},
         {"\\\"layout\\\":\\\"out,in\\\"", "\\\"layout\\\":\\\"in,out\\\"", KVM_FORMAT},
         {"\\\"map\\\":\\\"ridge\\\"", "\\\"map\\\":\\\"rigde\\\"", KVM_FORMAT},
-        {"\\\"object\\\":\\\"V\\\"", "\\\"object\\\":\\\"W\\\"", KVM_FORMAT},
+        {"\\\"rows\\\":\\\"V\\\"", "\\\"rows\\\":\\\"W\\\"", KVM_FORMAT},
     };
     for (size_t i = 0; i < COUNT(edits); i++) {
         kvm_translator r;
@@ -367,8 +368,9 @@ static void a_ridge_solution_is_turned_to_out_by_in(void **state)
     const double b[2][2] = {{-1, -2}, {-3, -4}};
     const double *const weights[] = {w[0], w[1]}, *const biases[] = {b[0], b[1]};
     const int32_t source[] = {1};
-    check_ok(kvm_step_ridge(&s, &keep, KVM_OBJECT_V, 1, source, 1, 2, 3, 4, weights,
-                            biases, &err),
+    const kvm_mapping values = kvm_mapping_same(KVM_SPACE_V);
+    check_ok(kvm_step_ridge(&s, &keep, &values, 1, source, 1, 2, 3, 4, weights, biases,
+                            &err),
              &err);
     const float want[] = {1, 3, 5, 2, 4, 6, 7, 9, 11, 8, 10, 12};
     assert_memory_equal(s.weight[0].data, want, sizeof want);

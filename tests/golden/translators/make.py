@@ -65,8 +65,8 @@ def split(sequences):
 
 
 class Side:
-    def __init__(self, name, layers, k, v, width, factor, interleaved, theta):
-        self.name, self.layers, self.k, self.v = name, layers, k, v
+    def __init__(self, name, layers, k, v, width, factor, interleaved, theta, token=0):
+        self.name, self.layers, self.k, self.v, self.token = name, layers, k, v, token
         self.width, self.factor, self.interleaved = width, factor, interleaved
         self.inv_freq = (theta ** (-2.0 * np.arange(width // 2) / width)).astype(np.float32)
 
@@ -86,15 +86,20 @@ class Side:
 
     def meta(self, prefix=""):
         lists = lambda n: ",".join([str(n)] * self.layers)
-        return {f"{prefix}layers": str(self.layers),
-                f"{prefix}heads.K": lists(self.k[0]), f"{prefix}dim.K": lists(self.k[1]),
-                f"{prefix}heads.V": lists(self.v[0]), f"{prefix}dim.V": lists(self.v[1])}
+        meta = {"layers": str(self.layers), "spaces": "K,V",
+                "heads.K": lists(self.k[0]), "dim.K": lists(self.k[1]),
+                "heads.V": lists(self.v[0]), "dim.V": lists(self.v[1])}
+        if self.token:  # the embedding stands at layer 0 alone
+            first = lambda n: ",".join([str(n)] + ["0"] * (self.layers - 1))
+            meta.update({"spaces": "K,V,token", "heads.token": first(1),
+                         "dim.token": first(self.token)})
+        return {prefix + key: value for key, value in meta.items()}
 
 
 def main():
     rng = np.random.default_rng(SEED)
     source = Side("source", 3, (2, 4), (2, 6), 4, 1.0, False, 10000.0)
-    target = Side("target", 2, (3, 4), (1, 10), 2, 1.25, True, 5000.0)
+    target = Side("target", 2, (3, 4), (1, 10), 2, 1.25, True, 5000.0, token=5)
     lengths = rng.integers(18, 31, 16)
     sequence = np.repeat(np.arange(16) * 3, lengths).astype(np.int32)
     position = np.concatenate([np.arange(n) * 2 for n in lengths]).astype(np.int32)
@@ -108,13 +113,17 @@ def main():
                 x = np.tanh(0.5 * hidden @ mixing) + 0.3 * rng.normal(size=(n, heads * dim))
                 x += 2.0 * rng.normal(size=(1, heads * dim))
                 rows[side.name, o, l] = x.astype(np.float32)
-    common = {"format": "kvmill.capture.v1", "point": "2", "stride": "2", "tokens": "31",
+    embedding = rng.normal(size=(7, target.token))  # of 7 words, whatever their places
+    rows["target", "token", 0] = embedding[rng.integers(0, 7, n)].astype(np.float32)
+    common = {"format": "kvmill.capture.v2", "stride": "2", "tokens": "31",
               "text": "golden-text", "tokenizer": "golden-tokenizer"}
     for side in (source, target):
         tensors = {"position": position, "sequence": sequence, "rope.inv_freq": side.inv_freq}
         for o in "KV":
             for l in range(side.layers):
                 tensors[f"{o}.{l}"] = rows[side.name, o, l]
+        if side.token:
+            tensors["token.0"] = rows[side.name, "token", 0]
         meta = dict(common, **side.meta(), model=side.name + "-fingerprint",
                     model_name=side.name)
         meta.update({"rope.width": str(side.width), "rope.factor": str(side.factor),
@@ -130,29 +139,40 @@ def main():
             full[side.name, s] = np.concatenate(
                 [side.rotate(rows[side.name, "K", l], position) if s == "K_rotated"
                  else rows[side.name, s, l].astype(np.float64) for l in range(side.layers)], 1)
+    full["target", "token"] = rows["target", "token", 0].astype(np.float64)
 
-    gram, cross = {}, {}
-    for s in spaces:
-        for p, pick in splits:
-            x, y = full["source", s][pick], full["target", s][pick]
-            xc, yc = x - x.mean(0), y - y.mean(0)
-            gram[f"mean.a.{s}.{p}"] = cross[f"mean.a.{s}.{p}"] = x.mean(0)
-            cross[f"mean.b.{s}.{p}"] = y.mean(0)
-            gram[f"gram.{s}.{p}.0.0"] = xc.T @ xc
-            cross[f"cross.{s}.{p}.0.0"] = xc.T @ yc
-            cross[f"square.a.{s}.{p}"] = (xc ** 2).sum(0)
-            cross[f"square.b.{s}.{p}"] = (yc ** 2).sum(0)
     counts = np.bincount(of, minlength=3).astype(np.int64)
-    gram["rows"] = cross["rows"] = counts
-    meta = {"format": "kvmill.moments.v2", "split.seed": str(SPLIT_SEED),
+    meta = {"format": "kvmill.moments.v3", "split.seed": str(SPLIT_SEED),
             "split.fraction": repr(FRACTION), "part": "0", "parts": "1"}
+
+    def sums(kind, blocks, a, b):
+        """products of a's rows of one space with b's of another, of all three splits"""
+        out = {"rows": counts}
+        for block in blocks:
+            s, t = (block.split("+") * 2)[:2]
+            for p, pick in splits:
+                x, y = full[a.name, s][pick], full[b.name, t][pick]
+                xc, yc = x - x.mean(0), y - y.mean(0)
+                out[f"mean.a.{block}.{p}"] = x.mean(0)
+                out[f"{kind}.{block}.{p}.0.0"] = xc.T @ yc
+                if kind == "gram" and s == t:
+                    continue
+                out[f"mean.b.{block}.{p}"] = y.mean(0)
+                out[f"square.a.{block}.{p}"] = (xc ** 2).sum(0)
+                out[f"square.b.{block}.{p}"] = (yc ** 2).sum(0)
+        return out
     sides = [dict(side.meta(ab), **{ab + "capture": side.name + "-hash",
                                     ab + "model": side.name + "-fingerprint",
                                     ab + "model_name": side.name})
              for side, ab in ((source, "a."), (target, "b."))]
-    save_file(gram, HERE / "gram.safetensors", dict(meta, kind="gram", **sides[0]))
-    save_file(cross, HERE / "cross.safetensors",
-              dict(meta, kind="cross", **sides[0], **sides[1]))
+    for file, kind, blocks, a, b, about in (
+            ("gram", "gram", [*spaces, "K+V"], source, source, sides[0]),
+            ("own", "gram", ["token", "V+token"], target, target,
+             {"a." + key[2:]: value for key, value in sides[1].items()}),
+            ("cross", "cross", [*spaces, "K+V", "K+token", "V+token"], source, target,
+             sides[0] | sides[1])):
+        save_file(sums(kind, blocks, a, b), HERE / f"{file}.safetensors",
+                  dict(meta, kind=kind, blocks=",".join(blocks), **about))
 
     expected = {}
 
@@ -161,24 +181,31 @@ def main():
         t = ((y - y.mean(0)) ** 2).reshape(len(y), heads, -1).sum((0, 2))
         return 1 - e / t
 
-    def ridge(name, s, layers, to, lam, absolute, heads_from=None, head_to=None):
-        o = "V" if s == "V" else "K"
-        hs, ds = getattr(source, o.lower())
-        ht, dt = getattr(target, o.lower())
-        cols = np.concatenate([np.arange(hs * ds).reshape(hs, ds)[
-            slice(None) if heads_from is None else [heads_from]].ravel() + l * hs * ds
-            for l in layers])
+    def shape(side, s):
+        return side.v if s == "V" else side.k
+
+    def ridge(name, s, layers, to, lam, absolute, heads_from=None, head_to=None,
+              reads=None, token=False):
+        """the target's space s from one space of the source, or several, layer by layer"""
+        ht, dt = shape(target, s)
+        parts = [full["target", "token"]] if token else []
+        for l in layers:
+            for r in reads or [s]:
+                hs, ds = shape(source, r)
+                cols = np.arange(hs * ds).reshape(hs, ds)[
+                    slice(None) if heads_from is None else [heads_from]].ravel()
+                parts.append(full["source", r][:, cols + l * hs * ds])
         outs = np.arange(ht * dt).reshape(ht, dt)[
             slice(None) if head_to is None else [head_to]].ravel() + to * ht * dt
-        x, y = full["source", s][:, cols], full["target", s][:, outs]
+        x, y = np.concatenate(parts, 1), full["target", s][:, outs]
         xf, yf = x[fit], y[fit]
         xc, yc = xf - xf.mean(0), yf - yf.mean(0)
         if absolute:
-            w = np.linalg.solve(xc.T @ xc + lam * np.eye(len(cols)), xc.T @ yc)
+            w = np.linalg.solve(xc.T @ xc + lam * np.eye(x.shape[1]), xc.T @ yc)
         else:
             norm = np.sqrt((xc ** 2).sum(0))
             u = xc / norm
-            w = np.linalg.solve(u.T @ u + lam * np.eye(len(cols)), u.T @ yc) / norm[:, None]
+            w = np.linalg.solve(u.T @ u + lam * np.eye(x.shape[1]), u.T @ yc) / norm[:, None]
         b = yf.mean(0) - xf.mean(0) @ w
         heads = ht if head_to is None else 1
         expected[name + ".w"], expected[name + ".b"] = w, b
@@ -190,6 +217,8 @@ def main():
     ridge("rotated", "K_rotated", [1], 0, 1e-2, False)
     ridge("head", "K", [1, 2], 0, 1e-4, False, heads_from=1, head_to=2)
     ridge("least_squares", "K", [0, 1, 2], 0, 0.0, False)
+    ridge("two_spaces", "V", [2, 0], 1, 1e-3, False, reads=["K", "V"])
+    ridge("token", "V", [1, 2], 0, 1e-3, False, reads=["K", "V"], token=True)
     maps = {s: np.zeros((2, 3, 2)) for s in spaces}
     for s in spaces:
         for l in range(3):
