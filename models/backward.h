@@ -66,4 +66,16 @@ KVM_MUST kvm_status kvm_model_pull(const kvm_model *m, ptrdiff_t object, int poi
                                    ptrdiff_t first, ptrdiff_t n, const float *rows,
                                    float *grad, kvm_err *err);
 
+/* kvm_model_pull_replay - gradients by a state that was replayed, and by the window
+ * made with it -> by the inputs of the replay.
+ *   rows     in  (n, replay)  all of them, from the prompt's first token
+ *   dstate   in  (H*D) of the object, as kvm_gradients_view gives it
+ *   dwindow  in  (H*D) of its layer's window; NULL: none
+ *   grad     out (n, replay)
+ * In segments: memory is a state for each 256 tokens and the activations of so many. */
+KVM_MUST kvm_status kvm_model_pull_replay(const kvm_model *m, ptrdiff_t object,
+                                          ptrdiff_t n, const float *rows,
+                                          const float *dstate, const float *dwindow,
+                                          float *grad, kvm_err *err);
+
 #endif

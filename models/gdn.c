@@ -100,6 +100,32 @@ static kvm_status gate(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
                          err);
 }
 
+static kvm_status project_back(const kvm_recurrent *r, const kvm_step *s,
+                               const kvm_recurrent_inputs *in,
+                               const kvm_recurrent_inputs *d, kvm_tensor dx,
+                               kvm_arena temp, kvm_err *err)
+{
+    (void)temp;
+    const gdn *g = (const gdn *)(const void *)r;
+    const ptrdiff_t heads = r->size.value_heads, n = dx.dim[0] * heads;
+    const float *decay = in->decay.data;
+    float *slope = d->decay.data;
+    for (ptrdiff_t i = 0; i < n; i++)
+        slope[i] *= kvm_log_decay_slope(g->decay[i % heads], decay[i]);
+    kvm_sigmoids_back(d->beta.data, in->beta.data, n);
+    TRY(kvm_op_linear_back(s->compute, dx, d->u, g->qkv, true, err));
+    TRY(kvm_op_linear_back(s->compute, dx, d->decay, g->a, true, err));
+    return kvm_op_linear_back(s->compute, dx, d->beta, g->b, true, err);
+}
+
+static kvm_status gate_back(const kvm_recurrent *r, const kvm_step *s, kvm_tensor dz,
+                            kvm_tensor dx, kvm_arena temp, kvm_err *err)
+{
+    (void)temp;
+    return kvm_op_linear_back(s->compute, dx, dz, ((const gdn *)(const void *)r)->z,
+                              true, err);
+}
+
 static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
 {
     gdn *g = kvm_new(ld->keep, gdn, 1);
@@ -110,6 +136,8 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     r->sigmoid = r->size.sigmoid_gate;
     r->project = project;
     r->gate = gate;
+    r->project_back = project_back;
+    r->gate_back = gate_back;
     TRY(load_maps(g, ld, index, err));
     TRY(kvm_load_grid(ld, KVM_W_GDN_CONV, index, r->channels, r->size.window, &r->conv,
                       err));
@@ -126,4 +154,7 @@ const kvm_layer_kind kvm_gdn = {.name = "gdn",
                                 .objects = kvm_recurrent_objects,
                                 .scratch = kvm_recurrent_scratch,
                                 .forward = kvm_recurrent_forward,
-                                .replay = kvm_recurrent_replay};
+                                .backward_scratch = kvm_recurrent_backward_scratch,
+                                .backward = kvm_recurrent_backward,
+                                .replay = kvm_recurrent_replay,
+                                .replay_back = kvm_recurrent_replay_back};

@@ -117,6 +117,61 @@ static kvm_status gate(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
     return twice(r, s, x, of(r)->g_a, of(r)->g_b, z, temp, err);
 }
 
+/* dx += (W_b W_a)' dy */
+static kvm_status twice_back(const kvm_recurrent *r, const kvm_step *s, kvm_tensor dy,
+                             const kvm_weight *first, const kvm_weight *second,
+                             kvm_tensor dx, kvm_arena temp, kvm_err *err)
+{
+    kvm_tensor low = kvm_step_rows(&temp, dx.dim[0], r->size.value_dim);
+    if (!low.data) return kvm_nomem(err, &temp);
+    TRY(kvm_op_linear_back(s->compute, low, dy, second, false, err));
+    return kvm_op_linear_back(s->compute, dx, low, first, true, err);
+}
+
+/* d (n,values) by log-decays, which are y, becomes that by f */
+static void decay_back(const kda *a, kvm_tensor d, kvm_tensor y)
+{
+    const float bound = (float)a->base.size.lower_bound;
+    const float *at = y.data;
+    float *x = d.data;
+    for (ptrdiff_t t = 0; t < d.dim[0]; t++)
+        for (ptrdiff_t i = 0; i < a->base.values; i++, x++, at++) {
+            const float rate = a->decay[i / a->base.size.value_dim];
+            *x *= bound < 0 ? rate * *at * (1 - *at / bound)
+                            : kvm_log_decay_slope(rate, *at);
+        }
+}
+
+static kvm_status project_back(const kvm_recurrent *r, const kvm_step *s,
+                               const kvm_recurrent_inputs *in,
+                               const kvm_recurrent_inputs *d, kvm_tensor dx,
+                               kvm_arena temp, kvm_err *err)
+{
+    const kda *a = of(r);
+    const kvm_weight *const maps[] = {a->q, a->k, a->v};
+    decay_back(a, d->decay, in->decay);
+    kvm_sigmoids_back(d->beta.data, in->beta.data, dx.dim[0] * r->size.value_heads);
+    for (int i = 0; i < 3; i++)
+        TRY(kvm_op_linear_back(s->compute, dx,
+                               kvm_columns(d->u, i * r->values, r->values), maps[i],
+                               true, err));
+    TRY(twice_back(r, s, d->decay, a->f_a, a->f_b, dx, temp, err));
+    return kvm_op_linear_back(s->compute, dx, d->beta, a->b, true, err);
+}
+
+static kvm_status gate_back(const kvm_recurrent *r, const kvm_step *s, kvm_tensor dz,
+                            kvm_tensor dx, kvm_arena temp, kvm_err *err)
+{
+    return twice_back(r, s, dz, of(r)->g_a, of(r)->g_b, dx, temp, err);
+}
+
+static size_t backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n)
+{
+    const kvm_recurrent *r = (const kvm_recurrent *)(const void *)l;
+    return kvm_recurrent_backward_scratch(l, first, n) +
+           kvm_step_rows_bytes(n, r->size.value_dim);
+}
+
 static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
 {
     kda *a = kvm_new(ld->keep, kda, 1);
@@ -128,6 +183,8 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     r->sigmoid = true;
     r->project = project;
     r->gate = gate;
+    r->project_back = project_back;
+    r->gate_back = gate_back;
     TRY(load_maps(a, ld, index, err));
     TRY(load_conv(a, ld, index, err));
     TRY(kvm_load_vector(ld, KVM_W_KDA_DECAY, index, heads, &a->decay, err));
@@ -143,4 +200,7 @@ const kvm_layer_kind kvm_kda = {.name = "kda",
                                 .objects = kvm_recurrent_objects,
                                 .scratch = scratch,
                                 .forward = kvm_recurrent_forward,
-                                .replay = kvm_recurrent_replay};
+                                .backward_scratch = backward_scratch,
+                                .backward = kvm_recurrent_backward,
+                                .replay = kvm_recurrent_replay,
+                                .replay_back = kvm_recurrent_replay_back};

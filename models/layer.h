@@ -96,6 +96,11 @@ typedef struct kvm_layer_kind {
      * NULL where no object has a replay. */
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
                          kvm_err *err);
+    /* gradients through replay: slots as they stood before it, not to be changed;
+     * grads, those by the objects as it left them, become those by what it found; dx
+     * (T, replay) written. Takes backward_scratch of T. */
+    kvm_status (*replay_back)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
+                              kvm_tensor dx, kvm_err *err);
     /* rows (n, H*D) of object `which` (0: the layer's first) from a capture point to
      * point 3 and back, in place. NULL without objects per token. KVM_UNSUPPORTED: no
      * way back. */

@@ -96,21 +96,73 @@ static kvm_status gate(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
     return kvm_op_linear(s->compute, z, x, of(r)->z, false, err);
 }
 
+static kvm_status project_back(const kvm_recurrent *r, const kvm_step *s,
+                               const kvm_recurrent_inputs *in,
+                               const kvm_recurrent_inputs *d, kvm_tensor dx,
+                               kvm_arena temp, kvm_err *err)
+{
+    (void)temp;
+    const mamba2 *m = of(r);
+    const float least = (float)r->size.step_least, most = (float)r->size.step_most;
+    const float *dt = in->decay.data;
+    float *slope = d->decay.data;
+    for (ptrdiff_t i = 0; i < dx.dim[0] * r->size.value_heads; i++) {
+        const bool held = dt[i] <= least || (most > 0 && dt[i] >= most);
+        slope[i] *= held ? 0 : -expm1f(-dt[i]); /* softplus' = 1 - exp(-softplus) */
+    }
+    TRY(kvm_op_linear_back(s->compute, dx, d->u, m->u, true, err));
+    return kvm_op_linear_back(s->compute, dx, d->decay, m->d, true, err);
+}
+
+static kvm_status gate_back(const kvm_recurrent *r, const kvm_step *s, kvm_tensor dz,
+                            kvm_tensor dx, kvm_arena temp, kvm_err *err)
+{
+    (void)temp;
+    return kvm_op_linear_back(s->compute, dx, dz, of(r)->z, true, err);
+}
+
+/* numbers of a token as the scan reads them, or gradients by them */
+static kvm_scan_rows rows_of(const kvm_recurrent *r, const kvm_recurrent_inputs *in)
+{
+    const kvm_recurrent_config *z = &r->size;
+    const ptrdiff_t keys = z->key_heads * z->key_dim;
+    return (kvm_scan_rows){
+        .q = kvm_heads(in->u, r->values + keys, z->key_heads, z->key_dim, z->key_dim),
+        .k = kvm_heads(in->u, r->values, z->key_heads, z->key_dim, z->key_dim),
+        .v = kvm_heads(in->u, 0, z->value_heads, z->value_dim, z->value_dim),
+        .dt = in->decay};
+}
+
+static kvm_tensor state_of(const kvm_recurrent *r, float *numbers)
+{
+    const kvm_recurrent_config *z = &r->size;
+    return kvm_view3(numbers, KVM_F32, z->value_heads, z->value_dim, z->key_dim);
+}
+
 static kvm_status rule(const kvm_recurrent *r, const kvm_step *s,
                        const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
                        kvm_err *err)
 {
     const mamba2 *m = of(r);
-    const kvm_recurrent_config *z = &r->size;
-    const ptrdiff_t heads = z->value_heads, keys = z->key_heads * z->key_dim;
-    const kvm_tensor u = in->u;
-    return kvm_op_scan(
-        s->compute, kvm_heads(o, 0, heads, z->value_dim, z->value_dim),
-        kvm_heads(u, r->values + keys, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, r->values, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, 0, heads, z->value_dim, z->value_dim), in->decay,
-        kvm_view1(m->rate, KVM_F32, heads), kvm_view1(m->skip, KVM_F32, heads),
-        kvm_view3(state, KVM_F32, heads, z->value_dim, z->key_dim), err);
+    const kvm_scan_rows d = rows_of(r, in);
+    const ptrdiff_t heads = r->size.value_heads, dim = r->size.value_dim;
+    return kvm_op_scan(s->compute, kvm_heads(o, 0, heads, dim, dim), d.q, d.k, d.v,
+                       d.dt, kvm_view1(m->rate, KVM_F32, heads),
+                       kvm_view1(m->skip, KVM_F32, heads), state_of(r, state), err);
+}
+
+static kvm_status rule_back(const kvm_recurrent *r, const kvm_step *s,
+                            const kvm_recurrent_inputs *in,
+                            const kvm_recurrent_inputs *d, float *state, float *dstate,
+                            kvm_tensor dout, kvm_err *err)
+{
+    const mamba2 *m = of(r);
+    const kvm_scan_rows from = rows_of(r, in), to = rows_of(r, d);
+    const ptrdiff_t heads = r->size.value_heads, dim = r->size.value_dim;
+    return kvm_op_scan_back(s->compute, &to, state_of(r, dstate), &from,
+                            kvm_view1(m->rate, KVM_F32, heads),
+                            kvm_view1(m->skip, KVM_F32, heads), state_of(r, state),
+                            kvm_heads(dout, 0, heads, dim, dim), err);
 }
 
 static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err *err)
@@ -123,9 +175,13 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
     r->gate_first = true;
     r->norm_width = r->values;
     r->norm_group = r->values / r->size.key_heads;
+    r->unit = false;
     r->project = project;
     r->gate = gate;
+    r->project_back = project_back;
+    r->gate_back = gate_back;
     r->rule = rule;
+    r->rule_back = rule_back;
     TRY(load_maps(m, ld, index, err));
     TRY(load_conv(r, ld, index, err));
     TRY(kvm_load_vector(ld, KVM_W_MAMBA_DECAY, index, heads, &m->rate, err));
@@ -142,4 +198,7 @@ const kvm_layer_kind kvm_mamba2 = {.name = "mamba2",
                                    .objects = objects,
                                    .scratch = kvm_recurrent_scratch,
                                    .forward = kvm_recurrent_forward,
-                                   .replay = kvm_recurrent_replay};
+                                   .backward_scratch = kvm_recurrent_backward_scratch,
+                                   .backward = kvm_recurrent_backward,
+                                   .replay = kvm_recurrent_replay,
+                                   .replay_back = kvm_recurrent_replay_back};

@@ -35,34 +35,78 @@ static const kvm_recurrent *of(const kvm_layer *l)
 
 /* ---- the delta rule ---- */
 
-static kvm_status unit(const kvm_recurrent *r, kvm_compute *c, kvm_tensor u,
-                       ptrdiff_t from, float *weight, kvm_err *err)
+kvm_status kvm_recurrent_units(const kvm_recurrent *r, const kvm_step *s, kvm_tensor u,
+                               kvm_err *err)
 {
-    const ptrdiff_t n = r->size.key_dim;
-    const kvm_tensor x = kvm_columns(u, from, keys_of(&r->size));
-    return kvm_op_rmsnorm(c, x, x, kvm_view1(weight, KVM_F32, n), n,
-                          unit_eps / (double)n, false, err);
+    const ptrdiff_t n = r->size.key_dim, keys = keys_of(&r->size);
+    const double eps = unit_eps / (double)n;
+    for (int i = 0; r->unit && i < 2; i++) {
+        const kvm_tensor x = kvm_columns(u, i * keys, keys);
+        const kvm_tensor w = kvm_view1(i ? r->unit_key : r->unit_query, KVM_F32, n);
+        TRY(kvm_op_rmsnorm(s->compute, x, x, w, n, eps, false, err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_recurrent_units_back(const kvm_recurrent *r, const kvm_step *s,
+                                    kvm_tensor u, kvm_tensor du, kvm_err *err)
+{
+    const ptrdiff_t n = r->size.key_dim, keys = keys_of(&r->size);
+    const double eps = unit_eps / (double)n;
+    for (int i = 0; r->unit && i < 2; i++) {
+        const kvm_tensor x = kvm_columns(u, i * keys, keys);
+        const kvm_tensor dx = kvm_columns(du, i * keys, keys);
+        const kvm_tensor w = kvm_view1(i ? r->unit_key : r->unit_query, KVM_F32, n);
+        TRY(kvm_op_rmsnorm_back(s->compute, dx, x, w, dx, n, eps, false, false, err));
+    }
+    return KVM_OK;
+}
+
+/* numbers of a token as the rule reads them, or gradients by them */
+static kvm_delta_rows rows_of(const kvm_recurrent *r, const kvm_recurrent_inputs *in)
+{
+    const kvm_recurrent_config *z = &r->size;
+    const ptrdiff_t keys = keys_of(z);
+    kvm_tensor decay = in->decay;
+    if (r->per_channel)
+        decay = kvm_heads(decay, 0, z->value_heads, z->key_dim, z->key_dim);
+    return (kvm_delta_rows){
+        .q = kvm_heads(in->u, 0, z->key_heads, z->key_dim, z->key_dim),
+        .k = kvm_heads(in->u, keys, z->key_heads, z->key_dim, z->key_dim),
+        .v = kvm_heads(in->u, 2 * keys, z->value_heads, z->value_dim, z->value_dim),
+        .g = decay,
+        .beta = in->beta};
+}
+
+static kvm_tensor state_of(const kvm_recurrent *r, float *numbers)
+{
+    const kvm_recurrent_config *z = &r->size;
+    return kvm_view3(numbers, KVM_F32, z->value_heads, z->key_dim, z->value_dim);
+}
+
+static kvm_tensor values_in(const kvm_recurrent *r, kvm_tensor o)
+{
+    const kvm_recurrent_config *z = &r->size;
+    return kvm_heads(o, 0, z->value_heads, z->value_dim, z->value_dim);
 }
 
 static kvm_status delta_rule(const kvm_recurrent *r, const kvm_step *s,
                              const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
                              kvm_err *err)
 {
-    const kvm_recurrent_config *z = &r->size;
-    const ptrdiff_t keys = keys_of(z);
-    const kvm_tensor u = in->u;
-    kvm_tensor decay = in->decay;
-    if (r->per_channel)
-        decay = kvm_heads(decay, 0, z->value_heads, z->key_dim, z->key_dim);
-    TRY(unit(r, s->compute, u, 0, r->unit_query, err));
-    TRY(unit(r, s->compute, u, keys, r->unit_key, err));
-    return kvm_op_delta(
-        s->compute, kvm_heads(o, 0, z->value_heads, z->value_dim, z->value_dim),
-        kvm_heads(u, 0, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, keys, z->key_heads, z->key_dim, z->key_dim),
-        kvm_heads(u, 2 * keys, z->value_heads, z->value_dim, z->value_dim), decay,
-        in->beta, kvm_view3(state, KVM_F32, z->value_heads, z->key_dim, z->value_dim),
-        err);
+    const kvm_delta_rows d = rows_of(r, in);
+    return kvm_op_delta(s->compute, values_in(r, o), d.q, d.k, d.v, d.g, d.beta,
+                        state_of(r, state), err);
+}
+
+static kvm_status delta_rule_back(const kvm_recurrent *r, const kvm_step *s,
+                                  const kvm_recurrent_inputs *in,
+                                  const kvm_recurrent_inputs *d, float *state,
+                                  float *dstate, kvm_tensor dout, kvm_err *err)
+{
+    const kvm_delta_rows from = rows_of(r, in), to = rows_of(r, d);
+    return kvm_op_delta_back(s->compute, &to, state_of(r, dstate), &from,
+                             state_of(r, state), values_in(r, dout), err);
 }
 
 /* ---- sizes ---- */
@@ -82,7 +126,9 @@ kvm_status kvm_recurrent_of(kvm_recurrent *out, kvm_arena *keep, const kvm_confi
                            .eps = c->eps,
                            .norm_width = r->value_dim,
                            .norm_group = r->value_dim,
+                           .unit = true,
                            .rule = delta_rule,
+                           .rule_back = delta_rule_back,
                            .unit_query = kvm_new_raw(keep, float, n),
                            .unit_key = kvm_new_raw(keep, float, n)};
     if (!out->unit_query || !out->unit_key) return kvm_nomem(err, keep);
@@ -120,14 +166,25 @@ float kvm_log_decay(float rate, float x)
     return -rate * kvm_softplus(x);
 }
 
+/* sigmoid(x) = 1 - exp(-softplus(x)) */
+float kvm_log_decay_slope(float rate, float y)
+{
+    return rate * expm1f(y / rate);
+}
+
 void kvm_sigmoids(float *x, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = kvm_sigmoid(x[i]);
 }
 
+void kvm_sigmoids_back(float *d, const float *y, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) d[i] *= y[i] * (1 - y[i]);
+}
+
 /* ---- forward ---- */
 
-static ptrdiff_t decays(const kvm_recurrent *r)
+ptrdiff_t kvm_recurrent_decays(const kvm_recurrent *r)
 {
     return r->size.value_heads * (r->per_channel ? r->size.key_dim : 1);
 }
@@ -136,7 +193,7 @@ size_t kvm_recurrent_scratch(const kvm_layer *l, ptrdiff_t n)
 {
     const kvm_recurrent *r = of(l);
     return 2 * kvm_step_rows_bytes(n, r->values) + kvm_step_rows_bytes(n, r->channels) +
-           kvm_step_rows_bytes(n, decays(r)) +
+           kvm_step_rows_bytes(n, kvm_recurrent_decays(r)) +
            kvm_step_rows_bytes(n, r->size.value_heads) +
            kvm_step_rows_bytes(n, r->inputs);
 }
@@ -166,23 +223,29 @@ static kvm_status emit_inputs(const kvm_recurrent *r, const kvm_step *s,
                          KVM_POINT_NORMED, rows.data, err);
 }
 
+kvm_status kvm_recurrent_mix(const kvm_recurrent *r, const kvm_step *s, kvm_tensor y,
+                             kvm_tensor u, float *window, kvm_err *err)
+{
+    const ptrdiff_t taps = r->size.window;
+    return kvm_op_conv(s->compute, y, u, kvm_view2(r->conv, KVM_F32, r->channels, taps),
+                       r->conv_bias, kvm_view2(window, KVM_F32, r->channels, taps),
+                       err);
+}
+
 /* x -> o (T, values); the state and the window move on by T tokens */
 static kvm_status recur(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
                         kvm_tensor o, kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t n = x.dim[0];
-    const kvm_recurrent_inputs in = {.u = kvm_step_rows(&temp, n, r->channels),
-                                     .decay = kvm_step_rows(&temp, n, decays(r)),
-                                     .beta =
-                                         kvm_step_rows(&temp, n, r->size.value_heads)};
+    const kvm_recurrent_inputs in = {
+        .u = kvm_step_rows(&temp, n, r->channels),
+        .decay = kvm_step_rows(&temp, n, kvm_recurrent_decays(r)),
+        .beta = kvm_step_rows(&temp, n, r->size.value_heads)};
     if (!in.u.data || !in.decay.data || !in.beta.data) return kvm_nomem(err, &temp);
     const kvm_slot *slot = &s->slots[r->base.first_object];
-    const ptrdiff_t taps = r->size.window;
     TRY(r->project(r, s, x, &in, temp, err));
-    TRY(kvm_op_conv(
-        s->compute, in.u, in.u, kvm_view2(r->conv, KVM_F32, r->channels, taps),
-        r->conv_bias,
-        kvm_view2(slot[KVM_RECURRENT_WINDOW].rows, KVM_F32, r->channels, taps), err));
+    TRY(kvm_recurrent_mix(r, s, in.u, in.u, slot[KVM_RECURRENT_WINDOW].rows, err));
+    TRY(kvm_recurrent_units(r, s, in.u, err));
     TRY(r->rule(r, s, &in, slot[KVM_RECURRENT_STATE].rows, o, err));
     return emit_inputs(r, s, &in, temp, err);
 }

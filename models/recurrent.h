@@ -28,6 +28,7 @@ struct kvm_recurrent {
     ptrdiff_t inputs;                   /* of all that the rule reads */
     double eps;
     bool per_channel;             /* decay */
+    bool unit;                    /* q and k of unit length before the rule */
     bool sigmoid;                 /* the gate; else silu */
     bool gate_first;              /* the norm sees what went through the gate */
     float *conv, *conv_bias;      /* (channels, window); (channels), or NULL */
@@ -40,11 +41,25 @@ struct kvm_recurrent {
                           const kvm_recurrent_inputs *in, kvm_arena temp, kvm_err *err);
     kvm_status (*gate)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor x,
                        kvm_tensor z, kvm_arena temp, kvm_err *err);
-    /* in, whose u went through the convolution and becomes what is read -> o (T,
-     * values); state, its numbers as the slot has them, moves on by T tokens */
+    /* dx += what the projections owe to x, given d, gradients of what project gave (in,
+     * of which u is not looked at), which are overwritten; likewise of the gate */
+    kvm_status (*project_back)(const kvm_recurrent *l, const kvm_step *s,
+                               const kvm_recurrent_inputs *in,
+                               const kvm_recurrent_inputs *d, kvm_tensor dx,
+                               kvm_arena temp, kvm_err *err);
+    kvm_status (*gate_back)(const kvm_recurrent *l, const kvm_step *s, kvm_tensor dz,
+                            kvm_tensor dx, kvm_arena temp, kvm_err *err);
+    /* in, its u after the convolution and of unit length -> o (T, values); state, its
+     * numbers as the slot has them, moves on by T tokens */
     kvm_status (*rule)(const kvm_recurrent *l, const kvm_step *s,
                        const kvm_recurrent_inputs *in, float *state, kvm_tensor o,
                        kvm_err *err);
+    /* gradients d of in; dstate from that of the state after the tokens to that of
+     * `state`, which stood before them */
+    kvm_status (*rule_back)(const kvm_recurrent *l, const kvm_step *s,
+                            const kvm_recurrent_inputs *in,
+                            const kvm_recurrent_inputs *d, float *state, float *dstate,
+                            kvm_tensor dout, kvm_err *err);
 };
 
 /* sizes of the config, the unit norms and the delta rule; weights and the other
@@ -61,10 +76,38 @@ KVM_MUST kvm_status kvm_recurrent_forward(const kvm_layer *l, const kvm_step *st
 KVM_MUST kvm_status kvm_recurrent_replay(const kvm_layer *l, const kvm_step *step,
                                          kvm_tensor x, kvm_err *err);
 
+/* likewise (recurrent_back.c) */
+size_t kvm_recurrent_backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n);
+KVM_MUST kvm_status kvm_recurrent_backward(const kvm_layer *l, const kvm_step *step,
+                                           kvm_tensor x, kvm_tensor dy, kvm_tensor dx,
+                                           kvm_err *err);
+KVM_MUST kvm_status kvm_recurrent_replay_back(const kvm_layer *l, const kvm_step *step,
+                                              kvm_tensor x, kvm_tensor dx,
+                                              kvm_err *err);
+
+/* the rest are shared by kinds and by recurrent_back.c */
+
+/* numbers of decays of a token */
+ptrdiff_t kvm_recurrent_decays(const kvm_recurrent *r);
+/* y (T,channels) = the convolution of u, window moves on; u may be y */
+KVM_MUST kvm_status kvm_recurrent_mix(const kvm_recurrent *r, const kvm_step *s,
+                                      kvm_tensor y, kvm_tensor u, float *window,
+                                      kvm_err *err);
+/* q and k of u (T,channels) become of unit length, where the kind says so */
+KVM_MUST kvm_status kvm_recurrent_units(const kvm_recurrent *r, const kvm_step *s,
+                                        kvm_tensor u, kvm_err *err);
+/* the gradient by u, in place, from that by what became of it */
+KVM_MUST kvm_status kvm_recurrent_units_back(const kvm_recurrent *r, const kvm_step *s,
+                                             kvm_tensor u, kvm_tensor du, kvm_err *err);
+
 /* a log-decay from the layer's rate exp(A) > 0 and the projected number: -rate
  * softplus(x) */
 float kvm_log_decay(float rate, float x);
-/* n numbers become their sigmoid */
+/* its slope by x, where it is y */
+float kvm_log_decay_slope(float rate, float y);
+/* n numbers become their sigmoid; gradients of those, y, become gradients of the
+ * numbers */
 void kvm_sigmoids(float *x, ptrdiff_t n);
+void kvm_sigmoids_back(float *d, const float *y, ptrdiff_t n);
 
 #endif

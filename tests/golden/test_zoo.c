@@ -83,6 +83,11 @@ static void test_kda(void **state)
     (void)state;
     continues_alike("kda");
 }
+static void test_qsa(void **state)
+{
+    (void)state;
+    continues_alike("qsa");
+}
 
 int main(void)
 {
@@ -90,6 +95,7 @@ int main(void)
         cmocka_unit_test(test_mla),
         cmocka_unit_test(test_gdn),
         cmocka_unit_test(test_kda),
+        cmocka_unit_test(test_qsa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -584,7 +584,7 @@ static int with_norms_moved(const kvm_st_tensor *t, form out[2], kvm_arena *a)
     return 1;
 }
 
-/* norms to which one has been added are known by their mean; what may be either is
+/* norms to which one has been added are known by the lowest mean; what may be either is
  * refused, and families that add nothing take any */
 static void moved_norms(void **state)
 {
