@@ -397,9 +397,10 @@ typedef struct job {
     ptrdiff_t block_count;
 } job;
 
+/* a row for every token: states have none */
 static bool holds(const kvm_rows *r, kvm_space s)
 {
-    return kvm_rows_info_of(r)->shapes.of[s] != NULL;
+    return kvm_rows_info_of(r)->shapes.of[s] != NULL && !kvm_space_once(s);
 }
 
 static kvm_status panels_of(const kvm_rows *r, kvm_panels *out, kvm_arena *own,
