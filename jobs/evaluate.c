@@ -108,7 +108,7 @@ static kvm_status open_translators(evaluation *e, kvm_err *err)
     static const struct {
         const char *input;
         kvm_arm arm;
-    } rows[] = {{"translator", KVM_ARM_CLOSED_FORM}, {"mlp", KVM_ARM_MLP}};
+    } rows[] = {{"translator", KVM_ARM_CLOSED_FORM}, {"mlp", KVM_ARM_MLP}, {"distilled", KVM_ARM_DISTILLED}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const kvm_job_input *in = kvm_job_find_input(e->job, rows[i].input);
         if (!in) continue;
@@ -381,7 +381,7 @@ static kvm_status check(kvm_job *j, kvm_err *err)
     return kvm_job_i64(j, "attention_items", 0, 0, KVM_MOST_ATTENTION_ITEMS, &n, err);
 }
 
-static const char *const inputs[] = {"translator", "mlp?", NULL};
+static const char *const inputs[] = {"translator", "mlp?", "distilled?", NULL};
 static const char *const outputs[] = {"items", "figures", NULL};
 const kvm_job_kind kvm_job_evaluate = {
     .id = KVM_JOB_EVALUATE,

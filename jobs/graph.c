@@ -4,7 +4,7 @@
  *               direction
  *   stats S     stats S x T      the latter shared with the reverse direction, whose
  *               other one is stats T (read here too where maps are told the token)
- *   fit ─ mlp ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
+ *   fit ─ mlp, distill ─ evaluate per suite ─ timing ─ ablations (fit + evaluate each)
  *   report                       takes all of it
  *
  * Params hold content (fingerprints, hashes); members named *_path are places and take
@@ -39,7 +39,7 @@ typedef struct builder {
     kvm_overlap *overlap;
     kvm_str rounds; /* the backend's name when it rounds activations; else empty */
     /* node indices; -1: none */
-    ptrdiff_t capture[2], gram, own, cross, fit, mlp, report;
+    ptrdiff_t capture[2], gram, own, cross, fit, mlp, distill, report;
     kvm_err *err;
 } builder;
 
@@ -247,6 +247,23 @@ static kvm_status add_mlp(builder *b)
     return add_input(b, b->mlp, "translator", b->fit, "translator");
 }
 
+static kvm_status add_distill(builder *b)
+{
+    if (!has_section(b, "distill")) return KVM_OK;
+    json_t *p = section(b, "distill"), *c = calibration(b);
+    put_models(b, p);
+    put_text(b, p);
+    json_object_set(p, "sequences", json_object_get(c, "sequences"));
+    json_object_set(p, "tokens", json_object_get(c, "tokens"));
+    json_object_set(p, "held_out", json_object_get(c, "held_out"));
+    json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
+    set(p, "seed", json_integer(b->spec->seed));
+    json_decref(c);
+    TRY(add_node(b, KVM_JOB_DISTILL, label(b, "distill", b->graph->pair), p,
+                 &b->distill));
+    return add_input(b, b->distill, "translator", b->fit, "translator");
+}
+
 /* ---- evaluation ---- */
 
 /* n texts, each one once */
@@ -353,6 +370,7 @@ static kvm_status add_suite(builder *b, kvm_jat suite, ptrdiff_t i)
     TRY(add_node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
     TRY(add_input(b, node, "translator", b->fit, "translator"));
     if (b->mlp >= 0) TRY(add_input(b, node, "mlp", b->mlp, "translator"));
+    if (b->distill >= 0) TRY(add_input(b, node, "distilled", b->distill, "translator"));
     TRY(add_numbered(b, b->report, "items", i, node, "items"));
     return add_numbered(b, b->report, "figures", i, node, "figures");
 }
@@ -511,9 +529,13 @@ static kvm_status add_report_inputs(builder *b)
     TRY(add_input(b, b->report, "cost.fit", b->fit, "cost"));
     TRY(add_input(b, b->report, "fit", b->fit, "fit"));
     TRY(add_input(b, b->report, "translator", b->fit, "translator"));
-    if (b->mlp < 0) return KVM_OK;
-    TRY(add_input(b, b->report, "cost.mlp", b->mlp, "cost"));
-    return add_input(b, b->report, "mlp", b->mlp, "figures");
+    if (b->mlp >= 0) {
+        TRY(add_input(b, b->report, "cost.mlp", b->mlp, "cost"));
+        TRY(add_input(b, b->report, "mlp", b->mlp, "figures"));
+    }
+    if (b->distill < 0) return KVM_OK;
+    TRY(add_input(b, b->report, "cost.distill", b->distill, "cost"));
+    return add_input(b, b->report, "distill", b->distill, "figures");
 }
 
 static void move_report_last(builder *b)
@@ -539,6 +561,7 @@ static kvm_status build(builder *b, kvm_str reverse)
     TRY(add_stats(b));
     TRY(add_fit(b, section(b, "fit"), label(b, "fit", b->graph->pair), &b->fit));
     TRY(add_mlp(b));
+    TRY(add_distill(b));
     TRY(add_report_inputs(b));
     TRY(add_evaluations(b));
     TRY(add_timing(b));
@@ -617,6 +640,7 @@ kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                      .sequences = sequences,
                      .rounds = rounds,
                      .mlp = -1,
+                     .distill = -1,
                      .err = err};
         memcpy(b.text_sha, sha, 65);
         TRY(build(&b, i ? s->name : reverse));

@@ -26,6 +26,26 @@
     {"attention_items", KVM_FIELD_INT, false,                                          \
      "items of a perplexity suite whose attention outputs are compared (8)", NULL, 0}
 
+#define KVM_DISTILL_PARAMS                                                             \
+    {"steps", KVM_FIELD_INT, false, "updates (400)", NULL, 0},                         \
+    {"batch", KVM_FIELD_INT, false, "lessons per update (8)", NULL, 0},                \
+    {"after", KVM_FIELD_INT, false,                                                    \
+     "tokens of each sequence that follow the prefix and are learned from (64)", NULL, \
+     0},                                                                               \
+    {"prefix", KVM_FIELD_INT, false, "longest prefix in tokens (all before those)",    \
+     NULL, 0},                                                                         \
+    {"rate", KVM_FIELD_NUM, false, "AdamW's learning rate (0.0003)", NULL, 0},         \
+    {"warmup", KVM_FIELD_INT, false, "updates until it is reached (20); then a cosine",\
+     NULL, 0},                                                                         \
+    {"decay", KVM_FIELD_NUM, false, "AdamW's weight decay (0)", NULL, 0},              \
+    {"clip", KVM_FIELD_NUM, false, "largest norm of a gradient, 0: none (1)", NULL, 0},\
+    {"validate", KVM_FIELD_INT, false, "updates between validations (50)", NULL, 0},   \
+    {"lessons", KVM_FIELD_INT, false, "at most so many sequences (0: all)", NULL, 0},  \
+    {"memory_mib", KVM_FIELD_INT, false, "that prepared lessons may take (4096)",      \
+     NULL, 0},                                                                         \
+    {"seed", KVM_FIELD_INT, false, "of the order of lessons (the spec's)", NULL, 0},   \
+    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0}
+
 #define KVM_TIMING_PARAMS                                                              \
     {"lengths", KVM_FIELD_LIST, false, "prefix lengths in tokens (64 ... 32768)",      \
      NULL, KVM_FIELD_INT},                                                             \

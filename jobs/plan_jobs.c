@@ -153,6 +153,32 @@ static cost mlp_cost(const planner *a, const kvm_node *n)
     return c;
 }
 
+/* Every lesson read by both models once; then for each lesson of a batch the maps forward
+ * and back, the target over the continuation forward (twice: the tape makes activations
+ * anew) and back, and the validations. Attention to the prefix counts in both ways. */
+static cost distill_cost(const planner *a, const kvm_node *n)
+{
+    const double steps = number(n, "steps", 400), batch = number(n, "batch", 8);
+    const double after = number(n, "after", 64), tokens = number(n, "tokens", 0);
+    const double all = number(n, "sequences", 0), held = a->p->held * all / 2;
+    const double prefix = fmin(tokens - after, number(n, "prefix", tokens));
+    const double each = after * call_s(a, a->target, prefix + after, 1, 1);
+    const double maps = prefix * apply_flops(a) / a->p->rates->flops;
+    const double validations = steps / number(n, "validate", 50) + 1;
+    const double lessons = all * (1 - a->p->held) + held;
+    const double lesson_bytes =
+        4 * (prefix * kvm_plan__row_width(a->source) +
+             after * (double)kvm_model_info_of(a->target)->vocab);
+    const double parameters =
+        kvm_plan__translator_parameters(a->source, a->target, a->k);
+    return (cost){lessons * (call_s(a, a->source, 0, prefix, 0) +
+                             call_s(a, a->target, 0, prefix + after, after)) +
+                      steps * batch * (3 * maps + 4 * each) +
+                      validations * held * (maps + each),
+                  map_bytes(n, parameters) + 16 * parameters,
+                  weights_bytes(a) + lessons * lesson_bytes + 16 * parameters};
+}
+
 /* ---- evaluate ---- */
 
 static kvm_status items_of(planner *a, const kvm_node *n, const kvm_items **out,
@@ -219,8 +245,8 @@ static kvm_status evaluate_cost(planner *a, const kvm_node *n, cost *c, kvm_err 
     const kvm_items *it;
     TRY(items_of(a, n, &it, err));
     const bool alone = json_object_get(n->params, "arms"); /* an ablation: two arms */
-    const bool mlp = n->input_count > 1;
-    const double maps = alone ? 1 : mlp ? 3 : 2; /* also of the wrong donor */
+    const double translators = (double)n->input_count;
+    const double maps = alone ? 1 : translators + 1; /* also of the wrong donor */
     const double arms = alone ? 2 : 4 + maps;
     const double attention = number(n, "attention_items", 0);
     double longest = 0;
@@ -228,7 +254,7 @@ static kvm_status evaluate_cost(planner *a, const kvm_node *n, cost *c, kvm_err 
     for (ptrdiff_t i = 0; i < it->n; i++) {
         c->seconds += item_s(a, it->suite, &it->ids[i], arms, maps, alone);
         if ((double)i < attention)
-            c->seconds += attention_s(a, &it->ids[i], mlp ? 2 : 1);
+            c->seconds += attention_s(a, &it->ids[i], translators);
         longest = fmax(longest, (double)(it->ids[i].prefix_n + it->ids[i].longest));
     }
     const kvm_model_info *s = kvm_model_info_of(a->source),
@@ -281,6 +307,9 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
         return KVM_OK;
     case KVM_JOB_MLP:
         *c = mlp_cost(a, n);
+        return KVM_OK;
+    case KVM_JOB_DISTILL:
+        *c = distill_cost(a, n);
         return KVM_OK;
     case KVM_JOB_EVALUATE:
         return evaluate_cost(a, n, c, err);

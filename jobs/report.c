@@ -109,12 +109,13 @@ static kvm_status add_provenance(kvm_report_builder *b, kvm_err *err)
 
 static void add_notes(kvm_report_builder *b)
 {
-    if (!kvm_job_find_input(b->job, "mlp")) return;
+    if (!kvm_job_find_input(b->job, "mlp") && !kvm_job_find_input(b->job, "distill"))
+        return;
     json_object_set_new(b->doc, "notes",
                         json_pack("[s]",
                                   "The switches that pay for the build count the "
-                                  "steps of the closed form, not the MLP's: it "
-                                  "is the closed form that was timed."));
+                                  "steps of the closed form, not of what was "
+                                  "trained: it is the closed form that was timed."));
 }
 
 static kvm_status fill(kvm_report_builder *b, kvm_err *err)
@@ -184,9 +185,9 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return declare_files(j, dir, pair, err);
 }
 
-static const char *const inputs[] = {"fit",     "translator", "mlp?",
-                                     "items.*", "figures.*",  "ablation.*",
-                                     "timing?", "cost.*",     NULL};
+static const char *const inputs[] = {"fit",     "translator", "mlp?",       "distill?",
+                                     "items.*", "figures.*",  "ablation.*", "timing?",
+                                     "cost.*",  NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {
     .id = KVM_JOB_REPORT,

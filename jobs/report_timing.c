@@ -83,6 +83,7 @@ static const struct cost_row {
     {"stats source", "model", true},     /* the Gram of one capture */
     {"stats cross", "directions", true}, /* is read transposed in the other one */
     {"fit", "direction", true},          {"mlp", "direction", false},
+    {"distill", "direction", false},
 };
 
 static const struct cost_row *cost_row(const char *step)

@@ -24,6 +24,7 @@ static const kvm_field calibration_fields[] = {
     {0},
 };
 static const kvm_field mlp_fields[] = {KVM_MLP_PARAMS, {0}};
+static const kvm_field distill_fields[] = {KVM_DISTILL_PARAMS, {0}};
 static const kvm_field evaluate_fields[] = {
     {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
      KVM_FIELD_STR},
@@ -48,6 +49,8 @@ const kvm_field kvm_spec_fields[] = {
      calibration_fields, 0},
     {"fit", KVM_FIELD_OBJECT, false, "the closed form", kvm_fit_params, 0},
     {"mlp", KVM_FIELD_OBJECT, false, "the MLP maps; absent: none", mlp_fields, 0},
+    {"distill", KVM_FIELD_OBJECT, false, "maps trained on the target's KL; absent: none",
+     distill_fields, 0},
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
     {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",
      timing_fields, 0},

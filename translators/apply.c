@@ -12,36 +12,6 @@ enum {
     ROWS_PER_PART = 64,
 };
 
-/* Steps that read the same spaces of the source, and those that read what they make. */
-typedef struct pass {
-    kvm_space from[2];
-    const kvm_step **step; /* (steps) in the translator's order, dependent ones last */
-    kvm_ready *ready;      /* (steps) */
-    ptrdiff_t *column;     /* (steps) of their rows among those made */
-    ptrdiff_t steps;
-    kvm_rows_at x;
-    bool token; /* the token's embedding is read */
-} pass;
-
-struct kvm_apply {
-    kvm_compute *c;
-    const kvm_translator *t;
-    kvm_model *source, *target;
-    pass *pass;
-    ptrdiff_t passes;
-    ptrdiff_t block;
-    float *out;        /* (block, widest row) */
-    int32_t *position; /* (block) */
-    float *hidden[2];  /* (block, widest hidden layer) */
-    kvm_rope from_rope, to_rope; /* of keys; width 0: none */
-    bool strip, rotate;
-    kvm_codebook *codebook; /* tokens are decoded */
-    kvm_arena *keep;
-    int32_t *ids, *told; /* room for decoded ids; those of the last run */
-    ptrdiff_t ids_room;
-    float *state[2], *state_out[2], *head; /* one layer's state and window */
-};
-
 /* ---- planning ---- */
 
 /* Rows whole pages apart would meet in one set of the first-level cache: a line between
@@ -52,14 +22,14 @@ static ptrdiff_t pitch_of(ptrdiff_t width)
     return (width + LINE - 1) / LINE * LINE + LINE;
 }
 
-static bool reads_alike(const kvm_step *s, const pass *p)
+static bool reads_alike(const kvm_step *s, const kvm_pass *p)
 {
     return s->mapping.from[0] == p->from[0] && s->mapping.from[1] == p->from[1];
 }
 
 /* the pass that a step belongs to: by what it reads of the source, or by what makes the
  * rows that it reads */
-static pass *pass_of(kvm_apply *a, const kvm_step *s)
+static kvm_pass *pass_of(kvm_apply *a, const kvm_step *s)
 {
     if (s->mapping.side == KVM_TARGET && s->map != KVM_MAP_EXACT)
         s = kvm_translator_find(a->t, s->mapping.from[0], s->layer);
@@ -72,7 +42,7 @@ static pass *pass_of(kvm_apply *a, const kvm_step *s)
     }
     for (ptrdiff_t i = 0; i < a->passes; i++)
         if (reads_alike(s, &a->pass[i])) return &a->pass[i];
-    pass *p = &a->pass[a->passes++];
+    kvm_pass *p = &a->pass[a->passes++];
     p->from[0] = s->mapping.from[0];
     p->from[1] = s->mapping.from[1];
     return p;
@@ -90,7 +60,7 @@ static kvm_status columns_new(kvm_rows_at *x, kvm_side side, kvm_space s,
 }
 
 /* what a pass's steps read and make, as columns: of each space ascending by layer */
-static kvm_status place_columns(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err *err)
+static kvm_status place_columns(kvm_apply *a, kvm_pass *p, kvm_arena *keep, kvm_err *err)
 {
     kvm_rows_at *x = &p->x;
     x->shapes[KVM_SOURCE] = &a->t->source.shapes;
@@ -110,6 +80,7 @@ static kvm_status place_columns(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err 
         x->at[KVM_TARGET][KVM_SPACE_TOKEN][0] = x->ld;
         x->ld += kvm_shapes_width(&a->t->target.shapes, KVM_SPACE_TOKEN, 0);
     }
+    p->source_at = x->ld;
     for (int s = 0; s < KVM_SPACES; s++)
         for (ptrdiff_t l = 0; x->at[KVM_SOURCE][s] && l < a->t->source.shapes.layers;
              l++) {
@@ -117,6 +88,7 @@ static kvm_status place_columns(kvm_apply *a, pass *p, kvm_arena *keep, kvm_err 
             x->at[KVM_SOURCE][s][l] = x->ld;
             x->ld += kvm_shapes_width(&a->t->source.shapes, (kvm_space)s, l);
         }
+    p->source_width = x->ld - p->source_at;
     for (int s = 0; s < KVM_SPACES; s++)
         for (ptrdiff_t i = 0; i < p->steps; i++) {
             const kvm_step *step = p->step[i];
@@ -134,21 +106,21 @@ static kvm_status plan_passes(kvm_apply *a, kvm_arena *keep, kvm_err *err)
 {
     const kvm_translator *t = a->t;
     const ptrdiff_t most = t->count + 1;
-    a->pass = kvm_new(keep, pass, most);
+    a->pass = kvm_new(keep, kvm_pass, most);
     if (!a->pass) return kvm_nomem(err, keep);
     for (int dependent = 0; dependent < 2; dependent++)
         for (ptrdiff_t i = 0; i < t->count; i++) {
             const kvm_step *s = &t->steps[i];
             if ((s->mapping.side == KVM_TARGET && s->map != KVM_MAP_EXACT) != dependent)
                 continue;
-            pass *p = pass_of(a, s);
+            kvm_pass *p = pass_of(a, s);
             if (!p->step) p->step = kvm_new(keep, const kvm_step *, most);
             if (!p->step) return kvm_nomem(err, keep);
             p->step[p->steps++] = s;
         }
     if (a->passes == 0 && t->count > 0) a->passes = 1; /* exact steps alone */
     for (ptrdiff_t i = 0; i < a->passes; i++) {
-        pass *p = &a->pass[i];
+        kvm_pass *p = &a->pass[i];
         p->ready = kvm_new(keep, kvm_ready, p->steps);
         p->column = kvm_new(keep, ptrdiff_t, p->steps);
         if (!p->ready || !p->column) return kvm_nomem(err, keep);
@@ -202,7 +174,8 @@ static kvm_status reserve_states(kvm_apply *a, kvm_arena *keep, kvm_err *err)
         if (!a->state_out[k]) return kvm_nomem(err, keep);
     }
     a->head = kvm_new(keep, float, most[0]);
-    return a->head ? KVM_OK : kvm_nomem(err, keep);
+    a->states = kvm_new(keep, const float *, 2 * a->t->state_count);
+    return a->head && a->states ? KVM_OK : kvm_nomem(err, keep);
 }
 
 static kvm_rope rope_of_keys(const kvm_model *m)
@@ -371,7 +344,17 @@ static kvm_status read_layer(kvm_apply *a, const kvm_handover *from, kvm_space s
     return KVM_OK;
 }
 
-static kvm_status read_pass(kvm_apply *a, const pass *p, const kvm_handover *from,
+kvm_status kvm_apply__embed(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
+                            ptrdiff_t n, kvm_err *err)
+{
+    const kvm_rows_at *x = &p->x;
+    if (!p->token) return KVM_OK;
+    return kvm_model_embed_tokens(a->target, a->told + first, n,
+                                  x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0], x->ld,
+                                  err);
+}
+
+static kvm_status read_pass(kvm_apply *a, const kvm_pass *p, const kvm_handover *from,
                             ptrdiff_t first, ptrdiff_t n, kvm_err *err)
 {
     const kvm_rows_at *x = &p->x;
@@ -383,10 +366,7 @@ static kvm_status read_pass(kvm_apply *a, const pass *p, const kvm_handover *fro
                 TRY(read_layer(a, from, (kvm_space)s, l, first, n, x->read + at, x->ld,
                                err));
         }
-    if (!p->token) return KVM_OK;
-    return kvm_model_embed_tokens(a->target, a->told + first, n,
-                                  x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0], x->ld,
-                                  err);
+    return kvm_apply__embed(a, p, first, n, err);
 }
 
 /* ---- the rotary ---- */
@@ -479,9 +459,9 @@ static kvm_status make_exact(kvm_apply *a, const kvm_step *s, ptrdiff_t first,
 
 /* ---- a block ---- */
 
-static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_handover *from,
-                            kvm_cache *to, ptrdiff_t first, ptrdiff_t n,
-                            kvm_apply_times *times, kvm_err *err)
+kvm_status kvm_apply__read(kvm_apply *a, const kvm_pass *p, const kvm_handover *from,
+                           ptrdiff_t first, ptrdiff_t n, kvm_apply_times *times,
+                           kvm_err *err)
 {
     const kvm_rows_at *x = &p->x;
     for (ptrdiff_t i = 0; i < n; i++) a->position[i] = (int32_t)(first + i);
@@ -492,8 +472,15 @@ static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_handover *fro
     if (a->strip && x->at[KVM_SOURCE][KVM_SPACE_K])
         TRY(rotate_keys(a, x->read, x->ld, &a->t->source.shapes,
                         x->at[KVM_SOURCE][KVM_SPACE_K], n, &a->from_rope, true, err));
-    times->strip += (now = kvm_now()) - start;
-    start = now;
+    times->strip += kvm_now() - start;
+    return KVM_OK;
+}
+
+kvm_status kvm_apply__map(kvm_apply *a, const kvm_pass *p, ptrdiff_t first, ptrdiff_t n,
+                          kvm_apply_times *times, kvm_err *err)
+{
+    const kvm_rows_at *x = &p->x;
+    const double start = kvm_now();
     for (ptrdiff_t i = 0; i < p->steps; i++) {
         float *y = x->made + p->column[i];
         TRY(p->step[i]->map == KVM_MAP_EXACT
@@ -501,12 +488,21 @@ static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_handover *fro
                 : kvm_apply__step(a->c, &p->ready[i], x, n, y, x->made_ld, a->hidden,
                                   err));
     }
-    times->map += (now = kvm_now()) - start;
-    start = now;
+    times->map += kvm_now() - start;
+    return KVM_OK;
+}
+
+kvm_status kvm_apply__put(kvm_apply *a, const kvm_pass *p, kvm_cache *to,
+                          ptrdiff_t first, ptrdiff_t n, kvm_apply_times *times,
+                          kvm_err *err)
+{
+    const kvm_rows_at *x = &p->x;
+    double start = kvm_now();
+    for (ptrdiff_t i = 0; i < n; i++) a->position[i] = (int32_t)(first + i);
     if (a->rotate && x->at[KVM_TARGET][KVM_SPACE_K])
         TRY(rotate_keys(a, x->made, x->made_ld, &a->t->target.shapes,
                         x->at[KVM_TARGET][KVM_SPACE_K], n, &a->to_rope, false, err));
-    times->rotate += (now = kvm_now()) - start;
+    times->rotate += kvm_now() - start;
     for (ptrdiff_t i = 0; i < p->steps; i++) {
         start = kvm_now();
         TRY(inject(a, p->step[i], x->made + p->column[i], x->made_ld, to, first, n,
@@ -517,10 +513,18 @@ static kvm_status run_block(kvm_apply *a, const pass *p, const kvm_handover *fro
     return KVM_OK;
 }
 
+static kvm_status run_block(kvm_apply *a, const kvm_pass *p, const kvm_handover *from,
+                            kvm_cache *to, ptrdiff_t first, ptrdiff_t n,
+                            kvm_apply_times *times, kvm_err *err)
+{
+    TRY(kvm_apply__read(a, p, from, first, n, times, err));
+    TRY(kvm_apply__map(a, p, first, n, times, err));
+    return kvm_apply__put(a, p, to, first, n, times, err);
+}
+
 /* ---- states ---- */
 
-/* index of a layer's object of one of two kinds; -1: none */
-static ptrdiff_t find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer)
+ptrdiff_t kvm_apply__find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer)
 {
     const kvm_space_row *r = &kvm_space_rows[s];
     const ptrdiff_t i = kvm_model_find_object(m, r->object, layer);
@@ -530,7 +534,7 @@ static ptrdiff_t find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer)
 static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer, ptrdiff_t tokens,
                             const float *data, kvm_cache *to, kvm_err *err)
 {
-    const ptrdiff_t i = find_state(a->target, s, layer);
+    const ptrdiff_t i = kvm_apply__find_state(a->target, s, layer);
     const kvm_object *o = kvm_model_object(a->target, i);
     const kvm_state state = {.data = data,
                              .axes = kvm_str_of(kvm_object_axes(o->kind)),
@@ -540,25 +544,35 @@ static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer, ptrdiff_
     return kvm_inject_state(to, i, &state, err);
 }
 
-static kvm_status run_states(kvm_apply *a, const kvm_cache *from, kvm_cache *to,
+kvm_status kvm_apply__states(kvm_apply *a, const float *const *from, kvm_cache *to,
                              ptrdiff_t tokens, kvm_err *err)
 {
     static const kvm_space spaces[] = {KVM_SPACE_STATE, KVM_SPACE_WINDOW};
     for (ptrdiff_t i = 0; i < a->t->state_count; i++) {
         const kvm_state_step *s = &a->t->states[i];
         const kvm_shapes *shapes = &a->t->target.shapes;
-        const float *have[2] = {NULL, NULL};
-        for (int k = 0; k < 2 && s->map != KVM_STATE_ZERO; k++) {
-            kvm_tensor view;
-            TRY(kvm_cache_view(from, find_state(a->source, spaces[k], s->source), &view,
-                               err));
-            have[k] = view.data;
-        }
         TRY(kvm_states_apply(a->c, s, shapes->of[KVM_SPACE_STATE][s->layer],
-                             shapes->of[KVM_SPACE_WINDOW][s->layer], have[0], have[1],
+                             shapes->of[KVM_SPACE_WINDOW][s->layer], from[2 * i],
+                             from[2 * i + 1],
                              a->state_out[0], a->state_out[1], a->head, err));
         for (int k = 0; k < 2; k++)
             TRY(put_state(a, spaces[k], s->layer, tokens, a->state_out[k], to, err));
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_apply__find_states(kvm_apply *a, const kvm_cache *from,
+                                  const float **out, kvm_err *err)
+{
+    static const kvm_space spaces[] = {KVM_SPACE_STATE, KVM_SPACE_WINDOW};
+    for (ptrdiff_t i = 0; i < 2 * a->t->state_count; i++) {
+        const kvm_state_step *s = &a->t->states[i / 2];
+        kvm_tensor view;
+        out[i] = NULL;
+        if (s->map == KVM_STATE_ZERO) continue;
+        TRY(kvm_cache_view(from, kvm_apply__find_state(a->source, spaces[i % 2], s->source), &view,
+                           err));
+        out[i] = view.data;
     }
     return KVM_OK;
 }
@@ -581,7 +595,7 @@ static kvm_status ids_room(kvm_apply *a, ptrdiff_t tokens, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status tell_tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t tokens,
+kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t tokens,
                               kvm_err *err)
 {
     a->told = NULL;
@@ -624,7 +638,7 @@ kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
         return kvm_fail(err, KVM_RANGE,
                         "the source cache is empty; nothing to translate");
     double start = kvm_now();
-    TRY(tell_tokens(a, from, tokens, err));
+    TRY(kvm_apply__tokens(a, from, tokens, err));
     times->tokens += kvm_now() - start;
     TRY(kvm_inject_begin(to, tokens, err));
     for (ptrdiff_t i = 0; i < a->passes; i++)
@@ -634,7 +648,8 @@ kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                           left < a->block ? left : a->block, times, err));
         }
     start = kvm_now();
-    TRY(run_states(a, from->cache, to, tokens, err));
+    TRY(kvm_apply__find_states(a, from->cache, a->states, err));
+    TRY(kvm_apply__states(a, a->states, to, tokens, err));
     if (a->told) TRY(kvm_inject_tokens(to, a->told, err));
     times->states += kvm_now() - start;
     return kvm_inject_end(to, err);

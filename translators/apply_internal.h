@@ -1,8 +1,10 @@
-/* apply_internal.h - one step on rows, for a whole cache and for captured rows alike */
+/* apply_internal.h - one step on rows, for a whole cache and for captured rows alike; and
+ * a translator at work from the inside, for distillation, which goes the way back. */
 #ifndef KVM_TRANSLATORS_APPLY_INTERNAL_H
 #define KVM_TRANSLATORS_APPLY_INTERNAL_H
 
 #include "translators/apply.h"
+#include "translators/identity.h"
 #include "translators/translator_internal.h"
 
 /* Rows of several layers side by side, what was read and what has been made: where the
@@ -49,5 +51,64 @@ KVM_MUST kvm_status kvm_apply__hidden(float *hidden[2], kvm_arena *keep,
                                       ptrdiff_t n, kvm_err *err);
 /* the items of a step's input, in order; room for 1 + 2 * (sources or 1) in out */
 ptrdiff_t kvm_apply__items(const kvm_step *s, kvm_feature *out);
+
+/* Steps that read the same spaces of the source, and those that read what they make. */
+typedef struct kvm_pass {
+    kvm_space from[2];
+    const kvm_step **step; /* (steps) in the translator's order, dependent ones last */
+    kvm_ready *ready;      /* (steps) */
+    ptrdiff_t *column;     /* (steps) of their rows among those made */
+    ptrdiff_t steps;
+    kvm_rows_at x;
+    ptrdiff_t source_at, source_width; /* columns of x.read that are the source's */
+    bool token; /* the token's embedding is read, before these */
+} kvm_pass;
+
+struct kvm_apply {
+    kvm_compute *c;
+    const kvm_translator *t;
+    kvm_model *source, *target;
+    kvm_pass *pass;
+    ptrdiff_t passes;
+    ptrdiff_t block;
+    float *out;        /* (block, widest row) */
+    int32_t *position; /* (block) */
+    float *hidden[2];  /* (block, widest hidden layer) */
+    kvm_rope from_rope, to_rope; /* of keys; width 0: none */
+    bool strip, rotate;
+    kvm_codebook *codebook; /* tokens are decoded */
+    kvm_arena *keep;
+    int32_t *ids;        /* room for decoded ids */
+    const int32_t *told; /* of the run at hand; NULL: none */
+    ptrdiff_t ids_room;
+    const float **states; /* (states, 2) of the source, of the run at hand */
+    float *state_out[2], *head; /* one layer's state and window; one head */
+};
+
+/* The stages of a block of n tokens from `first` on: rows of the source into
+ * pass->x.read, stripped of their position; maps, into x.made; rotation and injection. */
+KVM_MUST kvm_status kvm_apply__read(kvm_apply *a, const kvm_pass *p,
+                                    const kvm_handover *from, ptrdiff_t first,
+                                    ptrdiff_t n, kvm_apply_times *times, kvm_err *err);
+KVM_MUST kvm_status kvm_apply__map(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
+                                   ptrdiff_t n, kvm_apply_times *times, kvm_err *err);
+KVM_MUST kvm_status kvm_apply__put(kvm_apply *a, const kvm_pass *p, kvm_cache *to,
+                                   ptrdiff_t first, ptrdiff_t n, kvm_apply_times *times,
+                                   kvm_err *err);
+/* embeddings of the tokens first .. that are told into their columns of x.read */
+KVM_MUST kvm_status kvm_apply__embed(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
+                                     ptrdiff_t n, kvm_err *err);
+/* states of the source (state steps, 2: state and window) into the target's */
+KVM_MUST kvm_status kvm_apply__states(kvm_apply *a, const float *const *from,
+                                      kvm_cache *to, ptrdiff_t tokens, kvm_err *err);
+/* index of a layer's object of a space that is kept once; -1: none */
+ptrdiff_t kvm_apply__find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer);
+/* state and window of the source that each state step reads, where they lie (state steps,
+ * 2); NULL for one that starts empty */
+KVM_MUST kvm_status kvm_apply__find_states(kvm_apply *a, const kvm_cache *from,
+                                           const float **out, kvm_err *err);
+/* a->told: the tokens of the source's cache, as they are given or decoded */
+KVM_MUST kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from,
+                                      ptrdiff_t tokens, kvm_err *err);
 
 #endif

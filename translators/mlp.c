@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "translators/meta.h"
 #include "translators/mlp_internal.h"
+#include "translators/adam.h"
 #include "translators/ridge_internal.h"
 
 #define FORMAT "kvmill.mlp_checkpoint.v1"
@@ -330,8 +331,8 @@ static kvm_status train_batch(trainer *t, ptrdiff_t n, double *loss, kvm_err *er
         TRY(kvm_net__forward(t->c, &t->net, t->p + at, t->x, n, &t->room, err));
         TRY(kvm_net__backward(t->c, &t->net, t->p + at, t->x, t->y + g * t->net.outputs,
                               t->outputs, n, &t->room, t->grad, &l, err));
-        kvm_net__adam(t->c, t->p + at, t->m + at, t->v + at, t->grad, t->size,
-                      t->o.rate, t->steps);
+        kvm_adam_step(t->c, t->p + at, t->m + at, t->v + at, t->grad, t->size, 1,
+                      t->o.rate, 0, t->steps);
         *loss += l / (double)t->groups;
     }
     if (!isfinite(*loss))

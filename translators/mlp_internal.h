@@ -30,9 +30,6 @@ KVM_MUST kvm_status kvm_net__backward(kvm_compute *c, const kvm_net *net,
                                       const float *target, ptrdiff_t ldt, ptrdiff_t n,
                                       kvm_net_room *room, float *grad, double *loss,
                                       kvm_err *err);
-/* Adam (Kingma & Ba 2015), step counts from 1; p, m, v (count) in place */
-void kvm_net__adam(kvm_compute *c, float *p, float *m, float *v, const float *grad,
-                   ptrdiff_t count, double rate, ptrdiff_t step);
 /* uniform in +-1/sqrt(inputs of the layer), weights and biases */
 void kvm_net__init(const kvm_net *net, float *p, uint64_t seed, uint64_t stream);
 

@@ -187,39 +187,3 @@ kvm_status kvm_net__backward(kvm_compute *c, const kvm_net *net, const float *p,
                    err));
     return layer_back(c, &q0, p, x, room->hidden[1], n, grad, NULL, err);
 }
-
-/* ---- Adam ---- */
-
-typedef struct adam_job {
-    float *p, *m, *v;
-    const float *grad;
-    ptrdiff_t count;
-    float rate, root; /* rate / (1-b1^t), 1/sqrt(1-b2^t) */
-} adam_job;
-
-static void adam_part(void *ctx, ptrdiff_t part, int thread)
-{
-    (void)thread;
-    const adam_job *j = ctx;
-    const float b1 = 0.9F, b2 = 0.999F, eps = 1e-8F;
-    const ptrdiff_t end = (part + 1) * PART < j->count ? (part + 1) * PART : j->count;
-    for (ptrdiff_t i = part * PART; i < end; i++) {
-        const float g = j->grad[i];
-        j->m[i] = b1 * j->m[i] + (1 - b1) * g;
-        j->v[i] = b2 * j->v[i] + (1 - b2) * (g * g);
-        j->p[i] -= j->rate * j->m[i] / (sqrtf(j->v[i]) * j->root + eps);
-    }
-}
-
-void kvm_net__adam(kvm_compute *c, float *p, float *m, float *v, const float *grad,
-                   ptrdiff_t count, double rate, ptrdiff_t step)
-{
-    adam_job j = {p,
-                  m,
-                  v,
-                  grad,
-                  count,
-                  (float)(rate / (1 - pow(0.9, (double)step))),
-                  (float)(1 / sqrt(1 - pow(0.999, (double)step)))};
-    kvm_pool_run(kvm_compute_pool(c), (count + PART - 1) / PART, adam_part, &j);
-}

@@ -450,28 +450,38 @@ kvm_status kvm_rows_read(kvm_compute *c, const kvm_rows *r, kvm_space s,
 
 /* ---- splitting ---- */
 
-kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
-                          kvm_split split, kvm_arena *keep, ptrdiff_t **index,
-                          ptrdiff_t *n, kvm_err *err)
+kvm_status kvm_split_sequences(kvm_split **out, ptrdiff_t sequences, uint64_t seed,
+                               double fraction, kvm_arena *keep, kvm_err *err)
 {
-    const ptrdiff_t sequences = r->sequences;
     if (!(fraction > 0 && fraction < 1) || sequences < KVM_LEAST_SEQUENCES)
-        return kvm_fail(
-            err, KVM_RANGE,
-            "%s: cannot hold out a fraction of %g of %td sequences; hold out "
-            "a part between 0 and 1 of at least %d",
-            r->path.at, fraction, sequences, KVM_LEAST_SEQUENCES);
-    ptrdiff_t out = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
-    out = out < 2 ? 2 : out >= sequences ? sequences - 1 : out;
-    ptrdiff_t *rows = kvm_new(keep, ptrdiff_t, r->count);
+        return kvm_fail(err, KVM_RANGE,
+                        "cannot hold out a fraction of %g of %td sequences; hold out "
+                        "a part between 0 and 1 of at least %d",
+                        fraction, sequences, KVM_LEAST_SEQUENCES);
+    ptrdiff_t kept = (ptrdiff_t)floor(fraction * (double)sequences + 0.5);
+    kept = kept < 2 ? 2 : kept >= sequences ? sequences - 1 : kept;
     ptrdiff_t *order = kvm_new(keep, ptrdiff_t, sequences);
     kvm_split *of = kvm_new(keep, kvm_split, sequences);
-    if (!rows || !order || !of) return kvm_nomem(err, keep);
+    if (!order || !of) return kvm_nomem(err, keep);
     for (ptrdiff_t q = 0; q < sequences; q++) order[q] = q;
     kvm_rng rng = kvm_rng_seed(seed, 0x5EED5);
     kvm_rng_shuffle(&rng, order, sequences);
     for (ptrdiff_t q = 0; q < sequences; q++)
-        of[order[q]] = q < out / 2 ? KVM_CHOOSE : q < out ? KVM_HELD : KVM_FIT;
+        of[order[q]] = q < kept / 2 ? KVM_CHOOSE : q < kept ? KVM_HELD : KVM_FIT;
+    *out = of;
+    return KVM_OK;
+}
+
+kvm_status kvm_rows_split(const kvm_rows *r, uint64_t seed, double fraction,
+                          kvm_split split, kvm_arena *keep, ptrdiff_t **index,
+                          ptrdiff_t *n, kvm_err *err)
+{
+    kvm_split *of;
+    const kvm_status s =
+        kvm_split_sequences(&of, r->sequences, seed, fraction, keep, err);
+    if (s) return kvm_err_prefix(err, s, "%s", r->path.at);
+    ptrdiff_t *rows = kvm_new(keep, ptrdiff_t, r->count);
+    if (!rows) return kvm_nomem(err, keep);
     ptrdiff_t rank = -1, count = 0;
     for (ptrdiff_t i = 0; i < r->count; i++) {
         rank += i == 0 || r->sequence[i] != r->sequence[i - 1];

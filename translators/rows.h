@@ -129,6 +129,11 @@ typedef enum kvm_split { KVM_FIT, KVM_CHOOSE, KVM_HELD, KVM_SPLITS } kvm_split;
 const char *kvm_split_name(kvm_split s);   /* static: "fit", "choose", "held" */
 enum { KVM_LEAST_SEQUENCES = KVM_SPLITS }; /* that can be split: one for each */
 
+/* kvm_split_sequences - of (sequences) which split each belongs to, as kvm_rows_split
+ * says; in keep */
+KVM_MUST kvm_status kvm_split_sequences(kvm_split **of, ptrdiff_t sequences,
+                                        uint64_t seed, double fraction, kvm_arena *keep,
+                                        kvm_err *err);
 /* kvm_rows_split - which distinct sequences, by rank in the file, belong to `split`:
  * max(2, round(fraction * sequences)) of them are kept from the fit, chosen by the seed
  * and by nothing else, so both captures of a pair (and of all pairs) split alike; half

@@ -1,0 +1,379 @@
+/* distill.c - train a translator's maps on what the target says behind them.
+ *
+ * Lessons are the calibration's sequences: a prefix, and the tokens after it. Those of
+ * the split to fit are learned from, those of the split to choose validate; the others
+ * are kept for figures alone, as in every fit (translators/rows.h). The order of lessons
+ * follows from seed and step. After each validation a checkpoint is published: a killed
+ * distillation goes on from there, bit for bit. Output "translator" has the parameters
+ * that validated best; "figures" the curve. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "jobs/calibration.h"
+#include "jobs/distill_checkpoint.h"
+#include "jobs/open.h"
+#include "jobs/params.h"
+
+static const kvm_field params[] = {
+    KVM_PAIR_PARAMS,
+    KVM_DISTILL_PARAMS,
+    /* filled in by the graph */
+    {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
+    {"text_path", KVM_FIELD_STR, true, "calibration suite or text file", NULL, 0},
+    {"sequences", KVM_FIELD_INT, true, "how many sequences", NULL, 0},
+    {"tokens", KVM_FIELD_INT, true, "tokens per sequence", NULL, 0},
+    {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
+    {"held_out", KVM_FIELD_NUM, true,
+     "fraction of the sequences that is kept from the fit", NULL, 0},
+    {0},
+};
+
+typedef struct options {
+    ptrdiff_t steps, batch, after, prefix, warmup, validate, lessons, memory_mib, seed;
+    ptrdiff_t split_seed, sequences, tokens;
+    double rate, decay, clip, held_out;
+    kvm_dtype dtype;
+} options;
+
+typedef struct distillation {
+    kvm_job *job;
+    kvm_compute *compute;
+    kvm_model *source, *target;
+    kvm_calibration text;
+    kvm_translator closed;
+    options o;
+    kvm_distill *trainer;
+    kvm_lesson *lesson[2]; /* to learn from, to validate on */
+    ptrdiff_t lessons[2];
+    ptrdiff_t *order; /* (lessons[0]) of the epoch at hand */
+    ptrdiff_t epoch;
+    kvm_distill_progress at;
+    kvm_str checkpoint;
+    char config[65];
+    double loss, norm, rate; /* of the latest update */
+    double learned;          /* mean loss since the last validation */
+    ptrdiff_t since;         /* updates since then */
+    double started;          /* of the updates of this attempt */
+    double tokens;           /* that they have gone through */
+} distillation;
+
+/* ---- parameters ---- */
+
+static kvm_status read_options(kvm_job *j, options *o, kvm_err *err)
+{
+    TRY(kvm_job_i64(j, "steps", 400, 1, 1000000, &o->steps, err));
+    TRY(kvm_job_i64(j, "batch", 8, 1, 4096, &o->batch, err));
+    TRY(kvm_job_i64(j, "after", 64, 1, 65536, &o->after, err));
+    TRY(kvm_job_i64(j, "prefix", 0, 0, INT32_MAX, &o->prefix, err));
+    TRY(kvm_job_i64(j, "warmup", 20, 0, 1000000, &o->warmup, err));
+    TRY(kvm_job_i64(j, "validate", 50, 1, 1000000, &o->validate, err));
+    TRY(kvm_job_i64(j, "lessons", 0, 0, INT32_MAX, &o->lessons, err));
+    TRY(kvm_job_i64(j, "memory_mib", 4096, 1, 1 << 24, &o->memory_mib, err));
+    TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &o->seed, err));
+    TRY(kvm_job_i64(j, "split_seed", 1, 0, INT64_MAX, &o->split_seed, err));
+    TRY(kvm_job_i64(j, "sequences", 0, KVM_LEAST_SEQUENCES, INT32_MAX, &o->sequences,
+                    err));
+    TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, &o->tokens, err));
+    TRY(kvm_job_f64(j, "rate", 3e-4, 1e-12, 1, &o->rate, err));
+    TRY(kvm_job_f64(j, "decay", 0, 0, 1, &o->decay, err));
+    TRY(kvm_job_f64(j, "clip", 1, 0, 1e9, &o->clip, err));
+    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o->held_out, err));
+    TRY(kvm_param_dtype(j, &o->dtype, err));
+    if (o->after < o->tokens) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, kvm_json_get(j->params, j->keep, "after"),
+                         "is %td, must leave a prefix of a sequence's %td tokens",
+                         o->after, o->tokens);
+}
+
+/* everything that the numbers follow from, but the translator, which is an input */
+static kvm_status hash_config(distillation *d, const kvm_job_input *closed, kvm_err *err)
+{
+    const options *o = &d->o;
+    kvm_text text = {0};
+    kvm_text_addf(&text, "%s %s %s %s %td %td %td %td %td %td %td %td %td %.17g %.17g "
+                         "%.17g %.17g",
+                  closed->sha, d->text.sha, kvm_model_info_of(d->source)->fingerprint,
+                  kvm_model_info_of(d->target)->fingerprint, o->steps, o->batch,
+                  o->after, o->prefix, o->warmup, o->validate, o->lessons, o->seed,
+                  o->split_seed, o->rate, o->decay, o->clip, o->held_out);
+    const kvm_status s = text.failed
+                             ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
+                             : kvm_sha_of(kvm_text_str(&text), d->config, err);
+    kvm_text_free(&text);
+    return s;
+}
+
+/* ---- lessons ---- */
+
+/* the sequence's last `after` tokens, and the prefix before them */
+static bool cut(const distillation *d, ptrdiff_t sequence, kvm_lesson *l)
+{
+    const ptrdiff_t from = d->text.offset[sequence];
+    const ptrdiff_t n = d->text.offset[sequence + 1] - from;
+    ptrdiff_t prefix = n - d->o.after;
+    if (prefix < 1) return false; /* too short to learn from */
+    if (d->o.prefix > 0 && prefix > d->o.prefix) prefix = d->o.prefix;
+    *l = (kvm_lesson){.prefix = d->text.ids + from,
+                      .prefix_n = prefix,
+                      .after = d->text.ids + from + prefix,
+                      .after_n = d->o.after};
+    return true;
+}
+
+static kvm_status list_lessons(distillation *d, ptrdiff_t *longest, kvm_err *err)
+{
+    kvm_arena *keep = d->job->keep;
+    kvm_split *of;
+    TRY(kvm_split_sequences(&of, d->text.sequences, (uint64_t)d->o.split_seed,
+                            d->o.held_out, keep, err));
+    *longest = 0;
+    for (int k = 0; k < 2; k++) {
+        const kvm_split want = k ? KVM_CHOOSE : KVM_FIT;
+        d->lesson[k] = kvm_new(keep, kvm_lesson, d->text.sequences);
+        if (!d->lesson[k]) return kvm_nomem(err, keep);
+        for (ptrdiff_t s = 0; s < d->text.sequences; s++) {
+            kvm_lesson *l = &d->lesson[k][d->lessons[k]];
+            const bool enough = d->o.lessons > 0 && d->lessons[k] >= d->o.lessons;
+            if (of[s] != want || enough || !cut(d, s, l)) continue;
+            d->lessons[k]++;
+            if (l->prefix_n > *longest) *longest = l->prefix_n;
+        }
+        if (d->lessons[k] == 0)
+            return kvm_fail(err, KVM_RANGE,
+                            "no sequence of the split to %s has %td tokens after a "
+                            "prefix: capture more of them, or longer ones",
+                            kvm_split_name(want), d->o.after);
+    }
+    return KVM_OK;
+}
+
+static kvm_status check_memory(const distillation *d, kvm_err *err)
+{
+    double bytes = 0;
+    for (int k = 0; k < 2; k++)
+        for (ptrdiff_t i = 0; i < d->lessons[k]; i++)
+            bytes += (double)kvm_distill_lesson_bytes(
+                d->trainer, d->lesson[k][i].prefix_n, d->lesson[k][i].after_n);
+    if (bytes <= (double)d->o.memory_mib * 1048576) return KVM_OK;
+    return kvm_json_fail(
+        err, KVM_RANGE, kvm_json_get(d->job->params, d->job->keep, "memory_mib"),
+        "is %td, and %td lessons take %.0f MiB: raise it, or ask for fewer lessons, "
+        "shorter prefixes or fewer tokens after them",
+        d->o.memory_mib, d->lessons[0] + d->lessons[1], ceil(bytes / 1048576));
+}
+
+static kvm_status prepare(distillation *d, kvm_err *err)
+{
+    const double all = (double)(d->lessons[0] + d->lessons[1]);
+    double done = 0;
+    for (int k = 0; k < 2; k++)
+        for (ptrdiff_t i = 0; i < d->lessons[k]; i++, done++) {
+            kvm_progress_at(d->job->progress, done, all, "lessons");
+            if (kvm_progress_cancelled(d->job->progress))
+                return kvm_fail(err, KVM_CANCELLED, "cancelled while lessons were read");
+            TRY(kvm_distill_prepare(d->trainer, &d->lesson[k][i], d->job->keep, err));
+        }
+    return KVM_OK;
+}
+
+/* the lesson of place n in the endless row of epochs, each in an order of its own */
+static ptrdiff_t lesson_at(distillation *d, ptrdiff_t n)
+{
+    const ptrdiff_t epoch = n / d->lessons[0];
+    if (epoch != d->epoch) {
+        for (ptrdiff_t i = 0; i < d->lessons[0]; i++) d->order[i] = i;
+        kvm_rng rng = kvm_rng_seed((uint64_t)d->o.seed, (uint64_t)epoch + 1);
+        kvm_rng_shuffle(&rng, d->order, d->lessons[0]);
+        d->epoch = epoch;
+    }
+    return d->order[n % d->lessons[0]];
+}
+
+/* ---- training ---- */
+
+/* linear up, then a cosine down to a tenth */
+static double rate_at(const options *o, ptrdiff_t step)
+{
+    if (step < o->warmup) return o->rate * (double)(step + 1) / (double)o->warmup;
+    const double left = (double)(o->steps - o->warmup);
+    const double at = left > 0 ? (double)(step - o->warmup) / left : 1;
+    return o->rate * (0.55 + 0.45 * cos(3.14159265358979 * at));
+}
+
+static kvm_status validate(distillation *d, kvm_distill_loss *mean, kvm_err *err)
+{
+    *mean = (kvm_distill_loss){0};
+    for (ptrdiff_t i = 0; i < d->lessons[1]; i++) {
+        kvm_distill_loss one;
+        TRY(kvm_distill_score(d->trainer, &d->lesson[1][i], &one, err));
+        mean->kl += one.kl / (double)d->lessons[1];
+        mean->first += one.first / (double)d->lessons[1];
+    }
+    return KVM_OK;
+}
+
+/* one point of the curve; the best parameters so far are kept, and a checkpoint */
+static kvm_status put_point(distillation *d, kvm_err *err)
+{
+    kvm_job *j = d->job;
+    kvm_distill_loss v;
+    const ptrdiff_t step = *kvm_distill_steps(d->trainer);
+    const double seconds = kvm_now() - d->started;
+    TRY(validate(d, &v, err));
+    if (v.kl < d->at.best_kl) {
+        d->at.best_kl = v.kl;
+        d->at.best_step = step;
+        memcpy(d->at.best, kvm_distill_values(d->trainer),
+               sizeof *d->at.best * (size_t)kvm_distill_parameters(d->trainer));
+    }
+    json_t *point = json_pack(
+        "{s:I, s:f, s:f, s:o, s:o, s:f, s:f}", "step", (json_int_t)step, "kl", v.kl,
+        "first_kl", v.first, "train_kl",
+        d->since ? json_real(d->learned / (double)d->since) : json_null(), "norm",
+        d->since ? json_real(d->norm) : json_null(), "rate", d->rate, "tokens_per_s",
+        seconds > 0 ? d->tokens / seconds : 0.0);
+    if (!point) return kvm_fail(err, KVM_NAN, "a figure of step %td is not finite", step);
+    json_array_append_new(d->at.curve, point);
+    d->learned = 0;
+    d->since = 0;
+    json_t *labels = json_pack("{s:I}", "step", (json_int_t)step);
+    const kvm_status s = j->host->metric(j, "distill_kl", v.kl, labels, err);
+    json_decref(labels);
+    if (s) return s;
+    return kvm_distill_save(d->trainer, &d->at, d->config, d->checkpoint, err);
+}
+
+static kvm_status update(distillation *d, kvm_err *err)
+{
+    const ptrdiff_t step = *kvm_distill_steps(d->trainer);
+    d->loss = 0;
+    for (ptrdiff_t b = 0; b < d->o.batch; b++) {
+        const ptrdiff_t i = lesson_at(d, step * d->o.batch + b);
+        const kvm_lesson *l = &d->lesson[0][i];
+        kvm_distill_loss one;
+        const kvm_status s = kvm_distill_learn(d->trainer, l, &one, err);
+        if (s)
+            return kvm_err_prefix(err, s, "step %td, lesson %td (the checkpoint of the "
+                                          "last validation stays)",
+                                  step + 1, i);
+        d->loss += one.kl / (double)d->o.batch;
+        d->tokens += (double)(l->prefix_n + l->after_n);
+    }
+    d->rate = rate_at(&d->o, step);
+    const kvm_distill_rates r = {d->rate, d->o.decay, d->o.clip};
+    TRY(kvm_distill_update(d->trainer, d->o.batch, &r, &d->norm, err));
+    d->learned += d->loss;
+    d->since++;
+    return KVM_OK;
+}
+
+static kvm_status train(distillation *d, kvm_err *err)
+{
+    char unit[KVM_PROGRESS_UNIT];
+    d->started = kvm_now();
+    if (json_array_size(d->at.curve) == 0) TRY(put_point(d, err));
+    while (*kvm_distill_steps(d->trainer) < d->o.steps) {
+        TRY(update(d, err));
+        const ptrdiff_t step = *kvm_distill_steps(d->trainer);
+        snprintf(unit, sizeof unit, "steps, KL %.4f", d->loss);
+        kvm_progress_at(d->job->progress, (double)step, (double)d->o.steps, unit);
+        if (kvm_progress_cancelled(d->job->progress))
+            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td steps", step,
+                            d->o.steps);
+        if (step % d->o.validate == 0 || step == d->o.steps) TRY(put_point(d, err));
+    }
+    return KVM_OK;
+}
+
+/* ---- in and out ---- */
+
+static kvm_status open_all(distillation *d, kvm_err *err)
+{
+    kvm_job *j = d->job;
+    const kvm_job_input *closed;
+    kvm_str path;
+    ptrdiff_t longest;
+    TRY(kvm_job_compute(j, &d->compute, err));
+    TRY(read_options(j, &d->o, err));
+    TRY(kvm_job_model(j, d->compute, "source", &d->source, err));
+    TRY(kvm_job_model(j, d->compute, "target", &d->target, err));
+    TRY(kvm_job_need_input(j, "translator", &closed, err));
+    TRY(kvm_translator_open(&d->closed, j->keep, closed->path, err));
+    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text_path"), &path, err));
+    TRY(kvm_calibration_read(&d->text, j->keep, path, kvm_model_tokenizer(d->target),
+                             d->o.sequences, d->o.tokens, err));
+    TRY(kvm_job_unchanged(j, "text", d->text.sha, err));
+    TRY(hash_config(d, closed, err));
+    TRY(list_lessons(d, &longest, err));
+    TRY(kvm_distill_new(&d->trainer, j->keep, d->compute, &d->closed, d->source,
+                        d->target, longest, d->o.after, err));
+    d->order = kvm_new(j->keep, ptrdiff_t, d->lessons[0]);
+    d->at.best = kvm_new(j->keep, float, kvm_distill_parameters(d->trainer));
+    if (!d->order || !d->at.best) return kvm_nomem(err, j->keep);
+    TRY(check_memory(d, err));
+    TRY(prepare(d, err));
+    TRY(kvm_job_path(j, "distill.checkpoint", &d->checkpoint, err));
+    if (!kvm_path_exists(d->checkpoint)) return KVM_OK;
+    return kvm_distill_load(d->trainer, &d->at, d->config, d->checkpoint, err);
+}
+
+static kvm_status put_results(distillation *d, kvm_err *err)
+{
+    kvm_job *j = d->job;
+    kvm_str path;
+    kvm_arena scratch = {0};
+    memcpy(kvm_distill_values(d->trainer), d->at.best,
+           sizeof *d->at.best * (size_t)kvm_distill_parameters(d->trainer));
+    TRY(kvm_job_path(j, "distilled.safetensors", &path, err));
+    TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
+    const kvm_status s = kvm_translator_write(kvm_distill_translator(d->trainer),
+                                              d->o.dtype, path, scratch, NULL, err);
+    kvm_arena_free(&scratch);
+    if (s) return s;
+    TRY(j->host->output(j, "translator", path, err));
+    const json_t *first = json_array_get(d->at.curve, 0);
+    json_t *figures = json_pack(
+        "{s:O, s:I, s:I, s:f, s:O, s:I, s:I, s:I, s:I}", "curve", d->at.curve, "steps",
+        (json_int_t)d->o.steps, "best_step", (json_int_t)d->at.best_step, "best_kl",
+        d->at.best_kl, "closed_kl", json_object_get(first, "kl"), "batch",
+        (json_int_t)d->o.batch, "lessons", (json_int_t)d->lessons[0], "validation",
+        (json_int_t)d->lessons[1], "parameters",
+        (json_int_t)kvm_distill_parameters(d->trainer));
+    if (!figures) return kvm_nomem(err, j->keep);
+    return kvm_job_put_json(j, "figures", "distill.json", figures, err);
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    const double started = kvm_now();
+    distillation d = {.job = j,
+                      .epoch = -1,
+                      .at = {.best_kl = HUGE_VAL, .curve = json_array()}};
+    if (!kvm_json_own(j->keep, d.at.curve)) return kvm_nomem(err, j->keep);
+    TRY(open_all(&d, err));
+    TRY(train(&d, err));
+    TRY(put_results(&d, err));
+    return kvm_job_put_cost(j, started, err);
+}
+
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    options o;
+    return read_options(j, &o, err);
+}
+
+static const char *const inputs[] = {"translator", NULL};
+static const char *const outputs[] = {"translator", "figures", "cost", NULL};
+const kvm_job_kind kvm_job_distill = {
+    .id = KVM_JOB_DISTILL,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .section = "distill",
+    .run = run,
+    .check = check,
+};

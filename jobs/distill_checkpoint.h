@@ -1,0 +1,26 @@
+/* distill_checkpoint.h - a distillation on disk, so that a killed one goes on bit for
+ * bit: parameters, moments, the best parameters so far, and the curve. */
+#ifndef KVM_JOBS_DISTILL_CHECKPOINT_H
+#define KVM_JOBS_DISTILL_CHECKPOINT_H
+
+#include <jansson.h>
+
+#include "translators/distill.h"
+
+/* What beside the arrays tells where a distillation stands. */
+typedef struct kvm_distill_progress {
+    double best_kl; /* on the validation lessons; HUGE_VAL: none yet */
+    ptrdiff_t best_step;
+    float *best;   /* (parameters) */
+    json_t *curve; /* array of points */
+} kvm_distill_progress;
+
+/* config: SHA-256 hex of everything that the numbers follow from */
+KVM_MUST kvm_status kvm_distill_save(kvm_distill *d, const kvm_distill_progress *p,
+                                     const char *config, kvm_str path, kvm_err *err);
+/* kvm_distill_load - what save left; KVM_MISMATCH when it is of another distillation.
+ * p->best has room, p->curve is an empty array */
+KVM_MUST kvm_status kvm_distill_load(kvm_distill *d, kvm_distill_progress *p,
+                                     const char *config, kvm_str path, kvm_err *err);
+
+#endif
