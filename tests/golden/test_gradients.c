@@ -25,7 +25,7 @@ static const char *const golden[] = {"llama",       "qwen2",
                                      "kimi_linear"};
 static const char *const others[] = {
     "qwen3-tied",       "qwen3-fp8",    "ministral3-fp8", "deepseek_v3-fp8",
-    "llama-mixed.gguf", "llama-k.gguf", "mistral3.gguf"};
+    "llama-mixed.gguf", "llama-k.gguf", "mistral3.gguf",  "qwen3_next-fp8"};
 static const char *const backends[] = {"ref", "cpu"};
 
 enum { V = 97, PREFIX = 40, MORE = 13, ROOM = 1 << 14, OBJECTS = 16 };
