@@ -259,9 +259,9 @@ typedef struct kvm_scan_rows {
  *   dstate  in out (Hv,Dk,Dv)
  *   in, state      as delta was given them: the state before the tokens
  *   dy      in     (T,Hv,Dv)
- * Scratch grows with the tokens, by about Dk Dv / 32 + Dv + 64 numbers each and thread:
- * KVM_NOMEM asks for fewer at a time. Bits depend on the cut of the tokens into calls,
- * not on the threads. O(T Hv Dk Dv). */
+ * Scratch grows with the tokens: Dk Dv / 32 + Dv + 64 numbers for each, and for each
+ * thread the value heads of a key head. KVM_NOMEM asks for fewer tokens at a time. Bits
+ * depend on the cut of the tokens into calls, not on the threads. O(T Hv Dk Dv). */
 KVM_MUST kvm_status kvm_op_delta_back(kvm_compute *c, const kvm_delta_rows *d,
                                       kvm_tensor dstate, const kvm_delta_rows *in,
                                       kvm_tensor state, kvm_tensor dy, kvm_err *err);

@@ -38,23 +38,28 @@ typedef struct recur_job {
     ptrdiff_t buffer_size;
 } recur_job;
 
-/* what one part works on; W is job.wide, rows of D numbers are W apart and end in 0 */
+/* What one part works on; W is job.wide, rows of D numbers are W apart and end in 0. A
+ * decay per head is the first number of its row, the others are not looked at. */
 typedef struct recur_part {
     const recur_job *j;
     ptrdiff_t head, key_head, dk, tokens; /* tokens: of the chunk at hand */
     bool corrects, per_channel;           /* not a scan; decays */
-    float *states;                        /* (chunks, panels, D, NR) S before each */
-    float *lacks;                         /* (chunks, panels, C, NR) e */
-    float *scores;                        /* (chunks, 2, C, C) B, P */
-    /* of the chunk at hand */
-    float *q, *k, *decay, *up, *down; /* (C,W) */
-    float *nrow, *qrow;               /* (C,W) N, Q */
-    float *beta;                      /* (C) */
-    float *f;                         /* (C,C) when decays are per head */
-    float *kturn;                     /* (D,C) Kt */
-    float *u;                         /* (C,NR) */
-    float *pack;                      /* (C,W) K; (W,NR), (D,C) */
-    struct recur_back *back;          /* recur_back.h */
+    /* of each head of the part: */
+    float *states; /* (group, chunks, panels, D, NR) S before each */
+    float *lacks;  /* (group, chunks, panels, C, NR) e */
+    float *scores; /* (group, chunks, 2, C, C) B, P */
+    /* of the chunk at hand, which all heads share: */
+    float *q, *k; /* (C,W) */
+    float *dots;  /* (2,C,C) k . k, q . k, when decays are per head */
+    /* and of its head at hand: */
+    float *decay, *up, *down; /* (C,W) */
+    float *nrow, *qrow;       /* (C,W) N, Q */
+    float *beta;              /* (C) */
+    float *f;                 /* (C,C) when decays are per head */
+    float *kturn;             /* (D,C) Kt */
+    float *u;                 /* (C,NR) */
+    float *pack;              /* (C,W) K; (W,NR), (D,C) */
+    struct recur_back *back;  /* recur_back.h */
 } recur_part;
 
 /* C (rows,cols) = [C +] A (rows,k) B (k,NR) */
@@ -68,13 +73,28 @@ static void recur_product(float *c, ptrdiff_t ldc, ptrdiff_t rows, const float *
     }
 }
 
+/* of the head at hand */
+static ptrdiff_t recur_at(const recur_part *p, ptrdiff_t chunk)
+{
+    return p->head % p->j->group * p->j->chunks + chunk;
+}
 static float *recur_state(const recur_part *p, ptrdiff_t chunk, ptrdiff_t panel)
 {
-    return p->states + (chunk * p->j->panels + panel) * p->dk * NR;
+    return p->states + (recur_at(p, chunk) * p->j->panels + panel) * p->dk * NR;
 }
 static float *recur_lack(const recur_part *p, ptrdiff_t chunk, ptrdiff_t panel)
 {
-    return p->lacks + (chunk * p->j->panels + panel) * RECUR * NR;
+    return p->lacks + (recur_at(p, chunk) * p->j->panels + panel) * RECUR * NR;
+}
+static float *recur_scores(const recur_part *p, ptrdiff_t chunk)
+{
+    return p->scores + recur_at(p, chunk) * 2 * RECUR_SQUARE;
+}
+
+/* vector d of a row of decays */
+V_INLINE vf recur_decay(const recur_part *p, const float *row, ptrdiff_t d)
+{
+    return p->per_channel ? v_load(row + d) : v_all(*row);
 }
 
 /* ---- what a chunk reads ---------------------------------------------------------- */
@@ -107,37 +127,72 @@ static void recur_decays(const recur_part *p, ptrdiff_t t0)
         x[t] = p->corrects ? kvm_row32(j->g, t0 + t)[p->head]
                            : -j->rate[p->head] * p->beta[t];
     for (ptrdiff_t t = 0; t < RECUR; t += VW) v_store(x + t, v_exp(v_load(x + t)));
-    for (ptrdiff_t t = 0; t < RECUR; t++)
-        for (ptrdiff_t d = 0; d < w; d += VW)
-            v_store(p->decay + t * w + d, v_all(x[t]));
+    for (ptrdiff_t t = 0; t < RECUR; t++) p->decay[t * w] = x[t];
 }
 
-/* q, k, beta, decays and their products; N, Q and Kt */
-static void recur_load(recur_part *p, ptrdiff_t chunk)
+/* up and down of all decays */
+static void recur_products(const recur_part *p)
+{
+    const ptrdiff_t w = p->j->wide;
+    float up = 1, down = 1;
+    for (ptrdiff_t d = 0; p->per_channel && d < w; d += VW) {
+        vf ups = v_all(1), downs = v_all(1);
+        for (ptrdiff_t i = d; i < RECUR * w; i += w)
+            v_store(p->up + i, ups = ups * v_load(p->decay + i));
+        for (ptrdiff_t i = (RECUR - 1) * w + d; i >= 0; i -= w) {
+            v_store(p->down + i, downs);
+            downs = downs * v_load(p->decay + i);
+        }
+    }
+    if (p->per_channel) return;
+    for (ptrdiff_t i = 0; i < RECUR * w; i += w) p->up[i] = up *= p->decay[i];
+    for (ptrdiff_t i = (RECUR - 1) * w; i >= 0; i -= w) {
+        p->down[i] = down;
+        down *= p->decay[i];
+    }
+}
+
+/* beta and decays of the head at hand; N, Q, K and Kt */
+static void recur_load(const recur_part *p, ptrdiff_t chunk)
+{
+    const recur_job *j = p->j;
+    const ptrdiff_t t0 = chunk * RECUR, w = j->wide;
+    for (ptrdiff_t t = 0; t < RECUR; t++)
+        p->beta[t] = t < p->tokens ? kvm_row32(j->beta, t0 + t)[p->head] : 0;
+    recur_decays(p, t0);
+    recur_products(p);
+    for (ptrdiff_t at = 0; at < RECUR * w; at += w) {
+        for (ptrdiff_t d = 0; d < w; d += VW) {
+            const vf up = recur_decay(p, p->up + at, d), k = v_load(p->k + at + d);
+            v_store(p->qrow + at + d, up * v_load(p->q + at + d));
+            if (p->corrects) v_store(p->nrow + at + d, v_all(0) - up * k);
+            v_store(p->pack + at + d, recur_decay(p, p->down + at, d) * k);
+        }
+    }
+    scan_turn(p->kturn, RECUR, p->pack, w, RECUR, p->dk);
+}
+
+/* what the heads share of a chunk */
+static void recur_load_keys(recur_part *p, ptrdiff_t chunk)
 {
     const recur_job *j = p->j;
     const ptrdiff_t t0 = chunk * RECUR, w = j->wide;
     p->tokens = least(RECUR, j->v->dim[0] - t0);
     recur_rows(p->q, w, j->q, t0, p->tokens, p->key_head, 0);
     recur_rows(p->k, w, j->k, t0, p->tokens, p->key_head, 0);
-    for (ptrdiff_t t = 0; t < RECUR; t++)
-        p->beta[t] = t < p->tokens ? kvm_row32(j->beta, t0 + t)[p->head] : 0;
-    recur_decays(p, t0);
-    for (ptrdiff_t d = 0; d < w; d += VW) {
-        vf up = v_all(1), down = v_all(1);
-        for (ptrdiff_t t = 0, i = d; t < RECUR; t++, i += w) {
-            up = up * v_load(p->decay + i);
-            v_store(p->up + i, up);
-            v_store(p->qrow + i, up * v_load(p->q + i));
-            v_store(p->nrow + i, v_all(0) - up * v_load(p->k + i));
-        }
-        for (ptrdiff_t i = (RECUR - 1) * w + d; i >= 0; i -= w) {
-            v_store(p->down + i, down);
-            v_store(p->pack + i, down * v_load(p->k + i));
-            down = down * v_load(p->decay + i);
-        }
+}
+
+static void recur_dots(const recur_part *p)
+{
+    const ptrdiff_t w = p->j->wide;
+    const kvm_tensor k = kvm_view2(p->k, KVM_F32, RECUR, w);
+    float *kk = p->dots, *qk = kk + RECUR_SQUARE;
+    for (ptrdiff_t c = 0; c < RECUR; c += NR) {
+        pack_panel(p->pack, &k, c, 0, w, NULL);
+        recur_product(qk + c, RECUR, RECUR, p->q, w, p->pack, w, false, NR);
+        if (p->corrects)
+            recur_product(kk + c, RECUR, RECUR, p->k, w, p->pack, w, false, NR);
     }
-    scan_turn(p->kturn, RECUR, p->pack, w, RECUR, p->dk);
 }
 
 /* ---- B and P --------------------------------------------------------------------- */
@@ -157,18 +212,11 @@ static void recur_fall(const recur_part *p)
 
 static void recur_scores_of_heads(const recur_part *p, float *b, float *scores)
 {
-    const ptrdiff_t w = p->j->wide;
-    const kvm_tensor k = kvm_view2(p->k, KVM_F32, RECUR, w);
-    for (ptrdiff_t c = 0; c < RECUR; c += NR) {
-        pack_panel(p->pack, &k, c, 0, w, NULL);
-        recur_product(scores + c, RECUR, RECUR, p->q, w, p->pack, w, false, NR);
-        if (p->corrects)
-            recur_product(b + c, RECUR, RECUR, p->k, w, p->pack, w, false, NR);
-    }
+    const float *kk = p->dots, *qk = kk + RECUR_SQUARE;
     for (ptrdiff_t i = 0; i < RECUR_SQUARE; i += VW) {
         const vf f = v_load(p->f + i);
-        v_store(scores + i, f * v_load(scores + i));
-        if (p->corrects) v_store(b + i, v_all(0) - f * v_load(b + i));
+        v_store(scores + i, f * v_load(qk + i));
+        if (p->corrects) v_store(b + i, v_all(0) - f * v_load(kk + i));
     }
     for (ptrdiff_t i = 0; p->corrects && i < RECUR; i++) b[i * (RECUR + 1)] = 0;
 }
@@ -269,15 +317,16 @@ static void recur_panel(float *to, kvm_in from, ptrdiff_t t0, ptrdiff_t n,
 static void recur_decay_state(const recur_part *p, float *s, const float *s0)
 {
     const float *all = p->up + (RECUR - 1) * p->j->wide;
+    const ptrdiff_t step = p->per_channel;
     for (ptrdiff_t d = 0; d < p->dk; d++)
         for (ptrdiff_t c = d * NR; c < (d + 1) * NR; c += VW)
-            v_store(s + c, v_all(all[d]) * v_load(s0 + c));
+            v_store(s + c, v_all(all[d * step]) * v_load(s0 + c));
 }
 
-static void recur_chunk(recur_part *p, ptrdiff_t chunk)
+static void recur_chunk(const recur_part *p, ptrdiff_t chunk)
 {
     const recur_job *j = p->j;
-    float *b = p->scores + chunk * 2 * RECUR_SQUARE;
+    float *b = recur_scores(p, chunk);
     recur_load(p, chunk);
     if (p->per_channel) {
         recur_scores_of_channels(p, b, b + RECUR_SQUARE);

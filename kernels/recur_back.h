@@ -16,7 +16,8 @@
  *         + sum over i >= s > j of (P_ij dP_ij + B_ij dB_ij)
  * Six products with a state and two of the first walk, where the forward has three.
  *
- * A part is a key head: the heads that share it add up their dq and dk in turn. */
+ * A part is a key head, chunk by chunk for all heads that share it: they add up their
+ * dq and dk, and dP and dB times f, which go through q and k once for all of them. */
 #ifndef KVM_KERNELS_RECUR_BACK_H
 #define KVM_KERNELS_RECUR_BACK_H
 
@@ -24,13 +25,15 @@
 
 /* gradients on their way through a chunk */
 typedef struct recur_back {
-    float *stacks;       /* (panels, D+2C, NR): dS, dO, w */
+    float *stacks;       /* (group, panels, D+2C, NR): dS, dO, w */
     float *both;         /* (D,2C) [Qt | Nt] */
     float *keys;         /* (C,D+C) [K | Pt] */
     float *bturn;        /* (C,C) Bt */
     float *dp, *db;      /* (C,C) */
+    float *fdp, *fdb;    /* (C,C) f dP, f dB, sums over heads */
     float *qt, *nt, *kt; /* (D,C) dQ, dN, dK turned */
-    float *dq, *dn, *dk; /* (C,W), of q, n and k */
+    float *dq, *dk;      /* (C,W), of q and k, sums over heads */
+    float *dn;           /* (C,W), of n */
     float *dg, *all;     /* (C,W); (W) up_C S0 . dS */
     float *dbeta;        /* (C) */
     float *ot, *wt, *ut; /* (NR,C) in panels of tokens: dOt, wt, ut */
@@ -40,7 +43,8 @@ typedef struct recur_back {
 
 static float *recur_stack(const recur_part *p, ptrdiff_t panel)
 {
-    return p->back->stacks + panel * (p->dk + 2 * RECUR) * NR;
+    return p->back->stacks +
+           (p->head % p->j->group * p->j->panels + panel) * (p->dk + 2 * RECUR) * NR;
 }
 
 /* ---- through the chunk's matrices ------------------------------------------------ */
@@ -115,12 +119,15 @@ static void recur_outer(const recur_part *p, const float *s0, const float *stack
 static void recur_ends(const recur_part *p, const float *s0, const float *ds)
 {
     const float *up = p->up + (RECUR - 1) * p->j->wide;
+    vf sum = v_all(0);
     for (ptrdiff_t d = 0; d < p->dk; d++) {
-        vf sum = v_all(0);
         for (ptrdiff_t c = d * NR; c < (d + 1) * NR; c += VW)
             sum = v_fma(v_load(s0 + c), v_load(ds + c), sum);
+        if (!p->per_channel) continue;
         p->back->all[d] += up[d] * v_sum(sum);
+        sum = v_all(0);
     }
+    if (!p->per_channel) p->back->all[0] += up[0] * v_sum(sum);
 }
 
 static void recur_panel_back(const recur_part *p, ptrdiff_t chunk, ptrdiff_t i)
@@ -146,28 +153,32 @@ static void recur_panel_back(const recur_part *p, ptrdiff_t chunk, ptrdiff_t i)
 
 /* ---- through what they were made of ---------------------------------------------- */
 
-/* dq, dn, dk and dg as far as they pass through the states at the chunk's ends */
+/* dq, dn, dk and dg as far as they pass through the states at the chunk's ends; qrow,
+ * nrow and pack are free for dQ, dN and dK */
 static void recur_ends_back(const recur_part *p)
 {
     const recur_back *r = p->back;
     const ptrdiff_t w = p->j->wide;
-    scan_turn(r->dq, w, r->qt, RECUR, p->dk, RECUR);
-    scan_turn(r->dk, w, r->kt, RECUR, p->dk, RECUR);
-    if (p->corrects) scan_turn(r->dn, w, r->nt, RECUR, p->dk, RECUR);
+    scan_turn(p->qrow, w, r->qt, RECUR, p->dk, RECUR);
+    scan_turn(p->pack, w, r->kt, RECUR, p->dk, RECUR);
+    if (p->corrects) scan_turn(p->nrow, w, r->nt, RECUR, p->dk, RECUR);
     for (ptrdiff_t d = 0; d < w; d += VW) {
         vf before = v_load(r->all + d), after = v_all(0);
-        for (ptrdiff_t i = d; i < RECUR * w; i += w) {
-            const vf dk = v_load(p->down + i) * v_load(r->dk + i);
-            v_store(r->dk + i, dk);
+        for (ptrdiff_t at = 0; at < RECUR * w; at += w) {
+            const ptrdiff_t i = at + d;
+            const vf dk = recur_decay(p, p->down + at, d) * v_load(p->pack + i);
+            v_store(r->dk + i, v_load(r->dk + i) + dk);
             v_store(r->dg + i, before);
             before = v_fma(v_load(p->k + i), dk, before);
         }
-        for (ptrdiff_t i = (RECUR - 1) * w + d; i >= 0; i -= w) {
-            const vf up = v_load(p->up + i), dq = up * v_load(r->dq + i);
-            v_store(r->dq + i, dq);
+        for (ptrdiff_t at = (RECUR - 1) * w; at >= 0; at -= w) {
+            const ptrdiff_t i = at + d;
+            const vf up = recur_decay(p, p->up + at, d);
+            const vf dq = up * v_load(p->qrow + i);
+            v_store(r->dq + i, v_load(r->dq + i) + dq);
             after = v_fma(v_load(p->q + i), dq, after);
             if (p->corrects) {
-                const vf dn = up * v_load(r->dn + i);
+                const vf dn = up * v_load(p->nrow + i);
                 v_store(r->dn + i, dn);
                 after = after - v_load(p->k + i) * dn;
             }
@@ -194,8 +205,8 @@ static void recur_decay_back(const recur_part *p, const float *x)
     }
 }
 
-/* the rest when decays are per head: dq += M k, dk += Mt q - (Nt + N) k, where M and N
- * are f dP and f dB; n and its gradient become those of k */
+/* when decays are per head: f dP and f dB for the heads' sums; n and its gradient
+ * become those of k */
 static void recur_heads_back(const recur_part *p, const float *b, const float *scores)
 {
     const recur_back *r = p->back;
@@ -204,27 +215,34 @@ static void recur_heads_back(const recur_part *p, const float *b, const float *s
     for (ptrdiff_t i = 0; i < RECUR_SQUARE; i += VW) {
         const vf f = v_load(p->f + i), dp = v_load(r->dp + i);
         vf sum = v_load(scores + i) * dp;
-        v_store(r->dp + i, f * dp);
+        v_store(r->fdp + i, v_fma(f, dp, v_load(r->fdp + i)));
         if (p->corrects) {
             const vf db = v_load(r->db + i);
             sum = v_fma(v_load(b + i), db, sum);
-            v_store(r->db + i, f * db);
+            v_store(r->fdb + i, v_fma(f, db, v_load(r->fdb + i)));
         }
         v_store(x + i, sum);
     }
     recur_decay_back(p, x);
-    scan_turn(r->mix, 2 * RECUR, r->dp, RECUR, RECUR, RECUR);
+    for (ptrdiff_t i = 0; p->corrects && i < RECUR * w; i += VW)
+        v_store(r->dk + i, v_load(r->dk + i) - v_load(r->dn + i));
+}
+
+/* dq += M k, dk += Mt q - (Nt + N) k, where M and N are f dP and f dB of all heads */
+static void recur_through_keys(const recur_part *p)
+{
+    const recur_back *r = p->back;
+    const ptrdiff_t w = p->j->wide;
+    scan_turn(r->mix, 2 * RECUR, r->fdp, RECUR, RECUR, RECUR);
     if (p->corrects) {
-        for (ptrdiff_t i = 0; i < RECUR; i++) r->db[i * (RECUR + 1)] = 0;
-        scan_turn(r->mix + RECUR, 2 * RECUR, r->db, RECUR, RECUR, RECUR);
+        for (ptrdiff_t i = 0; i < RECUR; i++) r->fdb[i * (RECUR + 1)] = 0; /* j < i */
+        scan_turn(r->mix + RECUR, 2 * RECUR, r->fdb, RECUR, RECUR, RECUR);
         for (ptrdiff_t i = 0; i < RECUR; i++) {
             float *to = r->mix + (2 * i + 1) * RECUR;
             for (ptrdiff_t c = 0; c < RECUR; c += VW)
                 v_store(to + c,
-                        v_all(0) - v_load(to + c) - v_load(r->db + i * RECUR + c));
+                        v_all(0) - v_load(to + c) - v_load(r->fdb + i * RECUR + c));
         }
-        for (ptrdiff_t i = 0; i < RECUR * w; i += VW)
-            v_store(r->dk + i, v_load(r->dk + i) - v_load(r->dn + i));
     }
     for (ptrdiff_t c = 0; c < w; c += NR) {
         const ptrdiff_t cols = least(NR, w - c);
@@ -233,7 +251,7 @@ static void recur_heads_back(const recur_part *p, const float *b, const float *s
             memcpy(r->mixed + t * NR, p->q + t * w + c, (size_t)cols * sizeof *keys);
             memcpy(keys + t * NR, p->k + t * w + c, (size_t)cols * sizeof *keys);
         }
-        recur_product(r->dq + c, w, RECUR, r->dp, RECUR, keys, RECUR, true, cols);
+        recur_product(r->dq + c, w, RECUR, r->fdp, RECUR, keys, RECUR, true, cols);
         recur_product(r->dk + c, w, RECUR, r->mix, 2 * RECUR, r->mixed,
                       p->corrects ? 2 * RECUR : RECUR, true, cols);
     }
@@ -301,27 +319,19 @@ static void recur_channels_back(const recur_part *p, ptrdiff_t d)
 /* ---- the second walk ------------------------------------------------------------- */
 
 static void recur_put_rows(const recur_part *p, kvm_in to, ptrdiff_t t0,
-                           const float *from, bool add, ptrdiff_t head)
+                           const float *from, ptrdiff_t head)
 {
-    for (ptrdiff_t t = 0; t < p->tokens; t++) {
-        float *row = kvm_head32(to, t0 + t, head);
-        for (ptrdiff_t d = 0; d < p->dk; d += VW) {
-            const ptrdiff_t n = least(VW, p->dk - d);
-            vf x = v_load(from + t * p->j->wide + d);
-            if (add) x = x + load_cut(row + d, n == VW, n);
-            store_cut(row + d, x, n == VW, n);
-        }
-    }
+    for (ptrdiff_t t = 0; t < p->tokens; t++)
+        memcpy(kvm_head32(to, t0 + t, head), from + t * p->j->wide,
+               (size_t)p->dk * sizeof *from);
 }
 
+/* dg and dbeta of the head at hand */
 static void recur_put(const recur_part *p, ptrdiff_t t0)
 {
     const recur_job *j = p->j;
     const recur_back *r = p->back;
-    const bool add = p->head % j->group > 0;
-    recur_put_rows(p, j->dq, t0, r->dq, add, p->key_head);
-    recur_put_rows(p, j->dk, t0, r->dk, add, p->key_head);
-    if (p->per_channel) recur_put_rows(p, j->dg, t0, r->dg, false, p->head);
+    if (p->per_channel) recur_put_rows(p, j->dg, t0, r->dg, p->head);
     for (ptrdiff_t t = 0; t < p->tokens; t++) {
         const float dg = r->dg[t * j->wide];
         float *db = kvm_row32(j->dbeta, t0 + t) + p->head;
@@ -330,19 +340,21 @@ static void recur_put(const recur_part *p, ptrdiff_t t0)
     }
 }
 
-static void recur_chunk_back(recur_part *p, ptrdiff_t chunk)
+static void recur_chunk_back(const recur_part *p, ptrdiff_t chunk)
 {
     const recur_job *j = p->j;
     const recur_back *r = p->back;
-    const float *b = p->scores + chunk * 2 * RECUR_SQUARE, *scores = b + RECUR_SQUARE;
+    const float *b = recur_scores(p, chunk), *scores = b + RECUR_SQUARE;
     const ptrdiff_t w = j->wide, pitch = p->dk + RECUR;
     recur_load(p, chunk);
     scan_turn(r->both, 2 * RECUR, p->qrow, w, RECUR, p->dk);
-    scan_turn(r->both + RECUR, 2 * RECUR, p->nrow, w, RECUR, p->dk);
+    if (p->corrects) {
+        scan_turn(r->both + RECUR, 2 * RECUR, p->nrow, w, RECUR, p->dk);
+        scan_turn(r->bturn, RECUR, b, RECUR, RECUR, RECUR);
+    }
     for (ptrdiff_t t = 0; t < RECUR; t++) /* K, which recur_load left there */
         memcpy(r->keys + t * pitch, p->pack + t * w, (size_t)p->dk * sizeof *r->keys);
     scan_turn(r->keys + p->dk, pitch, scores, RECUR, RECUR, RECUR);
-    scan_turn(r->bturn, RECUR, b, RECUR, RECUR, RECUR);
     memset(r->dbeta, 0, RECUR * sizeof *r->dbeta);
     memset(r->all, 0, (size_t)w * sizeof *r->all);
     for (ptrdiff_t i = 0; i < j->panels; i++) recur_panel_back(p, chunk, i);
@@ -357,6 +369,35 @@ static void recur_chunk_back(recur_part *p, ptrdiff_t chunk)
         recur_heads_back(p, b, scores);
     }
     recur_put(p, chunk * RECUR);
+}
+
+/* a chunk of all heads */
+static void recur_group_back(recur_part *p, ptrdiff_t chunk)
+{
+    const recur_job *j = p->j;
+    const recur_back *r = p->back;
+    recur_load_keys(p, chunk);
+    memset(r->dq, 0, (size_t)(RECUR * j->wide) * sizeof *r->dq);
+    memset(r->dk, 0, (size_t)(RECUR * j->wide) * sizeof *r->dk);
+    memset(r->fdp, 0, RECUR_SQUARE * sizeof *r->fdp);
+    memset(r->fdb, 0, RECUR_SQUARE * sizeof *r->fdb);
+    for (ptrdiff_t h = 0; h < j->group; h++) {
+        p->head = p->key_head * j->group + h;
+        recur_chunk_back(p, chunk);
+    }
+    if (!p->per_channel) recur_through_keys(p);
+    recur_put_rows(p, j->dq, chunk * RECUR, r->dq, p->key_head);
+    recur_put_rows(p, j->dk, chunk * RECUR, r->dk, p->key_head);
+}
+
+static void recur_group(recur_part *p, ptrdiff_t chunk)
+{
+    recur_load_keys(p, chunk);
+    if (!p->per_channel) recur_dots(p);
+    for (ptrdiff_t h = 0; h < p->j->group; h++) {
+        p->head = p->key_head * p->j->group + h;
+        recur_chunk(p, chunk);
+    }
 }
 
 /* a head of a state to panels `pitch` numbers apart, or back; a scan's rows are columns
@@ -381,15 +422,17 @@ static void recur_copy_state(const recur_part *p, kvm_in state, float *own,
     }
 }
 
-static void recur_head_back(recur_part *p)
+/* states and their gradients of all heads, or the gradients back */
+static void recur_states(recur_part *p, bool back)
 {
     const recur_job *j = p->j;
     const ptrdiff_t pitch = (p->dk + 2 * RECUR) * NR;
-    recur_copy_state(p, j->state, p->states, p->dk * NR, false);
-    recur_copy_state(p, j->dstate, p->back->stacks, pitch, false);
-    for (ptrdiff_t i = 0; i < j->chunks; i++) recur_chunk(p, i);
-    for (ptrdiff_t i = j->chunks - 1; i >= 0; i--) recur_chunk_back(p, i);
-    recur_copy_state(p, j->dstate, p->back->stacks, pitch, true);
+    for (ptrdiff_t h = 0; h < j->group; h++) {
+        p->head = p->key_head * j->group + h;
+        if (!back)
+            recur_copy_state(p, j->state, recur_state(p, 0, 0), p->dk * NR, false);
+        recur_copy_state(p, j->dstate, recur_stack(p, 0), pitch, back);
+    }
 }
 
 /* ---- both ------------------------------------------------------------------------ */
@@ -408,9 +451,11 @@ static ptrdiff_t recur_layout(const recur_job *j, recur_part *p, float *base)
     const ptrdiff_t dk = j->k->dim[2], rows = RECUR * j->wide, turned = dk * RECUR;
     recur_back *r = p->back;
     ptrdiff_t at = 0;
-    p->states = recur_take(base, &at, j->chunks * j->panels * dk * NR);
-    p->lacks = recur_take(base, &at, j->chunks * j->panels * RECUR * NR);
-    p->scores = recur_take(base, &at, j->chunks * 2 * RECUR_SQUARE);
+    const ptrdiff_t kept = j->group * j->chunks;
+    p->states = recur_take(base, &at, kept * j->panels * dk * NR);
+    p->lacks = recur_take(base, &at, kept * j->panels * RECUR * NR);
+    p->scores = recur_take(base, &at, kept * 2 * RECUR_SQUARE);
+    p->dots = recur_take(base, &at, 2 * RECUR_SQUARE);
     float **const of_rows[] = {&p->q,    &p->k,  &p->decay, &p->up, &p->down, &p->nrow,
                                &p->qrow, &r->dq, &r->dn,    &r->dk, &r->dg};
     for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
@@ -421,12 +466,12 @@ static ptrdiff_t recur_layout(const recur_job *j, recur_part *p, float *base)
     float **const of_panels[] = {&p->u, &r->ot, &r->wt, &r->ut};
     for (size_t i = 0; i < sizeof of_panels / sizeof *of_panels; i++)
         *of_panels[i] = recur_take(base, &at, RECUR * NR);
-    float **const squares[] = {&p->f, &r->bturn, &r->dp, &r->db};
+    float **const squares[] = {&p->f, &r->bturn, &r->dp, &r->db, &r->fdp, &r->fdb};
     for (size_t i = 0; i < sizeof squares / sizeof *squares; i++)
         *squares[i] = recur_take(base, &at, RECUR_SQUARE);
     p->beta = recur_take(base, &at, RECUR);
     p->pack = recur_take(base, &at, rows);
-    r->stacks = recur_take(base, &at, j->panels * (dk + 2 * RECUR) * NR);
+    r->stacks = recur_take(base, &at, j->group * j->panels * (dk + 2 * RECUR) * NR);
     r->both = recur_take(base, &at, 2 * turned);
     r->keys = recur_take(base, &at, RECUR * (dk + RECUR));
     r->all = recur_take(base, &at, j->wide);
@@ -445,13 +490,10 @@ static void recur_part_run(void *ctx, ptrdiff_t part, int thread)
     p.corrects = j->g;
     p.per_channel = j->g && j->g->rank == 3;
     recur_layout(j, &p, j->buffer + thread * j->buffer_size);
-    float *const rows[] = {r.dq, r.dn, r.dk}; /* 0 beyond D */
-    for (int i = 0; i < 3; i++)
-        memset(rows[i], 0, (size_t)(RECUR * j->wide) * sizeof **rows);
-    for (ptrdiff_t h = 0; h < j->group; h++) {
-        p.head = part * j->group + h;
-        recur_head_back(&p);
-    }
+    recur_states(&p, false);
+    for (ptrdiff_t i = 0; i < j->chunks; i++) recur_group(&p, i);
+    for (ptrdiff_t i = j->chunks - 1; i >= 0; i--) recur_group_back(&p, i);
+    recur_states(&p, true);
 }
 
 static kvm_status recur_run(kvm_compute *c, recur_job *j, kvm_err *err)

@@ -286,7 +286,7 @@ static kvm_status record(kvm_tape *t, kvm_step *s, kvm_err *err)
     kvm_choice choice;
     kvm_tensor h;
     TRY(kvm_model__begin(t->m, s, &choice, &h, err));
-    memset(choice.bits, 0, choice.bits ? (size_t)(s->n * choice.words) * 8 : 0);
+    if (choice.bits) memset(choice.bits, 0, (size_t)(s->n * choice.words) * 8);
     TRY(kvm_model__embed(t->m, s, h, err));
     for (ptrdiff_t l = 0; l < t->m->config.layers; l++)
         TRY(record_block(t, s, l, h, err));

@@ -104,18 +104,36 @@ static void hold(float *d, const float *x, ptrdiff_t n, float least, float most)
         if (x[i] >= most || x[i] <= least) d[i] = 0;
 }
 
+/* dots (n) of what Wd is given and du, the gradient by it; room (n, inner) */
+static kvm_status dot_rows(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor g,
+                           kvm_tensor u, kvm_tensor du, kvm_tensor room, float *dots,
+                           kvm_err *err)
+{
+    TRY(m->gate ? kvm_op_silu_mul(s->compute, room, g, u, err)
+                : kvm_op_relu2(s->compute, room, u, err));
+    for (ptrdiff_t t = 0; t < u.dim[0]; t++) {
+        const float *a = (const float *)room.data + t * m->inner;
+        const float *b = (const float *)du.data + t * m->inner;
+        dots[t] = 0;
+        for (ptrdiff_t i = 0; i < m->inner; i++) dots[t] += a[i] * b[i];
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_ffn_back(const kvm_step *s, const kvm_ffn_maps *m, kvm_tensor x,
-                        kvm_tensor dy, kvm_tensor dx, bool add, kvm_err *err)
+                        kvm_tensor dy, kvm_tensor dx, bool add, float *dots,
+                        kvm_err *err)
 {
     kvm_arena temp = s->scratch;
     const ptrdiff_t n = x.dim[0];
     const kvm_tensor g = kvm_step_rows(&temp, m->gate ? n : 0, m->inner);
     const kvm_tensor u = kvm_step_rows(&temp, n, m->inner);
-    const kvm_tensor dg = kvm_step_rows(&temp, m->gate ? n : 0, m->inner);
+    const kvm_tensor dg = kvm_step_rows(&temp, n, m->inner);
     const kvm_tensor du = kvm_step_rows(&temp, n, m->inner);
     if (!g.data || !u.data || !dg.data || !du.data) return kvm_nomem(err, &temp);
     TRY(open_up(s, m, x, g, u, err));
     TRY(kvm_op_linear_back(s->compute, du, dy, m->down, false, err));
+    if (dots) TRY(dot_rows(s, m, g, u, du, dg, dots, err));
     if (!m->gate) {
         TRY(kvm_op_relu2_back(s->compute, du, u, du, err));
         return kvm_op_linear_back(s->compute, dx, du, m->up, add, err);
@@ -139,7 +157,7 @@ static size_t backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n)
 static kvm_status backward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
                            kvm_tensor dy, kvm_tensor dx, kvm_err *err)
 {
-    return kvm_ffn_back(s, &of(l)->maps, x, dy, dx, true, err);
+    return kvm_ffn_back(s, &of(l)->maps, x, dy, dx, true, NULL, err);
 }
 
 const kvm_layer_kind kvm_ffn = {.name = "ffn",

@@ -20,10 +20,11 @@ KVM_MUST kvm_status kvm_ffn_run(const kvm_step *step, const kvm_ffn_maps *m,
                                 kvm_tensor x, kvm_tensor y, bool add, float *gate,
                                 float *up, kvm_err *err);
 
-/* dx (n, .) = the gradient by x, or dx +=, given dy, that by y */
+/* dx (n, .) = the gradient by x, or dx +=, given dy, that by y. dots (n), or NULL: y .
+ * dy of each row, of a Wd without a bias */
 KVM_MUST kvm_status kvm_ffn_back(const kvm_step *step, const kvm_ffn_maps *m,
                                  kvm_tensor x, kvm_tensor dy, kvm_tensor dx, bool add,
-                                 kvm_err *err);
+                                 float *dots, kvm_err *err);
 size_t kvm_ffn_back_scratch(const kvm_ffn_maps *m, ptrdiff_t n);
 
 #endif

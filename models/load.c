@@ -139,11 +139,11 @@ kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err)
             TRY(lower_mean(ld, (kvm_weight_at){.id = ids[i], .layer = l}, &least, err));
     if (least == HUGE_VAL) return KVM_OK; /* none: what is missing is named later */
     if ((least > 0.3 && least < 0.7) || least > 1.5)
-        return kvm_fail(
-            err, KVM_MISMATCH,
-            "%s: the lowest norm weights are %.2f on average: near 0 one is to be added "
-            "to them, near 1 it has been; this file could be either",
-            kvm_checkpoint_path(ld->ck).at, least);
+        return kvm_fail(err, KVM_MISMATCH,
+                        "%s: the lowest norm weights are %.2f on average: near 0 one "
+                        "is to be added "
+                        "to them, near 1 it has been; this file could be either",
+                        kvm_checkpoint_path(ld->ck).at, least);
     ld->norms_whole = least > 0.5;
     return KVM_OK;
 }

@@ -13,44 +13,13 @@
  * pair of query and key costs rank + rope and rank products per head there, nope + rope
  * and value here, but here each key is written out first: many queries expand, few
  * absorb. */
+#include "models/mla_internal.h"
+
 #include <math.h>
 #include <string.h>
 
-#include "models/indexer.h"
-
-typedef struct mla {
-    kvm_layer base;
-    ptrdiff_t heads, context;
-    kvm_mla_config size;
-    double inner_eps, scale;
-    kvm_rope rope;
-    float *q_norm, *kv_norm; /* (query_rank), NULL without one; (rank) */
-    kvm_weight *q_a, *q, *kv_a, *o;
-    kvm_weight **k, **v; /* (heads) Wk_h (nope, rank), Wv_h (value, rank) */
-    kvm_weight **kt;     /* (heads) Wk_h transposed (rank, nope) */
-    bool chooses;        /* attends to some tokens only */
-    kvm_indexer *index;  /* NULL: none, or the choice of a layer before is shared */
-} mla;
-
-/* then the indexer's; a key without a rotary part has no such object */
-enum { OBJECT_LATENT, OBJECT_ROTARY };
-static ptrdiff_t index_object(const kvm_mla_config *m)
-{
-    return m->rope > 0 ? 2 : 1;
-}
-
 /* keys and values that are written out at once, over all tokens and some heads */
 enum { EXPANDED_BYTES = 32 << 20 };
-
-/* entries of a head's key, of a cached row, of a token's queries and outputs */
-static ptrdiff_t key_size(const mla *a)
-{
-    return a->size.nope + a->size.rope;
-}
-static ptrdiff_t row_size(const mla *a)
-{
-    return a->size.rank + a->size.rope;
-}
 
 /* ---- load ---- */
 
@@ -82,7 +51,7 @@ static kvm_status cut_heads(mla *a, kvm_loader *ld, kvm_tensor b, kvm_err *err)
 static kvm_status load_queries(mla *a, kvm_loader *ld, ptrdiff_t layer, kvm_err *err)
 {
     const kvm_config *c = ld->config;
-    const ptrdiff_t out = a->heads * key_size(a), rank = a->size.query_rank;
+    const ptrdiff_t out = a->heads * mla_key_size(a), rank = a->size.query_rank;
     const bool bias = c->o_bias; /* attention_bias: the maps from and to the stream */
     if (rank == 0) {
         const kvm_linear_row q = {.weight = KVM_W_ATTN_Q,
@@ -124,9 +93,9 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
                .inner_eps = c->family->lora_eps > 0 ? c->family->lora_eps : c->eps,
                .rope = ld->rope};
     const double m = correction(&c->rope);
-    a->scale = m * m / sqrt((double)key_size(a));
+    a->scale = m * m / sqrt((double)mla_key_size(a));
     const kvm_linear_row kv_a = {
-        KVM_W_MLA_KV_A, KVM_W_MLA_KV_A_BIAS, index, row_size(a),
+        KVM_W_MLA_KV_A, KVM_W_MLA_KV_A_BIAS, index, mla_row_size(a),
         c->hidden,      c->o_bias,           0,     0};
     const kvm_linear_row o = {KVM_W_ATTN_O,
                               KVM_W_ATTN_O_BIAS,
@@ -153,11 +122,6 @@ static kvm_status load(kvm_layer **out, kvm_loader *ld, ptrdiff_t index, kvm_err
 
 /* ---- objects ---- */
 
-static const mla *of(const kvm_layer *l)
-{
-    return (const mla *)(const void *)l;
-}
-
 static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *rope,
                          kvm_object *out)
 {
@@ -174,7 +138,7 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
                                           .rotary = rope->width > 0,
                                           .rope = *rope,
                                           .beside = true};
-    const ptrdiff_t own = index_object(&c->mla);
+    const ptrdiff_t own = mla_index_object(&c->mla);
     return own + kvm_indexer_objects(c, layer, rope, &out[own]);
 }
 
@@ -182,20 +146,20 @@ static ptrdiff_t objects(const kvm_config *c, ptrdiff_t layer, const kvm_rope *r
 static ptrdiff_t heads_at_once(const mla *a, ptrdiff_t tokens)
 {
     const ptrdiff_t bytes =
-        tokens * (key_size(a) + a->size.value) * (ptrdiff_t)sizeof(float);
+        tokens * (mla_key_size(a) + a->size.value) * (ptrdiff_t)sizeof(float);
     const ptrdiff_t n = EXPANDED_BYTES / (bytes > 0 ? bytes : 1);
     return n < 1 ? 1 : n < a->heads ? n : a->heads;
 }
 
 static size_t scratch(const kvm_layer *l, ptrdiff_t n)
 {
-    const mla *a = of(l);
-    const ptrdiff_t key = key_size(a), value = a->size.value;
+    const mla *a = mla_of(l);
+    const ptrdiff_t key = mla_key_size(a), value = a->size.value;
     const size_t whole = kvm_step_rows_bytes(a->context, key + value);
     const size_t expanded = whole > EXPANDED_BYTES ? whole : EXPANDED_BYTES;
-    const size_t absorbed = kvm_step_rows_bytes(n, a->heads * row_size(a)) +
+    const size_t absorbed = kvm_step_rows_bytes(n, a->heads * mla_row_size(a)) +
                             kvm_step_rows_bytes(n, a->heads * a->size.rank);
-    return kvm_step_rows_bytes(n, row_size(a)) +
+    return kvm_step_rows_bytes(n, mla_row_size(a)) +
            kvm_step_rows_bytes(n, a->size.query_rank) +
            kvm_step_rows_bytes(n, a->heads * key) +
            kvm_step_rows_bytes(n, a->heads * value) + 256 + expanded + absorbed +
@@ -224,7 +188,7 @@ static kvm_status emit(const mla *a, const kvm_step *s, int point, kvm_tensor ro
 {
     const ptrdiff_t from[] = {0, a->size.rank}, size[] = {a->size.rank, a->size.rope};
     if (!s->capture || !(s->capture->points & 1u << point)) return KVM_OK;
-    for (int o = 0; o < index_object(&a->size); o++) {
+    for (int o = 0; o < mla_index_object(&a->size); o++) {
         kvm_arena part = temp;
         float *out = kvm_new_raw(&part, float, s->n *size[o]);
         if (!out) return kvm_nomem(err, &part);
@@ -243,7 +207,7 @@ static kvm_status append(const mla *a, const kvm_step *s, kvm_tensor x, kvm_aren
     const kvm_slot *slot = &s->slots[a->base.first_object];
     kvm_tensor rows = kvm_slot_view(slot, s->first + s->n);
     rows = kvm_view2((float *)rows.data + s->first * slot->stride, KVM_F32, s->n,
-                     row_size(a));
+                     mla_row_size(a));
     TRY(kvm_op_linear(s->compute, rows, x, a->kv_a, false, err));
     TRY(emit(a, s, KVM_POINT_RAW, rows, temp, err));
     kvm_tensor latent = kvm_columns(rows, 0, a->size.rank);
@@ -254,10 +218,8 @@ static kvm_status append(const mla *a, const kvm_step *s, kvm_tensor x, kvm_aren
     return emit(a, s, KVM_POINT_ENGINE, rows, temp, err);
 }
 
-/* *x (n,hidden) becomes what queries are projected from: its query latent, if there is
- * one */
-static kvm_status lower(const mla *a, const kvm_step *s, kvm_tensor *x, kvm_arena *temp,
-                        kvm_err *err)
+kvm_status kvm_mla__lower(const mla *a, const kvm_step *s, kvm_tensor *x,
+                          kvm_arena *temp, kvm_err *err)
 {
     if (!a->q_a) return KVM_OK;
     const ptrdiff_t rank = a->size.query_rank;
@@ -270,29 +232,28 @@ static kvm_status lower(const mla *a, const kvm_step *s, kvm_tensor *x, kvm_aren
     return KVM_OK;
 }
 
-/* x (n, hidden or query_rank) at pos -> q (n, heads*(nope+rope)), rotated */
-static kvm_status ask(const mla *a, const kvm_step *s, kvm_tensor x, const int32_t *pos,
-                      kvm_tensor q, kvm_err *err)
+kvm_status kvm_mla__ask(const mla *a, const kvm_step *s, kvm_tensor x,
+                        const int32_t *pos, kvm_tensor q, kvm_err *err)
 {
     TRY(kvm_op_linear(s->compute, q, x, a->q, false, err));
     return rotate(a, s->compute,
-                  kvm_heads(q, a->size.nope, a->heads, a->size.rope, key_size(a)), pos,
-                  false, err);
+                  kvm_heads(q, a->size.nope, a->heads, a->size.rope, mla_key_size(a)),
+                  pos, false, err);
 }
 
-/* the cached rows [l | p] of all tokens up to the step's end */
-static kvm_tensor cached(const mla *a, const kvm_step *s)
+kvm_tensor kvm_mla__cached(const mla *a, const kvm_step *s)
 {
     const kvm_slot *slot = &s->slots[a->base.first_object];
-    return kvm_view2(slot->rows, KVM_F32, s->first + s->n, row_size(a));
+    return kvm_view2(slot->rows, KVM_F32, s->first + s->n, mla_row_size(a));
 }
 
 /* k (heads of it, tokens, nope+rope) and v (.., value) of heads from .. */
 static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_tensor k,
                          kvm_tensor v, kvm_err *err)
 {
-    const ptrdiff_t tokens = k.dim[1], key = key_size(a);
-    const kvm_tensor rows = cached(a, s), latent = kvm_columns(rows, 0, a->size.rank);
+    const ptrdiff_t tokens = k.dim[1], key = mla_key_size(a);
+    const kvm_tensor rows = kvm_mla__cached(a, s),
+                     latent = kvm_columns(rows, 0, a->size.rank);
     for (ptrdiff_t h = 0; h < k.dim[0]; h++) {
         float *keys = (float *)k.data + h * k.stride[0];
         kvm_tensor all = kvm_view2(keys, KVM_F32, tokens, key);
@@ -313,7 +274,7 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
                                   kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t tokens = s->first + s->n;
-    const ptrdiff_t most = heads_at_once(a, tokens), key = key_size(a);
+    const ptrdiff_t most = heads_at_once(a, tokens), key = mla_key_size(a);
     float *k = kvm_new_raw(&temp, float, most *tokens *key);
     float *v = kvm_new_raw(&temp, float, most *tokens * a->size.value);
     if (!k || !v) return kvm_nomem(err, &temp);
@@ -330,23 +291,39 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
     return KVM_OK;
 }
 
+void kvm_mla__copy_heads(const mla *a, kvm_tensor to, ptrdiff_t at, ptrdiff_t apart,
+                         kvm_tensor from, ptrdiff_t from_at, ptrdiff_t from_apart,
+                         ptrdiff_t n)
+{
+    for (ptrdiff_t t = 0; t < to.dim[0]; t++)
+        for (ptrdiff_t h = 0; h < a->heads; h++)
+            memcpy((float *)to.data + t * to.stride[0] + h * apart + at,
+                   (float *)from.data + t * from.stride[0] + h * from_apart + from_at,
+                   (size_t)n * sizeof(float));
+}
+
+kvm_status kvm_mla__absorb(const mla *a, const kvm_step *s, kvm_tensor q,
+                           kvm_tensor wide, kvm_err *err)
+{
+    const ptrdiff_t rank = a->size.rank, nope = a->size.nope;
+    const ptrdiff_t row = mla_row_size(a), key = mla_key_size(a);
+    for (ptrdiff_t h = 0; h < a->heads; h++)
+        TRY(kvm_op_linear(s->compute, kvm_columns(wide, h * row, rank),
+                          kvm_columns(q, h * key, nope), a->kt[h], false, err));
+    kvm_mla__copy_heads(a, wide, rank, row, q, nope, key, a->size.rope);
+    return KVM_OK;
+}
+
 static kvm_status attend_absorbed(const mla *a, const kvm_step *s, kvm_tensor q,
                                   kvm_tensor y, kvm_arena temp, kvm_err *err)
 {
-    const ptrdiff_t n = q.dim[0], tokens = s->first + s->n, row = row_size(a);
-    const ptrdiff_t rank = a->size.rank, key = key_size(a);
+    const ptrdiff_t n = q.dim[0], tokens = s->first + s->n, row = mla_row_size(a);
+    const ptrdiff_t rank = a->size.rank;
     kvm_tensor wide = kvm_step_rows(&temp, n, a->heads * row);
     kvm_tensor sums = kvm_step_rows(&temp, n, a->heads * rank);
     if (!wide.data || !sums.data) return kvm_nomem(err, &temp);
-    for (ptrdiff_t h = 0; h < a->heads; h++) {
-        TRY(kvm_op_linear(s->compute, kvm_columns(wide, h * row, rank),
-                          kvm_columns(q, h * key, a->size.nope), a->kt[h], false, err));
-        for (ptrdiff_t t = 0; t < n; t++)
-            memcpy((float *)wide.data + t * wide.stride[0] + h * row + rank,
-                   (float *)q.data + t * q.stride[0] + h * key + a->size.nope,
-                   (size_t)a->size.rope * sizeof(float));
-    }
-    const kvm_tensor rows = cached(a, s);
+    TRY(kvm_mla__absorb(a, s, q, wide, err));
+    const kvm_tensor rows = kvm_mla__cached(a, s);
     const kvm_tensor k = kvm_view3(rows.data, KVM_F32, 1, tokens, row);
     kvm_tensor v = k;
     v.dim[2] = rank;
@@ -365,9 +342,9 @@ static bool absorbs(const mla *a, ptrdiff_t queries, ptrdiff_t tokens)
     const double pairs = (double)queries * (double)tokens;
     const double map = (double)a->size.rank * (double)(a->size.nope + a->size.value);
     const double expanded =
-        pairs * (double)(key_size(a) + a->size.value) + map * (double)tokens;
+        pairs * (double)(mla_key_size(a) + a->size.value) + map * (double)tokens;
     const double absorbed =
-        pairs * (double)(row_size(a) + a->size.rank) + map * (double)queries;
+        pairs * (double)(mla_row_size(a) + a->size.rank) + map * (double)queries;
     return absorbed < expanded;
 }
 
@@ -375,10 +352,10 @@ static kvm_status attend(const mla *a, const kvm_step *s, kvm_tensor x, kvm_tens
                          kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t n = x.dim[0], skipped = s->n - n;
-    kvm_tensor q = kvm_step_rows(&temp, n, a->heads * key_size(a));
+    kvm_tensor q = kvm_step_rows(&temp, n, a->heads * mla_key_size(a));
     kvm_tensor y = kvm_step_rows(&temp, n, a->heads * a->size.value);
     if (!q.data || !y.data) return kvm_nomem(err, &temp);
-    TRY(ask(a, s, x, s->pos + skipped, q, err));
+    TRY(kvm_mla__ask(a, s, x, s->pos + skipped, q, err));
     if (absorbs(a, n, s->first + s->n))
         TRY(attend_absorbed(a, s, q, y, temp, err));
     else
@@ -392,15 +369,15 @@ static kvm_status attend(const mla *a, const kvm_step *s, kvm_tensor x, kvm_tens
 static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
                           kvm_tensor y, kvm_err *err)
 {
-    const mla *a = of(l);
+    const mla *a = mla_of(l);
     kvm_step rest = *s; /* what is left of the scratch */
     TRY(append(a, s, x, s->scratch, err));
     kvm_tensor low = a->index ? x : kvm_last_rows(x, s->out);
-    if (low.dim[0] > 0) TRY(lower(a, s, &low, &rest.scratch, err));
+    if (low.dim[0] > 0) TRY(kvm_mla__lower(a, s, &low, &rest.scratch, err));
     if (a->index)
         TRY(kvm_indexer_choose(a->index, &rest,
-                               a->base.first_object + index_object(&a->size), x, low,
-                               err));
+                               a->base.first_object + mla_index_object(&a->size), x,
+                               low, err));
     if (s->out == 0) return KVM_OK;
     return attend(a, s, kvm_last_rows(low, s->out), y, rest.scratch, err);
 }
@@ -411,10 +388,10 @@ static kvm_status advance(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err)
 {
-    const mla *a = of(l);
-    if (which >= index_object(&a->size))
-        return kvm_indexer_advance(a->index, which - index_object(&a->size), c, point,
-                                   pos, n, rows, err);
+    const mla *a = mla_of(l);
+    if (which >= mla_index_object(&a->size))
+        return kvm_indexer_advance(a->index, which - mla_index_object(&a->size), c,
+                                   point, pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_LATENT) {
         const kvm_tensor latent = kvm_view2(rows, KVM_F32, n, a->size.rank);
@@ -427,10 +404,10 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                           int point, const int32_t *pos, ptrdiff_t n, float *rows,
                           kvm_err *err)
 {
-    const mla *a = of(l);
-    if (which >= index_object(&a->size))
-        return kvm_indexer_retreat(a->index, which - index_object(&a->size), c, point,
-                                   pos, n, rows, err);
+    const mla *a = mla_of(l);
+    if (which >= mla_index_object(&a->size))
+        return kvm_indexer_retreat(a->index, which - mla_index_object(&a->size), c,
+                                   point, pos, n, rows, err);
     if (point == KVM_POINT_ENGINE) return KVM_OK;
     if (which == OBJECT_ROTARY)
         return rotate(a, c, kvm_view3(rows, KVM_F32, n, 1, a->size.rope), pos, true,
@@ -448,4 +425,7 @@ const kvm_layer_kind kvm_mla = {.name = "mla",
                                 .scratch = scratch,
                                 .forward = forward,
                                 .advance = advance,
-                                .retreat = retreat};
+                                .retreat = retreat,
+                                .backward_scratch = kvm_mla__backward_scratch,
+                                .backward = kvm_mla__backward,
+                                .pull = kvm_mla__pull};

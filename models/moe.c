@@ -214,8 +214,10 @@ static void weigh(const moe *m, float *s, float *c)
 typedef struct route {
     int32_t *expert; /* (n, active) */
     float *weight;   /* (n, active) */
-    int32_t *token;  /* (n * active) tokens by expert, in order, and */
-    float *share;    /* their weights */
+    int32_t *token;  /* (n * active) tokens by expert, in order, */
+    float *share;    /* their weights and */
+    int32_t *entry;  /* where those stand in `weight` */
+    float *p;        /* (n, experts) probabilities */
     ptrdiff_t *from; /* (experts + 1) where those of an expert begin */
 } route;
 
@@ -249,6 +251,7 @@ static void sort_by_expert(const moe *m, ptrdiff_t n, route *r)
         const ptrdiff_t at = r->from[r->expert[i]]++;
         r->token[at] = (int32_t)(i / m->size.active);
         r->share[at] = r->weight[i];
+        r->entry[at] = (int32_t)i;
     }
     for (ptrdiff_t e = m->size.experts; e > 0; e--) r->from[e] = r->from[e - 1];
     r->from[0] = 0;
@@ -256,7 +259,7 @@ static void sort_by_expert(const moe *m, ptrdiff_t n, route *r)
 
 static size_t route_bytes(const moe *m, ptrdiff_t n)
 {
-    return 4 * kvm_step_rows_bytes(n, m->size.active) +
+    return 5 * kvm_step_rows_bytes(n, m->size.active) +
            2 * kvm_step_rows_bytes(m->size.experts + 1, 2) +
            kvm_step_rows_bytes(1, m->size.groups) +
            kvm_step_rows_bytes(n, m->size.experts);
@@ -271,13 +274,15 @@ static kvm_status find_route(const moe *m, const kvm_step *s, kvm_tensor x, rout
                  .weight = kvm_new_raw(temp, float, entries),
                  .token = kvm_new_raw(temp, int32_t, entries),
                  .share = kvm_new_raw(temp, float, entries),
+                 .entry = kvm_new_raw(temp, int32_t, entries),
                  .from = kvm_new_raw(temp, ptrdiff_t, m->size.experts + 1)};
     float *c = kvm_new_raw(temp, float, m->size.experts);
     float *sums = kvm_new_raw(temp, float, m->size.groups);
     kvm_tensor scores = kvm_step_rows(temp, n, m->size.experts);
-    if (!r->expert || !r->weight || !r->token || !r->share || !r->from || !c || !sums ||
-        !scores.data)
+    if (!r->expert || !r->weight || !r->token || !r->share || !r->entry || !r->from ||
+        !c || !sums || !scores.data)
         return kvm_nomem(err, temp);
+    r->p = scores.data;
     TRY(kvm_op_linear(s->compute, scores, x, m->router, false, err));
     for (ptrdiff_t t = 0; t < n; t++)
         choose(m, (float *)scores.data + t * m->size.experts, c, sums,
@@ -409,5 +414,146 @@ static kvm_status forward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
     return run_shared(m, s, x, y, &b, temp, err);
 }
 
-const kvm_layer_kind kvm_moe = {
-    .name = "moe", .load = load, .scratch = scratch, .forward = forward};
+/* ---- backward ---- */
+
+static size_t backward_scratch(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n)
+{
+    (void)first;
+    const moe *m = of(l);
+    const size_t routed = kvm_ffn_back_scratch(&m->experts[0], n);
+    const size_t shared = m->size.shared ? kvm_ffn_back_scratch(&m->shared, n) : 0;
+    return route_bytes(m, n) + kvm_step_rows_bytes(n, m->size.active) +
+           3 * kvm_step_rows_bytes(n, widest_row(m)) + 2 * kvm_step_rows_bytes(n, 1) +
+           (m->in ? 3 * kvm_step_rows_bytes(n, m->width) : 0) +
+           (routed > shared ? routed : shared);
+}
+
+static void gather(kvm_tensor to, kvm_tensor from, const int32_t *token)
+{
+    const ptrdiff_t width = to.dim[1];
+    for (ptrdiff_t i = 0; i < to.dim[0]; i++)
+        memcpy((float *)to.data + i * width,
+               (float *)from.data + token[i] * from.stride[0],
+               (size_t)width * sizeof(float));
+}
+
+/* of expert e, x, dy, dx (n, width): dx += and, by its entries, the gradient by their
+ * weights */
+static kvm_status expert_back(const moe *m, const kvm_step *s, ptrdiff_t e,
+                              const route *r, kvm_tensor x, kvm_tensor dy,
+                              kvm_tensor dx, float *dweight, kvm_err *err)
+{
+    kvm_step inner = *s;
+    const ptrdiff_t from = r->from[e], n = r->from[e + 1] - from, width = m->width;
+    if (n == 0) return KVM_OK;
+    const kvm_tensor in = kvm_step_rows(&inner.scratch, n, width);
+    const kvm_tensor dout = kvm_step_rows(&inner.scratch, n, width);
+    const kvm_tensor din = kvm_step_rows(&inner.scratch, n, width);
+    float *dots = kvm_new_raw(&inner.scratch, float, n);
+    if (!in.data || !dout.data || !din.data || !dots)
+        return kvm_nomem(err, &inner.scratch);
+    gather(in, x, r->token + from);
+    gather(dout, dy, r->token + from);
+    TRY(kvm_ffn_back(&inner, &m->experts[e], in, dout, din, false, dots, err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        dweight[r->entry[from + i]] = dots[i];
+        add_row((float *)dx.data + r->token[from + i] * dx.stride[0],
+                (float *)din.data + i * width, r->share[from + i], width);
+    }
+    return KVM_OK;
+}
+
+/* Of one token: dweight (active) of the chosen to p (experts), which becomes the
+ * gradient by the router's scores. With S the sum of the chosen p a weight is by p / S,
+ * or by p; scores go through a sigmoid each or a softmax together. */
+static void choice_back(const moe *m, const int32_t *chosen, const float *dweight,
+                        float *p)
+{
+    const ptrdiff_t n = m->size.experts, active = m->size.active;
+    const float scale = (float)m->size.scale;
+    float sum = 0, mean = 0, total = 0;
+    for (ptrdiff_t i = 0; i < active; i++) {
+        sum += p[chosen[i]];
+        mean += p[chosen[i]] * dweight[i];
+    }
+    const bool divided = m->size.normalised;
+    const float by = divided ? scale / sum : scale, less = divided ? mean / sum : 0;
+    for (ptrdiff_t i = 0; i < active; i++)
+        total += p[chosen[i]] * by * (dweight[i] - less);
+    if (m->sigmoid) total = 0;
+    for (ptrdiff_t e = 0; e < n; e++) {
+        float dp = 0;
+        for (ptrdiff_t i = 0; i < active; i++)
+            if (chosen[i] == e) dp = by * (dweight[i] - less);
+        p[e] = m->sigmoid ? dp * p[e] * (1 - p[e]) : p[e] * (dp - total);
+    }
+}
+
+/* dx (n, hidden) += what routed experts and the router owe to x */
+static kvm_status experts_back(const moe *m, const kvm_step *s, kvm_tensor x,
+                               kvm_tensor dy, kvm_tensor dx, kvm_err *err)
+{
+    kvm_step inner = *s;
+    const ptrdiff_t n = x.dim[0];
+    kvm_tensor seen = x, dsum = dy, dseen = dx;
+    route r;
+    TRY(find_route(m, s, x, &r, &inner.scratch, err));
+    float *dweight = kvm_new_raw(&inner.scratch, float, n * m->size.active);
+    if (!dweight) return kvm_nomem(err, &inner.scratch);
+    if (m->in) {
+        seen = kvm_step_rows(&inner.scratch, n, m->width);
+        dsum = kvm_step_rows(&inner.scratch, n, m->width);
+        dseen = kvm_step_rows(&inner.scratch, n, m->width);
+        if (!seen.data || !dsum.data || !dseen.data)
+            return kvm_nomem(err, &inner.scratch);
+        TRY(kvm_op_linear(s->compute, seen, x, m->in, false, err));
+        TRY(kvm_op_linear_back(s->compute, dsum, dy, m->out, false, err));
+        memset(dseen.data, 0, (size_t)kvm_tensor_count(&dseen) * sizeof(float));
+    }
+    for (ptrdiff_t e = 0; e < m->size.experts; e++)
+        TRY(expert_back(m, &inner, e, &r, seen, dsum, dseen, dweight, err));
+    if (m->in) TRY(kvm_op_linear_back(s->compute, dx, dseen, m->in, true, err));
+    for (ptrdiff_t t = 0; t < n; t++)
+        choice_back(m, r.expert + t * m->size.active, dweight + t * m->size.active,
+                    r.p + t * m->size.experts);
+    return kvm_op_linear_back(s->compute, dx,
+                              kvm_view2(r.p, KVM_F32, n, m->size.experts), m->router,
+                              true, err);
+}
+
+static kvm_status shared_back(const moe *m, const kvm_step *s, kvm_tensor x,
+                              kvm_tensor dy, kvm_tensor dx, kvm_err *err)
+{
+    kvm_step inner = *s;
+    const ptrdiff_t n = x.dim[0];
+    if (m->size.shared == 0) return KVM_OK;
+    if (!m->opening) return kvm_ffn_back(s, &m->shared, x, dy, dx, true, NULL, err);
+    const kvm_tensor open = kvm_step_rows(&inner.scratch, n, 1);
+    const kvm_tensor din = kvm_step_rows(&inner.scratch, n, m->hidden);
+    float *dots = kvm_new_raw(&inner.scratch, float, n);
+    if (!open.data || !din.data || !dots) return kvm_nomem(err, &inner.scratch);
+    TRY(kvm_op_linear(s->compute, open, x, m->opening, false, err));
+    TRY(kvm_ffn_back(&inner, &m->shared, x, dy, din, false, dots, err));
+    for (ptrdiff_t t = 0; t < n; t++) {
+        float *o = (float *)open.data + t;
+        const float share = kvm_sigmoid(*o);
+        add_row((float *)dx.data + t * dx.stride[0],
+                (const float *)din.data + t * m->hidden, share, m->hidden);
+        *o = dots[t] * share * (1 - share);
+    }
+    return kvm_op_linear_back(s->compute, dx, open, m->opening, true, err);
+}
+
+static kvm_status backward(const kvm_layer *l, const kvm_step *s, kvm_tensor x,
+                           kvm_tensor dy, kvm_tensor dx, kvm_err *err)
+{
+    TRY(experts_back(of(l), s, x, dy, dx, err));
+    return shared_back(of(l), s, x, dy, dx, err);
+}
+
+const kvm_layer_kind kvm_moe = {.name = "moe",
+                                .load = load,
+                                .scratch = scratch,
+                                .forward = forward,
+                                .backward_scratch = backward_scratch,
+                                .backward = backward};

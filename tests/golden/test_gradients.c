@@ -16,17 +16,22 @@
 
 /* with vectors of PyTorch; with differences alone: layers like theirs behind weights of
  * other types */
-static const char *const golden[] = {"llama",      "qwen2",   "qwen3",
-                                     "ministral3", "qwen3_5", "nemotron_h-dense"};
-static const char *const others[] = {"qwen3-tied",     "qwen3-fp8",
-                                     "ministral3-fp8", "llama-mixed.gguf",
-                                     "llama-k.gguf",   "mistral3.gguf"};
+static const char *const golden[] = {"llama",       "qwen2",
+                                     "qwen3",       "ministral3",
+                                     "qwen3_5",     "nemotron_h-dense",
+                                     "deepseek_v3", "deepseek_v3-groups",
+                                     "qwen3_moe",   "qwen3_next",
+                                     "qwen3_5_moe", "nemotron_h",
+                                     "kimi_linear"};
+static const char *const others[] = {
+    "qwen3-tied",       "qwen3-fp8",    "ministral3-fp8", "deepseek_v3-fp8",
+    "llama-mixed.gguf", "llama-k.gguf", "mistral3.gguf",  "qwen3_next-fp8"};
 static const char *const backends[] = {"ref", "cpu"};
 
 enum { V = 97, PREFIX = 40, MORE = 13, ROOM = 1 << 14, OBJECTS = 16 };
-/* of the largest number, as f32 rounds through a few layers; of the slope, where
- * differences of losses in f32 leave 1e-4 */
-static const double AUTOGRAD = 1e-4, DIFFERENCES = 2e-4;
+/* of the largest number, as f32 rounds through a few layers; of the slope, where losses
+ * in f32 leave 4e-4 */
+static const double AUTOGRAD = 1e-4, DIFFERENCES = 1e-3;
 
 typedef struct run {
     const char *name;
@@ -167,6 +172,13 @@ static ptrdiff_t numbers_of(run *r, ptrdiff_t object, int point, float *out)
     return PREFIX * width;
 }
 
+/* of the largest number. Behind the states of qwen3_next f32 leaves more: PyTorch's own
+ * keys in f32 are 1.7e-4 from those in f64. */
+static double allowed(const run *r)
+{
+    return strcmp(r->name, "qwen3_next") == 0 ? 3e-4 : AUTOGRAD;
+}
+
 static void equals(const run *r, const char *name, const float *got, ptrdiff_t n,
                    const kvm_tensor *want)
 {
@@ -177,10 +189,10 @@ static void equals(const run *r, const char *name, const float *got, ptrdiff_t n
     const double length = (double)w[count], top = (double)w[count + 1];
     for (ptrdiff_t i = 0; i < n; i++) squares += (double)got[i] * (double)got[i];
     for (ptrdiff_t i = 0; i < count; i++)
-        if (!(fabs((double)got[i * step] - (double)w[i]) <= AUTOGRAD * top))
+        if (!(fabs((double)got[i * step] - (double)w[i]) <= allowed(r) * top))
             fail_msg("%s, %s: number %td is %g, not %g (largest %g)", r->name, name,
                      i * step, (double)got[i * step], (double)w[i], top);
-    if (!(fabs(sqrt(squares) - length) <= AUTOGRAD * length))
+    if (!(fabs(sqrt(squares) - length) <= allowed(r) * length))
         fail_msg("%s, %s: of length %g, not %g", r->name, name, sqrt(squares), length);
 }
 

@@ -12,6 +12,7 @@ gradients.safetensors holds, under the names that make.py gives to the objects,
 each as every s-th number of the whole, s = 1 + n // 160 made odd, and then the length of the
 whole and its largest magnitude; and `loss`.
 """
+import contextlib
 import os
 import sys
 
@@ -47,6 +48,25 @@ def assign_states():
 
     cache_utils.LinearAttentionLayer.update_conv_state = conv
     cache_utils.LinearAttentionLayer.update_recurrent_state = recurrent
+
+
+@contextlib.contextmanager
+def in_f64():
+    """Where the models ask for f32 they get f64: what is written rounds once."""
+    wide = lambda x: torch.float64 if x is torch.float32 else x
+    to, to_f32, F = torch.Tensor.to, torch.Tensor.float, torch.nn.functional
+    softmax, grouped = F.softmax, F.grouped_mm
+    torch.Tensor.to = lambda self, *a, **kw: to(
+        self, *map(wide, a), **{k: wide(x) for k, x in kw.items()})
+    torch.Tensor.float = torch.Tensor.double
+    F.softmax = lambda x, dim=None, dtype=None, **kw: softmax(x, dim=dim, dtype=wide(dtype))
+    F.grouped_mm = lambda a, b, offs=None, **kw: torch.cat(  # which has no f64
+        [a[i:j] @ w for i, j, w in zip([0, *offs.tolist()], offs.tolist(), b)])
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.Tensor.to, torch.Tensor.float = to, to_f32
+    F.softmax, F.grouped_mm = softmax, grouped
+    torch.set_default_dtype(torch.float32)
 
 
 def leaf_of(x):
@@ -110,7 +130,7 @@ def prefix(model, ids, point):
 
 def loss_of(logits):
     t, v = torch.meshgrid(torch.arange(MORE), torch.arange(logits.shape[-1]), indexing="ij")
-    p = (3 * torch.sin(0.7 * t.double() + 1.3 * v + 0.05 * t * v)).float().softmax(-1)
+    p = (3 * torch.sin(0.7 * t.double() + 1.3 * v + 0.05 * t * v)).softmax(-1)
     return (p * (p.log() - logits.log_softmax(-1))).sum(-1).mean()
 
 
@@ -124,7 +144,7 @@ def rows(x):
 def picked(x):
     x = x.contiguous().flatten()
     step = (1 + len(x) // 160) | 1
-    return torch.cat([x[::step], torch.stack([x.double().norm().float(), x.abs().max()])])
+    return torch.cat([x[::step], torch.stack([x.norm(), x.abs().max()])])
 
 
 def gradients(model, ids):
@@ -150,15 +170,19 @@ def gradients(model, ids):
     return out
 
 
+def write(name, model, expect):
+    path = os.path.join(make.HERE, name, "gradients.safetensors")
+    known = load_file(os.path.join(make.HERE, name, "expect.safetensors"))
+    for k, x in known.items():  # the model is the one whose vectors are stored
+        off = (x.float() - expect[k].float()).abs().max().item()
+        assert off <= 1e-5 * max(1, x.float().abs().max().item()), k
+    with in_f64():
+        got = gradients(model.double().requires_grad_(False), expect["ids"][None].long())
+    print("  loss", got["loss"].item(), {k: f"{x[-1]:.1e}" for k, x in got.items() if len(x) > 1})
+    save_file({k: x.float().contiguous() for k, x in got.items()}, path)
+
+
 if __name__ == "__main__":
     assign_states()
     for name, model, *_, expect in make.built(sys.argv[1:]):
-        path = os.path.join(make.HERE, name, "gradients.safetensors")
-        known = load_file(os.path.join(make.HERE, name, "expect.safetensors"))
-        for k, x in known.items():  # the model is the one whose vectors are stored
-            off = (x.float() - expect[k].float()).abs().max().item()
-            assert off <= 1e-5 * max(1, x.float().abs().max().item()), k
-        ids = expect["ids"][None].long()
-        got = gradients(model.requires_grad_(False), ids)
-        print("  loss", got["loss"].item(), {k: f"{x[-1]:.1e}" for k, x in got.items() if len(x) > 1})
-        save_file({k: x.contiguous() for k, x in got.items()}, path)
+        write(name, model, expect)
