@@ -103,7 +103,7 @@ ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s)
         kvm_mapping rest = s->mapping;
         rest.token &= i == 0;
         const ptrdiff_t items =
-            kvm_mapping_items(&rest, s->source ? s->source + i : &(int32_t){0}, 1,
+            kvm_mapping_items(&rest, s->sources > 0 ? s->source + i : &(int32_t){0}, 1,
                               s->layer, item);
         for (ptrdiff_t k = 0; k < items; k++) {
             const kvm_side_info *side =

@@ -21,8 +21,7 @@ KVM_MUST kvm_status kvm_step__append(kvm_st_writer *w, kvm_dtype dtype, const fl
 /* true when the n numbers (F32 or BF16) are all finite */
 bool kvm_step__finite(const kvm_tensor *t, ptrdiff_t n);
 
-/* A list of source layers in a document: 1 .. layers numbers in [0, layers), each
- * once. */
+/* A list of source layers in a document: at most `layers` numbers in [0, layers). */
 KVM_MUST kvm_status kvm_step__sources(kvm_jat list, ptrdiff_t layers, kvm_arena *keep,
                                       const int32_t **out, ptrdiff_t *n, kvm_err *err);
 
