@@ -347,11 +347,12 @@ static kvm_status covers(const kvm_translator *t, const kvm_model *target, kvm_e
 {
     for (ptrdiff_t i = 0; i < kvm_model_info_of(target)->objects; i++) {
         const kvm_object *o = kvm_model_object(target, i);
-        bool made = false;
-        if (o->kind == KVM_OBJECT_NGRAM_WINDOW || o->kind == KVM_OBJECT_LAST_IDS)
-            made = t->token != KVM_TOKEN_NONE;
+        const bool ngrams =
+            o->kind == KVM_OBJECT_NGRAM_WINDOW || o->kind == KVM_OBJECT_LAST_IDS;
+        bool made = ngrams && t->token != KVM_TOKEN_NONE;
         for (ptrdiff_t k = 0; k < t->state_count; k++)
-            made |= t->states[k].layer == o->layer && kvm_object_per_prompt(o);
+            made |=
+                t->states[k].layer == o->layer && kvm_object_per_prompt(o) && !ngrams;
         for (ptrdiff_t k = 0; k < t->count; k++) {
             const kvm_space_row *r = &kvm_space_rows[t->steps[k].mapping.out];
             const bool window = o->kind == KVM_OBJECT_WINDOW &&
