@@ -60,7 +60,8 @@ static kvm_status columns_new(kvm_rows_at *x, kvm_side side, kvm_space s,
 }
 
 /* what a pass's steps read and make, as columns: of each space ascending by layer */
-static kvm_status place_columns(kvm_apply *a, kvm_pass *p, kvm_arena *keep, kvm_err *err)
+static kvm_status place_columns(kvm_apply *a, kvm_pass *p, kvm_arena *keep,
+                                kvm_err *err)
 {
     kvm_rows_at *x = &p->x;
     x->shapes[KVM_SOURCE] = &a->t->source.shapes;
@@ -133,7 +134,8 @@ static kvm_status plan_passes(kvm_apply *a, kvm_arena *keep, kvm_err *err)
     return KVM_OK;
 }
 
-/* one buffer each serves all passes, which run one after the other */
+/* one buffer each serves all passes, which run one after the other, and the first layer's
+ * rows that tell the tokens before them */
 static kvm_status reserve(kvm_apply *a, kvm_arena *keep, kvm_err *err)
 {
     const kvm_shapes *to = &a->t->target.shapes;
@@ -147,11 +149,17 @@ static kvm_status reserve(kvm_apply *a, kvm_arena *keep, kvm_err *err)
         const ptrdiff_t w = kvm_shapes_width(to, s->mapping.out, s->layer);
         widest = w > widest ? w : widest;
     }
+    if (a->codebook) {
+        const ptrdiff_t w =
+            kvm_shapes_width(&a->t->source.shapes, kvm_codebook_of(a->codebook), 0);
+        read = w > read ? w : read;
+    }
     float *x = kvm_new_raw(keep, float, a->block *read);
     float *y = kvm_new_raw(keep, float, a->block *made);
     a->out = kvm_new_raw(keep, float, a->block *widest);
     a->position = kvm_new(keep, int32_t, a->block);
     if (!x || !y || !a->out || !a->position) return kvm_nomem(err, keep);
+    a->first_rows = x;
     for (ptrdiff_t i = 0; i < a->passes; i++) {
         a->pass[i].x.read = x;
         a->pass[i].x.made = y;
@@ -202,7 +210,8 @@ static kvm_status states_alike(const kvm_apply *a, kvm_err *err)
 {
     for (ptrdiff_t i = 0; i < a->t->state_count; i++) {
         const kvm_state_step *s = &a->t->states[i];
-        for (int kind = 0; s->map != KVM_STATE_ZERO && kind < KVM_OBJECT_KINDS; kind++) {
+        for (int kind = 0; s->map != KVM_STATE_ZERO && kind < KVM_OBJECT_KINDS;
+             kind++) {
             const kvm_object_kind k = (kvm_object_kind)kind;
             if (k != KVM_OBJECT_STATE && k != KVM_OBJECT_SSM_STATE) continue;
             if ((kvm_model_find_object(a->source, k, s->source) < 0) !=
@@ -236,10 +245,10 @@ kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
     a->rotate = t->keys == KVM_KEYS_CONTENT && a->to_rope.width > 0;
     TRY(states_alike(a, err));
     TRY(plan_passes(a, keep, err));
-    TRY(reserve(a, keep, err));
-    TRY(reserve_states(a, keep, err));
     if (t->token == KVM_TOKEN_DECODED)
         TRY(kvm_codebook_new(&a->codebook, keep, c, source, at_engine(t), NULL, err));
+    TRY(reserve(a, keep, err));
+    TRY(reserve_states(a, keep, err));
     *out = a;
     return KVM_OK;
 }
@@ -336,10 +345,11 @@ static kvm_status read_layer(kvm_apply *a, const kvm_handover *from, kvm_space s
     const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, layer);
     const float *rows = from->taken ? kvm_taken_rows(from->taken, s, layer) : NULL;
     if (!rows)
-        return kvm_fail(err, KVM_USAGE,
-                        "layer %td: its %s rows stand before a norm, and were not taken "
-                        "while the source read",
-                        layer, kvm_space_name(s));
+        return kvm_fail(
+            err, KVM_USAGE,
+            "layer %td: its %s rows stand before a norm, and were not taken "
+            "while the source read",
+            layer, kvm_space_name(s));
     copy_rows(a, (copy_job){rows + first * w, out, n, w, ld, w});
     return KVM_OK;
 }
@@ -350,8 +360,8 @@ kvm_status kvm_apply__embed(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
     const kvm_rows_at *x = &p->x;
     if (!p->token) return KVM_OK;
     return kvm_model_embed_tokens(a->target, a->told + first, n,
-                                  x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0], x->ld,
-                                  err);
+                                  x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0],
+                                  x->ld, err);
 }
 
 static kvm_status read_pass(kvm_apply *a, const kvm_pass *p, const kvm_handover *from,
@@ -531,8 +541,9 @@ ptrdiff_t kvm_apply__find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer
     return i >= 0 ? i : kvm_model_find_object(m, r->other, layer);
 }
 
-static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer, ptrdiff_t tokens,
-                            const float *data, kvm_cache *to, kvm_err *err)
+static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer,
+                            ptrdiff_t tokens, const float *data, kvm_cache *to,
+                            kvm_err *err)
 {
     const ptrdiff_t i = kvm_apply__find_state(a->target, s, layer);
     const kvm_object *o = kvm_model_object(a->target, i);
@@ -553,8 +564,8 @@ kvm_status kvm_apply__states(kvm_apply *a, const float *const *from, kvm_cache *
         const kvm_shapes *shapes = &a->t->target.shapes;
         TRY(kvm_states_apply(a->c, s, shapes->of[KVM_SPACE_STATE][s->layer],
                              shapes->of[KVM_SPACE_WINDOW][s->layer], from[2 * i],
-                             from[2 * i + 1],
-                             a->state_out[0], a->state_out[1], a->head, err));
+                             from[2 * i + 1], a->state_out[0], a->state_out[1], a->head,
+                             err));
         for (int k = 0; k < 2; k++)
             TRY(put_state(a, spaces[k], s->layer, tokens, a->state_out[k], to, err));
     }
@@ -570,8 +581,9 @@ kvm_status kvm_apply__find_states(kvm_apply *a, const kvm_cache *from,
         kvm_tensor view;
         out[i] = NULL;
         if (s->map == KVM_STATE_ZERO) continue;
-        TRY(kvm_cache_view(from, kvm_apply__find_state(a->source, spaces[i % 2], s->source), &view,
-                           err));
+        TRY(kvm_cache_view(from,
+                           kvm_apply__find_state(a->source, spaces[i % 2], s->source),
+                           &view, err));
         out[i] = view.data;
     }
     return KVM_OK;
@@ -596,7 +608,7 @@ static kvm_status ids_room(kvm_apply *a, ptrdiff_t tokens, kvm_err *err)
 }
 
 kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t tokens,
-                              kvm_err *err)
+                             kvm_err *err)
 {
     a->told = NULL;
     if (!needs_tokens(a)) return KVM_OK;
@@ -604,9 +616,10 @@ kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t t
     a->told = a->ids;
     if (!a->codebook) {
         if (!from->ids)
-            return kvm_fail(err, KVM_USAGE,
-                            "the translator needs the prompt's token ids, and they were "
-                            "not handed over with the cache");
+            return kvm_fail(
+                err, KVM_USAGE,
+                "the translator needs the prompt's token ids, and they were "
+                "not handed over with the cache");
         memcpy(a->ids, from->ids, sizeof *a->ids * (size_t)tokens);
         return KVM_OK;
     }
@@ -614,9 +627,8 @@ kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t t
     for (ptrdiff_t first = 0; first < tokens; first += a->block) {
         const ptrdiff_t n = tokens - first < a->block ? tokens - first : a->block;
         const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, 0);
-        TRY(read_layer(a, from, s, 0, first, n, a->pass[0].x.read, w, err));
-        TRY(kvm_codebook_decode(a->codebook, a->pass[0].x.read, w, n, a->ids + first,
-                                err));
+        TRY(read_layer(a, from, s, 0, first, n, a->first_rows, w, err));
+        TRY(kvm_codebook_decode(a->codebook, a->first_rows, w, n, a->ids + first, err));
     }
     return KVM_OK;
 }
@@ -694,9 +706,9 @@ double kvm_apply_bytes(const kvm_apply *a)
     for (ptrdiff_t i = 0; i < a->t->count; i++) {
         const kvm_step *s = &a->t->steps[i];
         if (s->mapping.out == KVM_SPACE_INPUT) continue; /* it becomes a state */
-        bytes += (double)kvm_shapes_width(&a->t->target.shapes, s->mapping.out,
-                                          s->layer) *
-                 entry_bytes(a->target, s->mapping.out, s->layer);
+        bytes +=
+            (double)kvm_shapes_width(&a->t->target.shapes, s->mapping.out, s->layer) *
+            entry_bytes(a->target, s->mapping.out, s->layer);
     }
     return bytes;
 }

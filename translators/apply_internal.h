@@ -10,8 +10,8 @@
 /* Rows of several layers side by side, what was read and what has been made: where the
  * rows of a feature stand. */
 typedef struct kvm_rows_at {
-    float *read, *made;      /* (n, ld), (n, made_ld) */
-    ptrdiff_t ld, made_ld;   /* floats from row to row */
+    float *read, *made;           /* (n, ld), (n, made_ld) */
+    ptrdiff_t ld, made_ld;        /* floats from row to row */
     ptrdiff_t *at[2][KVM_SPACES]; /* (layers) column of a side's rows of a space; -1 or
                                      NULL: not there. The token's are among those read */
     const kvm_shapes *shapes[2];
@@ -61,7 +61,7 @@ typedef struct kvm_pass {
     ptrdiff_t steps;
     kvm_rows_at x;
     ptrdiff_t source_at, source_width; /* columns of x.read that are the source's */
-    bool token; /* the token's embedding is read, before these */
+    bool token;                        /* the token's embedding is read, before these */
 } kvm_pass;
 
 struct kvm_apply {
@@ -71,6 +71,7 @@ struct kvm_apply {
     kvm_pass *pass;
     ptrdiff_t passes;
     ptrdiff_t block;
+    float *first_rows; /* (block, any) of the source's first layer, for decoding */
     float *out;        /* (block, widest row) */
     int32_t *position; /* (block) */
     float *hidden[2];  /* (block, widest hidden layer) */
@@ -81,7 +82,7 @@ struct kvm_apply {
     int32_t *ids;        /* room for decoded ids */
     const int32_t *told; /* of the run at hand; NULL: none */
     ptrdiff_t ids_room;
-    const float **states; /* (states, 2) of the source, of the run at hand */
+    const float **states;       /* (states, 2) of the source, of the run at hand */
     float *state_out[2], *head; /* one layer's state and window; one head */
 };
 
