@@ -11,6 +11,24 @@ kvm_row_shape kvm_step__shape(const kvm_translator *t, const kvm_step *s); /* ma
 /* a state step agrees with both sides (states.c) */
 KVM_MUST kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i,
                                       kvm_err *err);
+
+/* ---- how a step lies in the file ---- */
+
+#define KVM_TRANSLATOR_FORMAT "kvmill.translator.v2"
+int kvm_step__parts(const kvm_step *s); /* weights, each with its bias */
+/* "K.3.weight", "V.0.b2"; at NULL when keep is spent */
+kvm_str kvm_step__part_name(kvm_arena *keep, const kvm_step *s, int part, bool bias);
+ptrdiff_t kvm_step__bias_count(const kvm_step *s, int part);
+
+/* tensors of a bilinear state step, F32: "state.2.left" */
+enum { KVM_STATE_PARTS = 4 };
+typedef struct kvm_state_part {
+    const char *object, *name;
+    int rank;
+} kvm_state_part;
+extern const kvm_state_part kvm_state_parts[KVM_STATE_PARTS];
+kvm_str kvm_step__state_name(kvm_arena *keep, const kvm_state_step *s, int part);
+
 /* n numbers of a F32 or BF16 tensor from element `at` on, as f32; KVM_NAN when not
  * finite */
 KVM_MUST kvm_status kvm_step__widen(float *out, const kvm_tensor *t, ptrdiff_t at,
