@@ -35,8 +35,7 @@ kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_layer,
     return KVM_OK;
 }
 
-/* channels that a window's map mixes: what both halves of a state's head divide by */
-static ptrdiff_t block_of(kvm_row_shape state)
+ptrdiff_t kvm_states__block(kvm_row_shape state)
 {
     ptrdiff_t a = state.keys, b = state.dim / state.keys;
     while (b) {
@@ -67,7 +66,7 @@ kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
     if (s->map == KVM_STATE_ZERO) return KVM_OK;
     TRY(kvm_states_same(&t->source.shapes, s->source, &t->target.shapes, s->layer, err));
     if (s->map == KVM_STATE_COPY) return KVM_OK;
-    const ptrdiff_t d = block_of(state);
+    const ptrdiff_t d = kvm_states__block(state);
     if (s->map == KVM_STATE_BILINEAR && is_cube(&s->left, state.heads, state.keys) &&
         is_cube(&s->right, state.heads, state.dim / state.keys) &&
         window.heads % d == 0 && is_cube(&s->window, window.heads / d, d) && s->bias)
@@ -375,7 +374,7 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source, const kvm_rows
     *s = (kvm_state_step){.layer = target_layer, .map = map, .source = source_layer};
     if (map == KVM_STATE_BILINEAR) {
         TRY(fit_state(c, &p, state, lambda, s, keep, scratch, err));
-        TRY(fit_window(c, &w, window, block_of(state), lambda, s, keep, scratch, err));
+        TRY(fit_window(c, &w, window, kvm_states__block(state), lambda, s, keep, scratch, err));
     }
     *figures = (kvm_state_figures){.sequences = n};
     return measure(c, &ph, &wh, state, window, s, figures, scratch, err);

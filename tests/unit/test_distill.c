@@ -1,0 +1,280 @@
+/* Distillation: the gradient of the loss by every kind of parameter against differences,
+ * going on from a checkpoint bit for bit, and what is refused. */
+#include "translators/distill.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "jobs/distill_checkpoint.h"
+#include "tests/support/check.h"
+#include "tests/support/translators.h"
+
+#define TMP "build/tmp/distill/"
+
+enum { PREFIX = 40, AFTER = 13, LESSONS = 3 };
+
+static const kvm_outline_options content = {.keys = KVM_KEYS_CONTENT};
+static kvm_arena keep;
+static kvm_compute *compute;
+
+static int setup(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    check_tmpdir("distill");
+    keep = check_arena((size_t)8 << 30);
+    check_ok(
+        kvm_compute_new(&compute, &keep, kvm_backend_find(KVM_STR("cpu")), 2, &err),
+        &err);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvm_arena_free(&keep);
+    return 0;
+}
+
+static kvm_model *open_zoo(const char *name)
+{
+    kvm_err err = {0};
+    kvm_model *m;
+    const kvm_model_options o = {.no_tokenizer = true};
+    check_ok(kvm_model_open(&m, &keep, compute,
+                            kvm_str_fmt(&keep, "tests/zoo/%s", name), &o, &err),
+             &err);
+    return m;
+}
+
+/* a translator of made-up maps, and lessons of made-up tokens */
+typedef struct bed {
+    kvm_distill *d;
+    kvm_lesson lesson[LESSONS];
+} bed;
+
+static void begin(bed *b, const char *source, const char *target,
+                  const kvm_outline_options *o, kvm_translator *t)
+{
+    kvm_err err = {0};
+    kvm_model *from = open_zoo(source), *to = open_zoo(target);
+    made_translator(t, &keep, from, to, o, 0.5);
+    check_ok(kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER, &err),
+             &err);
+    int32_t *ids = kvm_new(&keep, int32_t, LESSONS * (PREFIX + AFTER));
+    kvm_rng rng = kvm_rng_seed(3, 3);
+    for (ptrdiff_t i = 0; i < LESSONS * (PREFIX + AFTER); i++)
+        ids[i] = (int32_t)kvm_rng_below(&rng, 2048);
+    for (int i = 0; i < LESSONS; i++) {
+        const ptrdiff_t n = PREFIX - 7 * i; /* of several lengths */
+        b->lesson[i] = (kvm_lesson){.prefix = ids, .prefix_n = n, .after_n = AFTER};
+        b->lesson[i].after = ids + n;
+        ids += PREFIX + AFTER;
+        check_ok(kvm_distill_prepare(b->d, &b->lesson[i], &keep, &err), &err);
+    }
+}
+
+static double loss(bed *b)
+{
+    kvm_err err = {0};
+    kvm_distill_loss l;
+    check_ok(kvm_distill_score(b->d, &b->lesson[0], &l, &err), &err);
+    return l.kl;
+}
+
+/* the loss's derivative along g, by differences of fourth order with steps of h */
+static double difference(bed *b, float *p, const float *was, const float *g, ptrdiff_t n,
+                         double norm, double h)
+{
+    static const int at[] = {-2, -1, 1, 2};
+    static const double weight[] = {1, -8, 8, -1};
+    double slope = 0;
+    for (int k = 0; k < 4; k++) {
+        for (ptrdiff_t i = 0; i < n; i++)
+            p[i] = (float)((double)was[i] + at[k] * h * (double)g[i] / norm);
+        slope += weight[k] * loss(b) / (12 * h);
+    }
+    memcpy(p, was, sizeof *p * (size_t)n);
+    return slope;
+}
+
+/* The derivative along the gradient of parameters [from, from+n) is that gradient's norm.
+ * An expert that is chosen otherwise on the way makes the loss jump: smaller steps make
+ * that rarer, and rounding larger, so several are tried. */
+static void check_slope(bed *b, ptrdiff_t from, ptrdiff_t n, const char *what)
+{
+    static const double steps[] = {2e-3, 2e-4, 2e-5, 5e-6};
+    float *p = kvm_distill_values(b->d) + from;
+    const float *g = kvm_distill_gradient(b->d) + from;
+    float *was = kvm_new(&keep, float, n);
+    double sum = 0, slope = 0;
+    for (ptrdiff_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
+    const double norm = sqrt(sum);
+    if (!(norm > 1e-7)) fail_msg("%s: the gradient is %g", what, norm);
+    memcpy(was, p, sizeof *p * (size_t)n);
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        slope = difference(b, p, was, g, n, norm, steps[i] / norm);
+        if (fabs(slope - norm) < 5e-3 * norm) return;
+    }
+    fail_msg("%s: differences %g, gradient %g", what, slope, norm);
+}
+
+static void check_gradients(const char *source, const char *target,
+                            const kvm_outline_options *o)
+{
+    bed b;
+    kvm_translator t;
+    kvm_err err = {0};
+    kvm_distill_loss l;
+    begin(&b, source, target, o, &t);
+    check_ok(kvm_distill_learn(b.d, &b.lesson[0], &l, &err), &err);
+    assert_true(fabs(l.kl - loss(&b)) < 1e-5 * l.kl);
+    ptrdiff_t at = 0;
+    for (ptrdiff_t i = 0; i < t.count; i++) {
+        const kvm_step *s = &t.steps[i];
+        if (s->map == KVM_MAP_EXACT) continue;
+        const ptrdiff_t n = s->outputs * s->inputs;
+        const char *name = kvm_str_fmt(&keep, "%s -> %s, %s.%td", source, target,
+                                       kvm_space_name(s->mapping.out), s->layer)
+                               .at;
+        if (s->mapping.out != KVM_SPACE_INDEX) {
+            check_slope(&b, at, n, name);
+            check_slope(&b, at + n, s->outputs, name);
+        }
+        at += n + s->outputs;
+    }
+    for (ptrdiff_t i = 0; i < t.state_count; i++) {
+        const kvm_state_step *s = &t.states[i];
+        if (s->map != KVM_STATE_BILINEAR) continue;
+        const ptrdiff_t n[] = {kvm_tensor_count(&s->left), kvm_tensor_count(&s->right),
+                               kvm_tensor_count(&s->window),
+                               s->window.dim[0] * s->window.dim[1]};
+        static const char *const parts[] = {"left", "right", "window", "bias"};
+        for (int k = 0; k < 4; k++) {
+            check_slope(&b, at, n[k],
+                        kvm_str_fmt(&keep, "state of layer %td, %s", s->layer, parts[k])
+                            .at);
+            at += n[k];
+        }
+    }
+    assert_int_equal(at, kvm_distill_parameters(b.d));
+}
+
+static void keys_and_values(void **state)
+{
+    (void)state;
+    check_gradients("small", "large", &content);
+    check_gradients("large", "small", &(kvm_outline_options){.keys = KVM_KEYS_ROTATED});
+}
+
+static void latents_and_replayed_states(void **state)
+{
+    (void)state;
+    check_gradients("mla", "kda", &content);
+    check_gradients("kda", "mla", &content);
+    check_gradients("kda", "mla", &(kvm_outline_options){.keys = KVM_KEYS_CONTENT, .engine = true});
+}
+
+static void states_from_both_sides(void **state)
+{
+    (void)state;
+    check_gradients("gdn-a", "gdn-b", &content);
+}
+
+/* ---- going on ---- */
+
+static void learn(bed *b, int steps)
+{
+    kvm_err err = {0};
+    const kvm_distill_rates r = {1e-3, 0.01, 1};
+    double norm;
+    for (int i = 0; i < steps; i++) {
+        for (int k = 0; k < LESSONS; k++) {
+            kvm_distill_loss l;
+            check_ok(kvm_distill_learn(b->d, &b->lesson[k], &l, &err), &err);
+        }
+        check_ok(kvm_distill_update(b->d, LESSONS, &r, &norm, &err), &err);
+    }
+}
+
+static void a_checkpoint_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    bed one, two;
+    kvm_translator t;
+    kvm_err err = {0};
+    const kvm_str path = KVM_STR(TMP "half");
+    begin(&one, "small", "large", &content, &t);
+    begin(&two, "small", "large", &content, &t);
+    const ptrdiff_t n = kvm_distill_parameters(one.d);
+    kvm_distill_progress at = {.best_kl = 0.5, .best_step = 2, .curve = json_array()};
+    assert_non_null(kvm_json_own(&keep, at.curve));
+    at.best = kvm_new(&keep, float, n);
+    at.best[n - 1] = 7;
+    json_array_append_new(at.curve, json_pack("{s:f}", "kl", 0.1));
+    learn(&one, 2);
+    check_ok(kvm_distill_save(one.d, &at, "a", path, &err), &err);
+    learn(&one, 2);
+
+    kvm_distill_progress back = {.curve = json_array()};
+    assert_non_null(kvm_json_own(&keep, back.curve));
+    back.best = kvm_new(&keep, float, n);
+    check_status(KVM_MISMATCH, kvm_distill_load(two.d, &back, "b", path, &err), &err);
+    check_contains(err.msg, "another distillation");
+    err = (kvm_err){0};
+    check_ok(kvm_distill_load(two.d, &back, "a", path, &err), &err);
+    assert_int_equal(*kvm_distill_steps(two.d), 2);
+    assert_true(back.best_kl == 0.5 && back.best_step == 2 && back.best[n - 1] == 7);
+    assert_true(json_equal(back.curve, at.curve));
+    learn(&two, 2);
+    assert_memory_equal(kvm_distill_values(one.d), kvm_distill_values(two.d),
+                        sizeof(float) * (size_t)n);
+}
+
+static void it_learns(void **state)
+{
+    (void)state;
+    bed b;
+    kvm_translator t;
+    begin(&b, "small", "large", &content, &t);
+    const double before = loss(&b);
+    learn(&b, 20);
+    assert_true(loss(&b) < 0.7 * before);
+}
+
+/* ---- what is refused ---- */
+
+static void a_loss_that_is_no_number_changes_nothing(void **state)
+{
+    (void)state;
+    bed b;
+    kvm_translator t;
+    kvm_err err = {0};
+    kvm_distill_loss l;
+    begin(&b, "small", "large", &content, &t);
+    b.lesson[0].native[5] = NAN;
+    check_status(KVM_NAN, kvm_distill_learn(b.d, &b.lesson[0], &l, &err), &err);
+    const float *g = kvm_distill_gradient(b.d);
+    for (ptrdiff_t i = 0; i < kvm_distill_parameters(b.d); i++) assert_true(g[i] == 0);
+    double norm;
+    const kvm_distill_rates r = {1e-3, 0, 1};
+    kvm_distill_gradient(b.d)[3] = INFINITY;
+    err = (kvm_err){0};
+    check_status(KVM_NAN, kvm_distill_update(b.d, 1, &r, &norm, &err), &err);
+    check_contains(err.msg, "step 1");
+    assert_int_equal(*kvm_distill_steps(b.d), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_and_values),
+        cmocka_unit_test(latents_and_replayed_states),
+        cmocka_unit_test(states_from_both_sides),
+        cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),
+        cmocka_unit_test(it_learns),
+        cmocka_unit_test(a_loss_that_is_no_number_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
