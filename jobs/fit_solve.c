@@ -1,5 +1,5 @@
-/* fit_solve.c - the maps of a fit: layers are ranked, k and lambda chosen, and every step
- * solved, group by group; then the states. */
+/* fit_solve.c - the maps of a fit: layers are ranked, k and lambda chosen, and every
+ * step solved, group by group; then the states. */
 #include "jobs/fit_internal.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
-/* needs.h - which rows the captures of a pair must hold, and which products their moments,
- * so that every fit of the spec finds its own: of the run and of its ablations, in both
- * directions. Both graphs ask for the same, and so share their steps. */
+/* needs.h - which rows the captures of a pair must hold, and which products their
+ * moments, so that every fit of the spec finds its own: of the run and of its
+ * ablations, in both directions. Both graphs ask for the same, and so share their
+ * steps. */
 #ifndef KVM_JOBS_NEEDS_H
 #define KVM_JOBS_NEEDS_H
 

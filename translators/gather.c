@@ -45,7 +45,7 @@ kvm_status kvm_gather_new(kvm_gather **out, kvm_arena *keep, const kvm_model *m,
             a->width += part.heads * part.dim;
             if (part.dim > 0) g->points |= 1U << kvm_space_rows[s].point;
             if (!second || part.dim == 0) continue;
-            a->rows = kvm_new_raw(keep, float, most *a->width);
+            a->rows = kvm_new_raw(keep, float, most * a->width);
             if (!a->rows) return kvm_nomem(err, keep);
         }
     }
@@ -75,8 +75,9 @@ static kvm_status add(kvm_gather *g, kvm_space s, ptrdiff_t object, ptrdiff_t wi
     assembly *a = &g->of[(int)s * g->layers + layer];
     if (!a->rows) return g->sink(g->ctx, s, layer, first, n, rows, err);
     if (n > g->most)
-        return kvm_fail(err, KVM_RANGE, "layer %td, %s: a piece of %td rows, at most %td",
-                        layer, kvm_space_name(s), n, g->most);
+        return kvm_fail(err, KVM_RANGE,
+                        "layer %td, %s: a piece of %td rows, at most %td", layer,
+                        kvm_space_name(s), n, g->most);
     if (a->have == 0) {
         a->first = first;
         a->n = n;
@@ -148,7 +149,7 @@ kvm_status kvm_taken_new(kvm_taken **out, kvm_arena *keep, const kvm_model *m,
     TRY(kvm_rows_shapes(&shapes, keep, m, err));
     t->capacity = capacity;
     t->layers = shapes.layers;
-    t->rows = kvm_new(keep, float *, KVM_SPACES * shapes.layers);
+    t->rows = kvm_new(keep, float *, KVM_SPACES *shapes.layers);
     t->width = kvm_new(keep, ptrdiff_t, KVM_SPACES * shapes.layers);
     if (!t->rows || !t->width) return kvm_nomem(err, keep);
     for (int s = 0; s < KVM_SPACES; s++)

@@ -16,8 +16,8 @@ typedef kvm_status kvm_gather_sink(void *ctx, kvm_space space, ptrdiff_t layer,
                                    kvm_err *err);
 
 typedef struct kvm_gather kvm_gather;
-/* kvm_gather_new - of these spaces of a model, by forwards in chunks of at most `most`. The token's embedding is not a part of any object: it is
- * not gathered. */
+/* kvm_gather_new - of these spaces of a model, by forwards in chunks of at most `most`.
+ * The token's embedding is not a part of any object: it is not gathered. */
 KVM_MUST kvm_status kvm_gather_new(kvm_gather **g, kvm_arena *keep, const kvm_model *m,
                                    kvm_spaces which, ptrdiff_t most,
                                    kvm_gather_sink *sink, void *ctx, kvm_err *err);
@@ -27,8 +27,8 @@ kvm_capture kvm_gather_capture(kvm_gather *g);
 /* ---- keeping them ---- */
 
 typedef struct kvm_taken kvm_taken;
-/* kvm_taken_new - room for `capacity` tokens' rows of these spaces, all layers. Memory is
- * reserved, touched as used. */
+/* kvm_taken_new - room for `capacity` tokens' rows of these spaces, all layers. Memory
+ * is reserved, touched as used. */
 KVM_MUST kvm_status kvm_taken_new(kvm_taken **t, kvm_arena *keep, const kvm_model *m,
                                   kvm_spaces which, ptrdiff_t capacity, kvm_err *err);
 kvm_capture kvm_taken_capture(kvm_taken *t);

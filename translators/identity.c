@@ -35,10 +35,11 @@ kvm_status kvm_codebook_space(kvm_space *s, const kvm_model *m, kvm_err *err)
     if (st) return st;
     *s = latent ? KVM_SPACE_LATENT : KVM_SPACE_V;
     if (kvm_model_tokens_tell(m) && (latent || value)) return KVM_OK;
-    return kvm_fail(err, KVM_UNSUPPORTED,
-                    "%s: its first layer is not attention over the tokens' embeddings, so "
-                    "its rows do not tell the token: hand the ids over (token: given)",
-                    kvm_model_info_of(m)->name.at);
+    return kvm_fail(
+        err, KVM_UNSUPPORTED,
+        "%s: its first layer is not attention over the tokens' embeddings, so "
+        "its rows do not tell the token: hand the ids over (token: given)",
+        kvm_model_info_of(m)->name.at);
 }
 
 /* ---- making it ---- */
@@ -75,8 +76,7 @@ static kvm_status fill_all(kvm_codebook *b, kvm_model *m, kvm_err *err)
     filling f = {.b = b};
     int32_t ids[PIECE];
     TRY(kvm_arena_reserve(&own, (size_t)1 << 32, err));
-    kvm_status s =
-        kvm_gather_new(&g, &own, m, 1U << b->space, PIECE, fill, &f, err);
+    kvm_status s = kvm_gather_new(&g, &own, m, 1U << b->space, PIECE, fill, &f, err);
     for (; !s && f.from < b->vocab; f.from += PIECE) {
         const ptrdiff_t left = b->vocab - f.from, n = left < PIECE ? left : PIECE;
         for (ptrdiff_t i = 0; i < n; i++) ids[i] = (int32_t)(f.from + i);
@@ -116,10 +116,9 @@ static kvm_status make_panels(kvm_codebook *b, kvm_arena *keep, kvm_err *err)
     for (ptrdiff_t p = 0; p < b->panels; p++) {
         const ptrdiff_t from = p * PANEL;
         const ptrdiff_t n = b->vocab - from < PANEL ? b->vocab - from : PANEL;
-        TRY(kvm_weight_new(
-            &b->panel[p], keep, b->c,
-            kvm_view2(b->entry + from * b->width, KVM_F32, n, b->width), b->half + from,
-            err));
+        TRY(kvm_weight_new(&b->panel[p], keep, b->c,
+                           kvm_view2(b->entry + from * b->width, KVM_F32, n, b->width),
+                           b->half + from, err));
     }
     return KVM_OK;
 }
@@ -156,10 +155,10 @@ kvm_status kvm_codebook_new(kvm_codebook **out, kvm_arena *keep, kvm_compute *c,
     b->width = o && o->width > 0 ? o->width : KVM_CODEBOOK_WIDTH;
     if (b->width > b->used) b->width = b->used;
     b->panels = (b->vocab + PANEL - 1) / PANEL;
-    b->entry = kvm_new_raw(keep, float, b->vocab *b->width);
+    b->entry = kvm_new_raw(keep, float, b->vocab * b->width);
     b->half = kvm_new_raw(keep, float, b->vocab);
     b->panel = kvm_new(keep, kvm_weight *, b->panels);
-    b->low = kvm_new_raw(keep, float, ROWS *b->width);
+    b->low = kvm_new_raw(keep, float, ROWS * b->width);
     b->score = kvm_new_raw(keep, float, ROWS *PANEL);
     if (!b->entry || !b->half || !b->panel || !b->low || !b->score)
         return kvm_nomem(err, keep);
@@ -237,7 +236,8 @@ kvm_status kvm_codebook_decode(const kvm_codebook *b, const float *rows, ptrdiff
                                ptrdiff_t n, int32_t *ids, kvm_err *err)
 {
     for (ptrdiff_t i = 0; i < n; i += ROWS)
-        TRY(decode_rows(b, rows + i * ld, ld, n - i < ROWS ? n - i : ROWS, ids + i, err));
+        TRY(decode_rows(b, rows + i * ld, ld, n - i < ROWS ? n - i : ROWS, ids + i,
+                        err));
     return KVM_OK;
 }
 

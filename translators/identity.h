@@ -18,16 +18,19 @@ typedef struct kvm_codebook kvm_codebook;
 enum { KVM_CODEBOOK_WIDTH = 128 };
 
 typedef struct kvm_codebook_options {
-    ptrdiff_t width; /* of the projection; 0: KVM_CODEBOOK_WIDTH, or the row's if less */
-    uint64_t seed;   /* of the projection */
+    ptrdiff_t
+        width;     /* of the projection; 0: KVM_CODEBOOK_WIDTH, or the row's if less */
+    uint64_t seed; /* of the projection */
 } kvm_codebook_options;
 
 /* kvm_codebook_space - the space whose first layer's rows tell the token: latents, or
- * values. KVM_UNSUPPORTED when the model's first layer is no attention over embeddings. */
+ * values. KVM_UNSUPPORTED when the model's first layer is no attention over
+ * embeddings. */
 KVM_MUST kvm_status kvm_codebook_space(kvm_space *s, const kvm_model *m, kvm_err *err);
 
 /* kvm_codebook_new - one pass of the vocabulary through the first layer's projections;
- * (V, width) f32 in keep. `engine`: of rows as an engine keeps them (normed latents). */
+ * (V, width) f32 in keep. `engine`: of rows as an engine keeps them (normed
+ * latents). */
 KVM_MUST kvm_status kvm_codebook_new(kvm_codebook **b, kvm_arena *keep, kvm_compute *c,
                                      kvm_model *m, bool engine,
                                      const kvm_codebook_options *o, kvm_err *err);

@@ -142,7 +142,8 @@ static kvm_status append_all(const kvm_translator *t, const kvm_layout_names *na
         float *row = kvm_new_raw(&room, float, s->outputs);
         if (!w || !row) return kvm_nomem(err, &room);
         TRY(kvm_step__widen(w, &s->weight[0], 0, s->outputs * s->inputs, err));
-        TRY(append_weight(s, names, kvm_layout__shape(&t->target).heads, w, row, dtype, out, err));
+        TRY(append_weight(s, names, kvm_layout__shape(&t->target).heads, w, row, dtype,
+                          out, err));
         TRY(kvm_step__append(out, dtype, s->bias[0], s->outputs, err));
     }
     return KVM_OK;
@@ -214,7 +215,8 @@ kvm_status kvm_layout__selected(kvm_jat list, const kvm_translator *t, kvm_arena
     for (ptrdiff_t l = 0; l < n; l++) {
         ptrdiff_t count;
         const kvm_jat item = kvm_json_item(list, keep, l);
-        TRY(kvm_step__sources(item, t->source.shapes.layers, keep, &sources[l], &count, err));
+        TRY(kvm_step__sources(item, t->source.shapes.layers, keep, &sources[l], &count,
+                              err));
         if (l == 0) *k = count;
         if (count != *k)
             return kvm_fail(err, KVM_FORMAT,
@@ -282,7 +284,7 @@ kvm_status kvm_layout__read(kvm_translator *t, const kvm_st *st,
     t->count = 2 * t->target.shapes.layers;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         kvm_step *s = &steps[i];
-        const kvm_space space = i % 2                           ? KVM_SPACE_V
+        const kvm_space space = i % 2                         ? KVM_SPACE_V
                                 : t->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED
                                                               : KVM_SPACE_K;
         *s = (kvm_step){.mapping = kvm_mapping_same(space),

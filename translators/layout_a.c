@@ -28,8 +28,9 @@ static json_t *signature(const kvm_side_info *s)
                      kvm_layout__str_json(s->name), "revision",
                      kvm_layout__str_json(s->fingerprint), "tokenizer_hash",
                      kvm_layout__str_json(s->tokenizer), "num_layers",
-                     (json_int_t)s->shapes.layers, "num_kv_heads", (json_int_t)kvm_layout__shape(s).heads,
-                     "head_dim", (json_int_t)kvm_layout__shape(s).dim, "attention_kind",
+                     (json_int_t)s->shapes.layers, "num_kv_heads",
+                     (json_int_t)kvm_layout__shape(s).heads, "head_dim",
+                     (json_int_t)kvm_layout__shape(s).dim, "attention_kind",
                      "full_attention", "architecture", "");
 }
 
@@ -49,9 +50,8 @@ static json_t *manifest(const kvm_translator *t, kvm_dtype dtype, const char *sh
         "target_signature", signature(&t->target), "fit_config", "top_k",
         (json_int_t)t->steps[0].sources, "ridge_alpha", isfinite(lambda) ? lambda : 0.0,
         "content_space", t->keys == KVM_KEYS_CONTENT, "selected_layers",
-        kvm_layout__selected_json(t), "fit_key_r2",
-        kvm_layout__r2_json(t, KVM_SPACE_K), "fit_value_r2",
-        kvm_layout__r2_json(t, KVM_SPACE_V));
+        kvm_layout__selected_json(t), "fit_key_r2", kvm_layout__r2_json(t, KVM_SPACE_K),
+        "fit_value_r2", kvm_layout__r2_json(t, KVM_SPACE_V));
 }
 
 kvm_status kvm_layout_a_write(const kvm_translator *t, kvm_dtype dtype, kvm_str dir,

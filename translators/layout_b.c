@@ -19,8 +19,9 @@ static const kvm_layout_names names = {
 static json_t *model_json(const kvm_side_info *s)
 {
     return json_pack("{s:o, s:I, s:I, s:I, s:f, s:f}", "name",
-                     kvm_layout__str_json(s->name), "n_layers", (json_int_t)s->shapes.layers,
-                     "n_kv", (json_int_t)kvm_layout__shape(s).heads, "head_dim",
+                     kvm_layout__str_json(s->name), "n_layers",
+                     (json_int_t)s->shapes.layers, "n_kv",
+                     (json_int_t)kvm_layout__shape(s).heads, "head_dim",
                      (json_int_t)kvm_layout__shape(s).dim, "rope_theta", s->theta,
                      "attention_scaling", (double)s->rope.factor);
 }

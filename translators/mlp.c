@@ -10,9 +10,9 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "translators/adam.h"
 #include "translators/meta.h"
 #include "translators/mlp_internal.h"
-#include "translators/adam.h"
 #include "translators/ridge_internal.h"
 
 #define FORMAT "kvmill.mlp_checkpoint.v1"
@@ -180,8 +180,8 @@ static kvm_status plan(trainer *t, kvm_err *err)
     const kvm_shapes *from = &kvm_rows_info_of(t->source)->shapes;
     const int spaces = kvm_mapping_spaces(t->mapping);
     for (ptrdiff_t i = 0; i < t->count * spaces; i++)
-        t->inputs += kvm_shapes_width(from, t->mapping->from[i % spaces],
-                                      t->layers[i / spaces]);
+        t->inputs +=
+            kvm_shapes_width(from, t->mapping->from[i % spaces], t->layers[i / spaces]);
     const kvm_row_shape out =
         kvm_rows_shape(t->target, t->mapping->out, t->target_layer);
     t->outputs = out.heads * out.dim;
@@ -193,8 +193,8 @@ static kvm_status plan(trainer *t, kvm_err *err)
     kvm_text text = {0};
     kvm_text_addf(&text, "%.*s %.*s %.*s %s %td %td %td %.17g %d %llu %llu %.17g %td:",
                   KVM_STR_ARG(s->model), KVM_STR_ARG(d->model), KVM_STR_ARG(s->text),
-                  kvm_space_name(t->mapping->out), t->target_layer, t->o.hidden, t->o.batch,
-                  t->o.rate, t->o.per_head, (unsigned long long)t->o.seed,
+                  kvm_space_name(t->mapping->out), t->target_layer, t->o.hidden,
+                  t->o.batch, t->o.rate, t->o.per_head, (unsigned long long)t->o.seed,
                   (unsigned long long)t->o.split_seed, t->o.fraction,
                   kvm_rows_count(t->source));
     for (ptrdiff_t i = 0; i < t->count; i++)
@@ -339,7 +339,8 @@ static kvm_status train_batch(trainer *t, ptrdiff_t n, double *loss, kvm_err *er
         return kvm_fail(err, KVM_NAN,
                         "%s of target layer %td: the loss is %g after %td steps; lower "
                         "the rate",
-                        kvm_space_name(t->mapping->out), t->target_layer, *loss, t->steps);
+                        kvm_space_name(t->mapping->out), t->target_layer, *loss,
+                        t->steps);
     return KVM_OK;
 }
 
@@ -403,7 +404,8 @@ static kvm_status score(trainer *t, kvm_split split, double *r2, kvm_arena scrat
     }
     double worst;
     kvm_ridge__r2(error, total, t->outputs,
-                  kvm_rows_shape(t->target, t->mapping->out, t->target_layer).dim, r2, &worst);
+                  kvm_rows_shape(t->target, t->mapping->out, t->target_layer).dim, r2,
+                  &worst);
     return KVM_OK;
 }
 
@@ -458,10 +460,10 @@ static kvm_status make_step(const trainer *t, kvm_step *step, kvm_arena *keep,
 
 kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source, const kvm_rows *target,
                          const kvm_mapping *mapping, const int32_t *layers,
-                         ptrdiff_t count,
-                         ptrdiff_t target_layer, const kvm_mlp_options *o,
-                         kvm_step *step, kvm_mlp_figures *figures, kvm_arena *keep,
-                         kvm_arena scratch, kvm_err *err)
+                         ptrdiff_t count, ptrdiff_t target_layer,
+                         const kvm_mlp_options *o, kvm_step *step,
+                         kvm_mlp_figures *figures, kvm_arena *keep, kvm_arena scratch,
+                         kvm_err *err)
 {
     trainer t = {.c = c,
                  .source = source,

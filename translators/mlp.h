@@ -44,8 +44,7 @@ typedef struct kvm_mlp_figures {
  * or shapes is refused (KVM_MISMATCH). KVM_NAN when the loss leaves the finite numbers,
  * KVM_CANCELLED after the checkpoint of the epoch in progress was dropped. */
 KVM_MUST kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source,
-                                  const kvm_rows *target,
-                                  const kvm_mapping *mapping,
+                                  const kvm_rows *target, const kvm_mapping *mapping,
                                   const int32_t *layers, ptrdiff_t count,
                                   ptrdiff_t target_layer, const kvm_mlp_options *o,
                                   kvm_step *step, kvm_mlp_figures *figures,

@@ -18,10 +18,9 @@ kvm_status kvm_moments__panels(kvm_panels *out, kvm_arena *keep,
     ptrdiff_t n = 0, at = 0;
     for (ptrdiff_t l = 0; l < layers; l++) {
         const ptrdiff_t w = shape[l].heads * shape[l].dim;
-        const bool full = n > 0 && p[n - 1].width > 0 && w > 0 &&
-                          p[n - 1].width + w > KVM_PANEL;
-        if (n == 0 || full)
-            p[n++] = (kvm_panel){.layer = l, .at = at};
+        const bool full =
+            n > 0 && p[n - 1].width > 0 && w > 0 && p[n - 1].width + w > KVM_PANEL;
+        if (n == 0 || full) p[n++] = (kvm_panel){.layer = l, .at = at};
         p[n - 1].layers++;
         p[n - 1].width += w;
         at += w;
@@ -37,8 +36,8 @@ kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_block_id id,
     const char *plus = one ? "" : "+", *b = one ? "" : kvm_space_name(id.b);
     return i < 0 ? kvm_str_fmt(keep, "%s.%s%s%s.%s", what, kvm_space_name(id.a), plus,
                                b, kvm_split_name(p))
-                 : kvm_str_fmt(keep, "%s.%s%s%s.%s.%td.%td", what,
-                               kvm_space_name(id.a), plus, b, kvm_split_name(p), i, j);
+                 : kvm_str_fmt(keep, "%s.%s%s%s.%s.%td.%td", what, kvm_space_name(id.a),
+                               plus, b, kvm_split_name(p), i, j);
 }
 
 kvm_status kvm_moments__put_blocks(json_t *meta, const kvm_block_id *blocks,
@@ -153,8 +152,8 @@ typedef struct summer {
     const ptrdiff_t *index; /* (n) rows of this split */
     ptrdiff_t n;
     columns a, b_own;
-    columns *b; /* &a where a block is half */
-    bool half;  /* tiles i <= j of a symmetric matrix */
+    columns *b;            /* &a where a block is half */
+    bool half;             /* tiles i <= j of a symmetric matrix */
     ptrdiff_t first, last; /* panels of a in this pass */
     double **tile;         /* (last-first, b panels) */
     float **block;         /* (last-first) rows of each panel */
@@ -637,7 +636,7 @@ static kvm_status run(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
 {
     enum { MIB = 1 << 20 };
     kvm_arena own = {0}, passes = {0};
-    job j = {  .m = {.c = c, .progress = o->progress},
+    job j = {.m = {.c = c, .progress = o->progress},
              .a = a,
              .b = b,
              .o = o,

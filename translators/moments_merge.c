@@ -37,10 +37,10 @@ static kvm_status copy_meta(merge *m, json_t *meta, const char *key, kvm_err *er
 
 static kvm_status check_pair(merge *m, json_t *meta, kvm_err *err)
 {
-    static const char *const keys[] = {
-        "format",    "kind",    "split.seed",   "split.fraction", "blocks",
-        "a.capture", "a.model", "a.model_name", "b.capture",      "b.model",
-        "b.model_name"};
+    static const char *const keys[] = {"format",         "kind",         "split.seed",
+                                       "split.fraction", "blocks",       "a.capture",
+                                       "a.model",        "a.model_name", "b.capture",
+                                       "b.model",        "b.model_name"};
     TRY(kvm_meta_format(m->x, KVM_MOMENTS_FORMAT, err));
     TRY(kvm_meta_format(m->y, KVM_MOMENTS_FORMAT, err));
     kvm_str kind;

@@ -119,7 +119,8 @@ static kvm_status read_blocks(moments_file *f, kvm_arena *keep, kvm_err *err)
         const int b = f->cross;
         if (!f->shapes[0].of[id[i].a] || !f->shapes[b].of[id[i].b] ||
             (!f->cross && id[i].a > id[i].b))
-            return kvm_fail(err, KVM_FORMAT, "%s: a block of %s and %s, whose rows the "
+            return kvm_fail(err, KVM_FORMAT,
+                            "%s: a block of %s and %s, whose rows the "
                             "captures do not hold",
                             kvm_st_path(f->st).at, kvm_space_name(id[i].a),
                             kvm_space_name(id[i].b));
@@ -363,7 +364,8 @@ kvm_status kvm_moments_has(const kvm_moments *m, kvm_features x, kvm_output y,
         for (ptrdiff_t j = i; j <= x.count; j++) {
             const kvm_feature *a = &x.item[i], *b = j < x.count ? &x.item[j] : &out;
             const place p = find(m, *a, *b);
-            if (p.block && kvm_moments_shape(m, a->side, a->space, a->layer).heads > 0 &&
+            if (p.block &&
+                kvm_moments_shape(m, a->side, a->space, a->layer).heads > 0 &&
                 kvm_moments_shape(m, b->side, b->space, b->layer).heads > 0)
                 continue;
             return kvm_fail(err, KVM_MISMATCH,
@@ -401,8 +403,8 @@ static run layer_run(const kvm_panels *p, const kvm_row_shape *shape, ptrdiff_t 
 static run run_of(const kvm_moments *m, kvm_feature f, ptrdiff_t head)
 {
     const int side = side_of(m, f.side);
-    return layer_run(&m->cross.panels[f.space][side],
-                     m->cross.shapes[side].of[f.space], f.layer, head);
+    return layer_run(&m->cross.panels[f.space][side], m->cross.shapes[side].of[f.space],
+                     f.layer, head);
 }
 
 /* out (a.width, b.width), rows ld apart, = the tile's block, which lies transposed when

@@ -82,8 +82,8 @@ static kvm_status choose_states(kvm_outline *out, kvm_state_way asked,
         return KVM_OK;
     }
     if (asked == KVM_STATES_AUTO)
-        out->states = copied(source, target, NULL) ? KVM_STATES_REPLAY
-                                                   : KVM_STATES_BILINEAR;
+        out->states =
+            copied(source, target, NULL) ? KVM_STATES_REPLAY : KVM_STATES_BILINEAR;
     if (out->states == KVM_STATES_COPY || out->states == KVM_STATES_BILINEAR)
         return copied(source, target, err);
     return KVM_OK;
@@ -102,10 +102,9 @@ static kvm_token_kind choose_token(const kvm_outline *out, const kvm_outline_opt
                                    const kvm_shapes *source, const kvm_shapes *target)
 {
     if (o->token_given) return o->token;
-    const bool wanted = keeps(target, KVM_SPACE_LATENT) ||
-                        keeps(target, KVM_SPACE_INDEX) ||
-                        (keeps(target, KVM_SPACE_INPUT) &&
-                         out->states == KVM_STATES_REPLAY);
+    const bool wanted =
+        keeps(target, KVM_SPACE_LATENT) || keeps(target, KVM_SPACE_INDEX) ||
+        (keeps(target, KVM_SPACE_INPUT) && out->states == KVM_STATES_REPLAY);
     if (!wanted) return KVM_TOKEN_NONE;
     const bool told = kvm_shapes_width(source, KVM_SPACE_LATENT, 0) > 0 ||
                       kvm_shapes_width(source, KVM_SPACE_V, 0) > 0;
@@ -135,7 +134,8 @@ static void collect(kvm_outline *out)
             *(m->side == KVM_SOURCE ? &out->source : &out->target) |=
                 1U << kvm_space_rows[m->from[k]].stored;
         kvm_mapping_blocks(m, &out->gram, &out->cross, &out->own);
-        /* fits of keys in either space rank layers and are compared by the same files */
+        /* fits of keys in either space rank layers and are compared by the same
+         * files */
         if (m->from[0] != KVM_SPACE_K && m->from[0] != KVM_SPACE_K_ROTATED) continue;
         if (m->from[0] != m->out) continue;
         kvm_mapping other = *m;

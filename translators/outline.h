@@ -1,6 +1,7 @@
 /* outline.h - what a translator between two models will consist of, before any of it is
- * made: which mappings, in which groups; what becomes of states; where tokens come from;
- * and so which rows both captures must hold and which products of them are needed. */
+ * made: which mappings, in which groups; what becomes of states; where tokens come
+ * from; and so which rows both captures must hold and which products of them are
+ * needed. */
 #ifndef KVM_TRANSLATORS_OUTLINE_H
 #define KVM_TRANSLATORS_OUTLINE_H
 
@@ -36,8 +37,8 @@ typedef struct kvm_outline {
     kvm_mapping mapping[KVM_SPACES];
     int group[KVM_SPACES]; /* mappings of one group share a choice of source layers */
     int mappings, groups;
-    bool exact; /* the first layer's latents follow from the token */
-    kvm_spaces source, target;      /* rows that the captures hold */
+    bool exact;                /* the first layer's latents follow from the token */
+    kvm_spaces source, target; /* rows that the captures hold */
     kvm_block_set gram, cross, own; /* products of the moments files */
 } kvm_outline;
 

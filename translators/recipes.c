@@ -91,7 +91,8 @@ void kvm_mapping_blocks(const kvm_mapping *m, kvm_block_set *source,
         for (ptrdiff_t j = i; j < n; j++) {
             const bool from = x[i].side == KVM_SOURCE, to = x[j].side == KVM_SOURCE;
             if (from != to)
-                add(cross, from ? x[i].space : x[j].space, from ? x[j].space : x[i].space);
+                add(cross, from ? x[i].space : x[j].space,
+                    from ? x[j].space : x[i].space);
             else
                 add_own(from ? source : own, x[i].space, x[j].space);
         }

@@ -246,8 +246,7 @@ static kvm_status out_range(const kvm_moments *m, kvm_features x, kvm_output y,
         return kvm_fail(err, KVM_RANGE,
                         "target layer %td of %td from the rows of %td layers", y.layer,
                         layers, x.count);
-    for (ptrdiff_t i = 0; i < x.count; i++)
-        TRY(item_exists(m, x.item[i], x.head, err));
+    for (ptrdiff_t i = 0; i < x.count; i++) TRY(item_exists(m, x.item[i], x.head, err));
     TRY(kvm_moments_has(m, x, y, err));
     const kvm_row_shape t = kvm_moments_shape(m, KVM_TARGET, y.space, y.layer);
     if (out_head >= t.heads)
@@ -260,9 +259,8 @@ static kvm_status out_range(const kvm_moments *m, kvm_features x, kvm_output y,
 
 kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_features x,
                          kvm_output y, ptrdiff_t out_head, const kvm_ridge_options *o,
-                         kvm_ridge_map *map,
-                         kvm_ridge_figures *figures, kvm_arena *keep, kvm_arena scratch,
-                         kvm_err *err)
+                         kvm_ridge_map *map, kvm_ridge_figures *figures,
+                         kvm_arena *keep, kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t from, p;
     TRY(out_range(m, x, y, out_head, &from, &p, err));
@@ -298,8 +296,8 @@ kvm_status kvm_ridge_fit(kvm_compute *c, const kvm_moments *m, kvm_features x,
 }
 
 /* one prefix of the sweep from a factor that may serve several */
-static kvm_status prefix(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
-                         kvm_output out, ptrdiff_t p, const double *b, double *z,
+static kvm_status prefix(kvm_system *y, ptrdiff_t n, kvm_lambda lambda, kvm_output out,
+                         ptrdiff_t p, const double *b, double *z,
                          kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
 {
     /* a factor with jitter or eigenvectors is of the longest prefix's making alone */
@@ -312,9 +310,8 @@ static kvm_status prefix(kvm_system *y, ptrdiff_t n, kvm_lambda lambda,
 
 kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_features x,
                            kvm_output y, const ptrdiff_t *ks, ptrdiff_t nk,
-                           const kvm_lambda *lambdas, ptrdiff_t nl,
-                           bool allow_wide, kvm_ridge_figures *figures,
-                           kvm_arena scratch, kvm_err *err)
+                           const kvm_lambda *lambdas, ptrdiff_t nl, bool allow_wide,
+                           kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t from, p, longest = 0;
     TRY(out_range(m, x, y, -1, &from, &p, err));
@@ -355,8 +352,8 @@ kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m, kvm_features x,
 
 kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m, kvm_features x,
                            kvm_output y, ptrdiff_t out_head, const double *weight,
-                           const double *bias,
-                           kvm_ridge_figures *figures, kvm_arena scratch, kvm_err *err)
+                           const double *bias, kvm_ridge_figures *figures,
+                           kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t from, p;
     TRY(out_range(m, x, y, out_head, &from, &p, err));

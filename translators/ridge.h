@@ -71,16 +71,17 @@ size_t kvm_ridge_bytes(ptrdiff_t features, ptrdiff_t outputs);
  * and the choosing split: whatever is picked among them is flattered there. Prefixes
  * that have no more rows than features are marked refused. */
 KVM_MUST kvm_status kvm_ridge_sweep(kvm_compute *c, const kvm_moments *m,
-                                    kvm_features x, kvm_output y,
-                                    const ptrdiff_t *ks, ptrdiff_t nk,
-                                    const kvm_lambda *lambdas, ptrdiff_t nl,
-                                    bool allow_wide, kvm_ridge_figures *figures,
-                                    kvm_arena scratch, kvm_err *err);
+                                    kvm_features x, kvm_output y, const ptrdiff_t *ks,
+                                    ptrdiff_t nk, const kvm_lambda *lambdas,
+                                    ptrdiff_t nl, bool allow_wide,
+                                    kvm_ridge_figures *figures, kvm_arena scratch,
+                                    kvm_err *err);
 
 /* kvm_ridge_score - R2 of any linear map (w row-major (f,p), bias) on all splits */
 KVM_MUST kvm_status kvm_ridge_score(kvm_compute *c, const kvm_moments *m,
                                     kvm_features x, kvm_output y, ptrdiff_t out_head,
-                                    const double *weight, const double *bias, kvm_ridge_figures *figures,
-                                    kvm_arena scratch, kvm_err *err);
+                                    const double *weight, const double *bias,
+                                    kvm_ridge_figures *figures, kvm_arena scratch,
+                                    kvm_err *err);
 
 #endif

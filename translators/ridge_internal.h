@@ -37,8 +37,8 @@ KVM_MUST kvm_status kvm_system__solve(kvm_system *y, ptrdiff_t n, double *z,
 /* figures of the output's entries [from, from+p). z (n, p), pitch ldz: solution
  * from the leading n features; b (n,p), pitch ldz: the cross moments it came from. */
 KVM_MUST kvm_status kvm_system__figures(kvm_system *y, ptrdiff_t n, const double *z,
-                                        const double *b, ptrdiff_t ldz,
-                                        kvm_output out, ptrdiff_t from, ptrdiff_t p,
+                                        const double *b, ptrdiff_t ldz, kvm_output out,
+                                        ptrdiff_t from, ptrdiff_t p,
                                         kvm_ridge_figures *figures, kvm_arena scratch,
                                         kvm_err *err);
 /* R2 by head from error and total sums of squares (p), heads of `dim` entries */

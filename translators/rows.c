@@ -67,8 +67,7 @@ kvm_row_shape kvm_space_part(kvm_space s, const kvm_object *o)
     const kvm_space_row *r = &kvm_space_rows[s];
     if (o->kind != r->object && o->kind != r->other) return (kvm_row_shape){0};
     if (!kvm_object_per_prompt(o)) return (kvm_row_shape){o->heads, o->dim, 0};
-    if (r->point == KVM_POINT_RAW)
-        return (kvm_row_shape){o->replay > 0, o->replay, 0};
+    if (r->point == KVM_POINT_RAW) return (kvm_row_shape){o->replay > 0, o->replay, 0};
     const ptrdiff_t outer = o->shape[0];
     return (kvm_row_shape){outer, o->heads * o->dim / outer,
                            s == KVM_SPACE_STATE ? o->shape[1] : 0};
@@ -101,8 +100,7 @@ kvm_status kvm_rows_shapes(kvm_shapes *s, kvm_arena *keep, const kvm_model *m,
     *s = (kvm_shapes){.layers = kvm_model_info_of(m)->layers};
     for (int i = 0; i < KVM_SPACES; i++) {
         const kvm_space space = (kvm_space)i;
-        if (!kvm_space_derived(space))
-            TRY(shapes_of(&s->of[i], keep, m, space, err));
+        if (!kvm_space_derived(space)) TRY(shapes_of(&s->of[i], keep, m, space, err));
     }
     for (int i = 0; i < KVM_SPACES; i++) s->of[i] = s->of[kvm_space_rows[i].stored];
     return KVM_OK;

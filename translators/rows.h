@@ -4,8 +4,8 @@
  * What a space is, spaces.def says. Keys stand at capture point 2 (after norm, before
  * the rotary): content space. Their rotated space is derived from them by the model's
  * own rotary at each row's position, so a wrong theta cannot cancel unseen. Rows of one
- * sequence are adjacent and sequence numbers ascend; the two captures of a pair hold the
- * same (sequence, position) rows.
+ * sequence are adjacent and sequence numbers ascend; the two captures of a pair hold
+ * the same (sequence, position) rows.
  *
  * 1. safetensors; metadata: format=kvmill.capture.v2, model (fingerprint), model_name,
  *    stride, tokens (per sequence, before the stride), text (text set hash), tokenizer
@@ -44,7 +44,7 @@ const char *kvm_space_name(kvm_space s); /* static */
 bool kvm_space_derived(kvm_space s);     /* by the rotary, from another one's rows */
 bool kvm_space_once(kvm_space s);        /* one row per sequence, F32 */
 kvm_status kvm_space_of_name(kvm_str name, kvm_space *s); /* KVM_NOTFOUND */
-typedef unsigned kvm_spaces; /* a set: bit s is space s */
+typedef unsigned kvm_spaces;                              /* a set: bit s is space s */
 enum { KVM_SPACES_KV = 1 << KVM_SPACE_K | 1 << KVM_SPACE_V };
 
 /* Width of one row: heads outermost. */
@@ -155,10 +155,11 @@ ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in the spool */
 /* kvm_rows_put - n rows (n, H*D) f32 of a stored space: rows first .. first+n-1 of the
  * sequence being written, after the stride has been applied by the caller; the one row
  * of a space that is kept once is row 0. Any order of
- * spaces and of pieces. KVM_RANGE beyond `tokens` rows or for rows that the capture does
- * not hold, KVM_NAN names the layer. */
-KVM_MUST kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_space space, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
-                                 const float *rows, kvm_err *err);
+ * spaces and of pieces. KVM_RANGE beyond `tokens` rows or for rows that the capture
+ * does not hold, KVM_NAN names the layer. */
+KVM_MUST kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_space space, ptrdiff_t layer,
+                                 ptrdiff_t first, ptrdiff_t n, const float *rows,
+                                 kvm_err *err);
 /* kvm_rows_end_sequence - n rows at these positions are complete: one write, synced.
  * KVM_MISMATCH names a space of which fewer rows came. `sequence` must ascend. */
 KVM_MUST kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
@@ -174,10 +175,9 @@ KVM_MUST kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrd
                                          const ptrdiff_t *rows, const int32_t *position,
                                          kvm_err *err);
 /* as kvm_rows_put, of the i-th sequence of the batch */
-KVM_MUST kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i,
-                                    kvm_space space, ptrdiff_t layer,
-                                    ptrdiff_t first, ptrdiff_t n, const float *rows,
-                                    kvm_err *err);
+KVM_MUST kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_space space,
+                                    ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                                    const float *rows, kvm_err *err);
 /* all of it is synced, then counts */
 KVM_MUST kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err);
 /* kvm_rows_publish - KVM_RANGE when no sequence was written; sha_hex may be NULL */

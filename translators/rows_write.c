@@ -32,7 +32,7 @@ enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8, PIECE = 1 << 18 };
 typedef struct track {
     kvm_space space;
     ptrdiff_t layer, width;
-    bool once;      /* one row per sequence */
+    bool once; /* one row per sequence */
     kvm_dtype dtype;
     ptrdiff_t have; /* rows of the open sequence */
 } track;
@@ -42,11 +42,11 @@ struct kvm_rows_writer {
     kvm_arena *keep;
     kvm_str path, spool;
     json_t *meta;
-    int fd;                 /* of the spool; -1 after publish */
-    off_t end;              /* of its last whole record */
-    ptrdiff_t done;         /* sequences */
-    ptrdiff_t rows;         /* of all finished sequences */
-    int32_t last;           /* sequence number; -1 before the first */
+    int fd;         /* of the spool; -1 after publish */
+    off_t end;      /* of its last whole record */
+    ptrdiff_t done; /* sequences */
+    ptrdiff_t rows; /* of all finished sequences */
+    int32_t last;   /* sequence number; -1 before the first */
     track *track;
     ptrdiff_t tracks;
     ptrdiff_t *at;          /* (spaces, layers) which track that is; -1: none */
@@ -309,10 +309,9 @@ static kvm_status find_track(const kvm_rows_writer *w, kvm_space space, ptrdiff_
     const bool there = layer >= 0 && layer < layers && (int)space < KVM_SPACES &&
                        w->at[(int)space * layers + layer] >= 0;
     if (!there)
-        return kvm_fail(err, KVM_RANGE, "%s: the capture holds no %s of layer %td",
-                        w->path.at,
-                        (int)space < KVM_SPACES ? kvm_space_name(space) : "such rows",
-                        layer);
+        return kvm_fail(
+            err, KVM_RANGE, "%s: the capture holds no %s of layer %td", w->path.at,
+            (int)space < KVM_SPACES ? kvm_space_name(space) : "such rows", layer);
     most = rows_of(&w->track[w->at[(int)space * layers + layer]], most);
     if (first < 0 || n < 0 || n > most - first)
         return kvm_fail(err, KVM_RANGE,
@@ -529,8 +528,8 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
         const track *t = &w->track[o];
         const kvm_str name = kvm_rows__name(own, t->space, t->layer);
         if (!name.at) return kvm_nomem(err, own);
-        spec[specs++] = (kvm_st_spec){
-            name, t->dtype, 2, {t->once ? w->done : w->rows, t->width}};
+        spec[specs++] =
+            (kvm_st_spec){name, t->dtype, 2, {t->once ? w->done : w->rows, t->width}};
     }
     kvm_st_writer *st;
     TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));

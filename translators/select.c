@@ -30,7 +30,8 @@ static kvm_features layer_items(const kvm_mapping *mapping, int32_t layer,
 {
     kvm_mapping bare = *mapping;
     bare.token = false;
-    return (kvm_features){item, kvm_mapping_items(&bare, &layer, 1, target, item), head};
+    return (kvm_features){item, kvm_mapping_items(&bare, &layer, 1, target, item),
+                          head};
 }
 
 size_t kvm_select_bytes(const kvm_moments *m, const kvm_mapping *mapping)
@@ -60,10 +61,11 @@ static kvm_status map_row(kvm_compute *c, const kvm_moments *m, kvm_features x,
 {
     const ptrdiff_t f = kvm_features_width(m, x), rows = kvm_moments_rows(m, KVM_FIT);
     if (rows <= f && !o->allow_wide)
-        return kvm_fail(err, KVM_RANGE,
-                        "%s: %td rows for the %td features of source layer %td; capture "
-                        "more tokens or allow it explicitly",
-                        kvm_space_name(out), rows, f, x.item[0].layer);
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%s: %td rows for the %td features of source layer %td; capture "
+            "more tokens or allow it explicitly",
+            kvm_space_name(out), rows, f, x.item[0].layer);
     for (ptrdiff_t t = 0; t < map->targets; t++)
         TRY(kvm_moments_has(m, x, (kvm_output){out, map->target[t]}, err));
     kvm_system y;
@@ -153,10 +155,10 @@ kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
         double *fit = out.r2[KVM_FIT] + s * out.targets;
         double *chosen = out.r2[KVM_CHOOSE] + s * out.targets;
         for (ptrdiff_t h = 0; h < heads; h++)
-            TRY(map_row(c, m,
-                        layer_items(mapping, out.source[s], 0, o->per_head ? h : -1,
-                                    item),
-                        &out, mapping->out, o, lambda, fit, chosen, scratch, err));
+            TRY(map_row(
+                c, m,
+                layer_items(mapping, out.source[s], 0, o->per_head ? h : -1, item),
+                &out, mapping->out, o, lambda, fit, chosen, scratch, err));
         for (ptrdiff_t t = 0; t < out.targets; t++) {
             fit[t] /= (double)heads;
             chosen[t] /= (double)heads;

@@ -54,9 +54,8 @@ KVM_MUST kvm_status kvm_select_depth(kvm_ranking *r, kvm_arena *keep,
  * order; kvm_ridge_sweep over its prefixes gives the curve. */
 KVM_MUST kvm_status kvm_select_greedy(kvm_compute *c, const kvm_moments *m,
                                       const kvm_mapping *mapping, ptrdiff_t target,
-                                      kvm_lambda lambda,
-                                      int32_t *order /* (count) */, ptrdiff_t count,
-                                      kvm_arena scratch, kvm_err *err);
+                                      kvm_lambda lambda, int32_t *order /* (count) */,
+                                      ptrdiff_t count, kvm_arena scratch, kvm_err *err);
 
 /* kvm_select_ks - {1,2,4,6,8,10,12,16,20,24} below `sources`, then all; gives how
  * many */

@@ -12,7 +12,7 @@ enum { ROUNDS = 2 }; /* of alternating ridge */
 static kvm_row_shape shape_of(const kvm_shapes *s, kvm_space space, ptrdiff_t layer)
 {
     return s->of[space] && layer >= 0 && layer < s->layers ? s->of[space][layer]
-                                                            : (kvm_row_shape){0};
+                                                           : (kvm_row_shape){0};
 }
 
 kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_layer,
@@ -25,12 +25,13 @@ kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_layer,
         const kvm_row_shape b = shape_of(target, spaces[i], target_layer);
         if (a.heads > 0 && a.heads == b.heads && a.dim == b.dim && a.keys == b.keys)
             continue;
-        return kvm_fail(err, KVM_MISMATCH,
-                        "the %s of source layer %td has %td heads of %td (%td keys), that "
-                        "of target layer %td %td of %td (%td): it cannot be copied; "
-                        "states: replay lets the target's own recurrence make it",
-                        kvm_space_name(spaces[i]), source_layer, a.heads, a.dim, a.keys,
-                        target_layer, b.heads, b.dim, b.keys);
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "the %s of source layer %td has %td heads of %td (%td keys), that "
+            "of target layer %td %td of %td (%td): it cannot be copied; "
+            "states: replay lets the target's own recurrence make it",
+            kvm_space_name(spaces[i]), source_layer, a.heads, a.dim, a.keys,
+            target_layer, b.heads, b.dim, b.keys);
     }
     return KVM_OK;
 }
@@ -59,23 +60,25 @@ kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
         shape_of(&t->target.shapes, KVM_SPACE_WINDOW, s->layer);
     if (state.heads == 0 || window.heads == 0 || state.keys < 1 ||
         (i > 0 && t->states[i - 1].layer >= s->layer))
-        return kvm_fail(err, KVM_MISMATCH,
-                        "state step %td is of layer %td, which keeps no state, or comes "
-                        "out of order",
-                        i, s->layer);
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "state step %td is of layer %td, which keeps no state, or comes "
+            "out of order",
+            i, s->layer);
     if (s->map == KVM_STATE_ZERO) return KVM_OK;
-    TRY(kvm_states_same(&t->source.shapes, s->source, &t->target.shapes, s->layer, err));
+    TRY(kvm_states_same(&t->source.shapes, s->source, &t->target.shapes, s->layer,
+                        err));
     if (s->map == KVM_STATE_COPY) return KVM_OK;
     const ptrdiff_t d = kvm_states__block(state);
     if (s->map == KVM_STATE_BILINEAR && is_cube(&s->left, state.heads, state.keys) &&
         is_cube(&s->right, state.heads, state.dim / state.keys) &&
         window.heads % d == 0 && is_cube(&s->window, window.heads / d, d) && s->bias)
         return KVM_OK;
-    return kvm_fail(err, KVM_SHAPE,
-                    "state step of layer %td: its maps do not fit %td heads of (%td,%td) "
-                    "and %td channels",
-                    s->layer, state.heads, state.keys, state.dim / state.keys,
-                    window.heads);
+    return kvm_fail(
+        err, KVM_SHAPE,
+        "state step of layer %td: its maps do not fit %td heads of (%td,%td) "
+        "and %td channels",
+        s->layer, state.heads, state.keys, state.dim / state.keys, window.heads);
 }
 
 /* ---- fitting ---- */
@@ -115,8 +118,8 @@ static kvm_status read_pairs(kvm_compute *c, const kvm_rows *source,
 {
     p->n = n;
     p->width = kvm_shapes_width(&kvm_rows_info_of(target)->shapes, space, target_layer);
-    p->x = kvm_new_raw(keep, float, n *p->width);
-    p->y = kvm_new_raw(keep, float, n *p->width);
+    p->x = kvm_new_raw(keep, float, n * p->width);
+    p->y = kvm_new_raw(keep, float, n * p->width);
     if (!p->x || !p->y) return kvm_nomem(err, keep);
     TRY(kvm_rows_read(c, source, space, source_layer, 1, 0, rank, n, p->x, p->width,
                       err));
@@ -124,8 +127,8 @@ static kvm_status read_pairs(kvm_compute *c, const kvm_rows *source,
                          err);
 }
 
-/* W (n,n) of min |x W - y|^2 + lambda |W - I|^2, from xx = sum x^T x and xy = sum x^T y;
- * lambda in units of xx's mean diagonal. Overwrites xx; the solution is in xy. */
+/* W (n,n) of min |x W - y|^2 + lambda |W - I|^2, from xx = sum x^T x and xy = sum x^T
+ * y; lambda in units of xx's mean diagonal. Overwrites xx; the solution is in xy. */
 static kvm_status towards_identity(kvm_compute *c, double *xx, double *xy, ptrdiff_t n,
                                    double lambda, kvm_err *err)
 {
@@ -245,9 +248,9 @@ static kvm_status fit_state(kvm_compute *c, const pairs *p, kvm_row_shape shape,
 }
 
 /* y = W x + b of one block of channels, over all columns of all windows */
-static kvm_status fit_block(kvm_compute *c, const pairs *p, ptrdiff_t block, ptrdiff_t d,
-                            ptrdiff_t columns, double lambda, float *weight, float *bias,
-                            kvm_arena scratch, kvm_err *err)
+static kvm_status fit_block(kvm_compute *c, const pairs *p, ptrdiff_t block,
+                            ptrdiff_t d, ptrdiff_t columns, double lambda,
+                            float *weight, float *bias, kvm_arena scratch, kvm_err *err)
 {
     const ptrdiff_t n = p->n * columns;
     double *x = kvm_new(&scratch, double, n *d), *y = kvm_new(&scratch, double, n *d);
@@ -256,8 +259,8 @@ static kvm_status fit_block(kvm_compute *c, const pairs *p, ptrdiff_t block, ptr
     if (!x || !y || !mx || !my || !xx || !xy) return kvm_nomem(err, &scratch);
     for (ptrdiff_t i = 0; i < n; i++)
         for (ptrdiff_t e = 0; e < d; e++) {
-            const ptrdiff_t at = i / columns * p->width +
-                                 (block * d + e) * columns + i % columns;
+            const ptrdiff_t at =
+                i / columns * p->width + (block * d + e) * columns + i % columns;
             x[i * d + e] = (double)p->x[at];
             y[i * d + e] = (double)p->y[at];
             mx[e] += x[i * d + e] / (double)n;
@@ -319,9 +322,8 @@ static double r2_of(const pairs *p, const float *got)
 }
 
 static kvm_status measure(kvm_compute *c, const pairs *state, const pairs *window,
-                          kvm_row_shape shape, kvm_row_shape shape_w,
-                          kvm_state_step *s, kvm_state_figures *f, kvm_arena scratch,
-                          kvm_err *err)
+                          kvm_row_shape shape, kvm_row_shape shape_w, kvm_state_step *s,
+                          kvm_state_figures *f, kvm_arena scratch, kvm_err *err)
 {
     float *to = kvm_new(&scratch, float, state->n * state->width);
     float *to_w = kvm_new(&scratch, float, window->n * window->width);
@@ -338,11 +340,12 @@ static kvm_status measure(kvm_compute *c, const pairs *state, const pairs *windo
     return KVM_OK;
 }
 
-kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source, const kvm_rows *target,
-                          kvm_state_map map, ptrdiff_t source_layer,
-                          ptrdiff_t target_layer, const kvm_state_options *o,
-                          kvm_state_step *s, kvm_state_figures *figures,
-                          kvm_arena *keep, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source,
+                          const kvm_rows *target, kvm_state_map map,
+                          ptrdiff_t source_layer, ptrdiff_t target_layer,
+                          const kvm_state_options *o, kvm_state_step *s,
+                          kvm_state_figures *figures, kvm_arena *keep,
+                          kvm_arena scratch, kvm_err *err)
 {
     const kvm_shapes *from = &kvm_rows_info_of(source)->shapes;
     const kvm_shapes *to = &kvm_rows_info_of(target)->shapes;
@@ -357,7 +360,8 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source, const kvm_rows
     TRY(sequences_of(source, o, KVM_HELD, &held, &n_held, &scratch, err));
     if (map == KVM_STATE_BILINEAR && n < 2)
         return kvm_fail(err, KVM_RANGE,
-                        "%td sequences to fit a state's correction on: capture more", n);
+                        "%td sequences to fit a state's correction on: capture more",
+                        n);
     const kvm_rows *const sides[] = {source, target};
     const struct {
         kvm_space space;
@@ -369,8 +373,9 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source, const kvm_rows
                  {KVM_SPACE_STATE, held, n_held, &ph},
                  {KVM_SPACE_WINDOW, held, n_held, &wh}};
     for (size_t i = 0; i < sizeof reads / sizeof *reads; i++)
-        TRY(read_pairs(c, sides[0], source_layer, sides[1], target_layer, reads[i].space,
-                       reads[i].rank, reads[i].n, reads[i].to, &scratch, err));
+        TRY(read_pairs(c, sides[0], source_layer, sides[1], target_layer,
+                       reads[i].space, reads[i].rank, reads[i].n, reads[i].to, &scratch,
+                       err));
     *s = (kvm_state_step){.layer = target_layer, .map = map, .source = source_layer};
     if (map == KVM_STATE_BILINEAR) {
         TRY(fit_state(c, &p, state, lambda, s, keep, scratch, err));
@@ -398,10 +403,10 @@ static void correct_window(const kvm_state_step *s, kvm_row_shape window,
         }
 }
 
-kvm_status kvm_states_apply(kvm_compute *c, const kvm_state_step *s, kvm_row_shape state,
-                            kvm_row_shape window, const float *from,
-                            const float *from_window, float *to, float *to_window,
-                            float *temp, kvm_err *err)
+kvm_status kvm_states_apply(kvm_compute *c, const kvm_state_step *s,
+                            kvm_row_shape state, kvm_row_shape window,
+                            const float *from, const float *from_window, float *to,
+                            float *to_window, float *temp, kvm_err *err)
 {
     const size_t bytes = sizeof *to * (size_t)(state.heads * state.dim);
     const size_t window_bytes = sizeof *to * (size_t)(window.heads * window.dim);
@@ -425,8 +430,8 @@ kvm_status kvm_states_apply(kvm_compute *c, const kvm_state_step *s, kvm_row_sha
         TRY(kvm_op_gemm32(c, mid, left, false,
                           kvm_view2_const(from + h * k * v, KVM_F32, k, v), false, 0,
                           err));
-        TRY(kvm_op_gemm32(c, kvm_view2(to + h * k * v, KVM_F32, k, v), mid, false, right,
-                          false, 0, err));
+        TRY(kvm_op_gemm32(c, kvm_view2(to + h * k * v, KVM_F32, k, v), mid, false,
+                          right, false, 0, err));
     }
     correct_window(s, window, from_window, to_window);
     return KVM_OK;

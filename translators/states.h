@@ -6,10 +6,10 @@
  *   S' = A S B     A (K,K), B (V,V), both pulled towards the identity
  *
  * fitted by two rounds of alternating ridge on states that both models reach after the
- * same texts. The window of the layer's short convolution (C,W) goes with it: each block
- * of D channels, in every column alike, as W x + b. All is O(1) in the prompt's length.
- * Where geometries differ, the target's own recurrence runs over predicted inputs
- * instead: that is a step over the space "input". */
+ * same texts. The window of the layer's short convolution (C,W) goes with it: each
+ * block of D channels, in every column alike, as W x + b. All is O(1) in the prompt's
+ * length. Where geometries differ, the target's own recurrence runs over predicted
+ * inputs instead: that is a step over the space "input". */
 #ifndef KVM_TRANSLATORS_STATES_H
 #define KVM_TRANSLATORS_STATES_H
 

@@ -102,9 +102,8 @@ ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s)
     for (ptrdiff_t i = 0; i < (s->sources > 0 ? s->sources : 1); i++) {
         kvm_mapping rest = s->mapping;
         rest.token &= i == 0;
-        const ptrdiff_t items =
-            kvm_mapping_items(&rest, s->sources > 0 ? s->source + i : &(int32_t){0}, 1,
-                              s->layer, item);
+        const ptrdiff_t items = kvm_mapping_items(
+            &rest, s->sources > 0 ? s->source + i : &(int32_t){0}, 1, s->layer, item);
         for (ptrdiff_t k = 0; k < items; k++) {
             const kvm_side_info *side =
                 item[k].side == KVM_SOURCE ? &t->source : &t->target;
@@ -154,7 +153,8 @@ static kvm_status check_sources(const kvm_translator *t, const kvm_step *s,
     if (s->mapping.token || s->map == KVM_MAP_EXACT)
         if (t->token == KVM_TOKEN_NONE || !t->target.shapes.of[KVM_SPACE_TOKEN])
             return kvm_fail(err, KVM_MISMATCH,
-                            "step %s needs to know the tokens, and none are told", name);
+                            "step %s needs to know the tokens, and none are told",
+                            name);
     return KVM_OK;
 }
 
@@ -196,16 +196,17 @@ static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
     const kvm_step *s = &t->steps[i], *before = i ? s - 1 : NULL;
     char name[48];
     snprintf(name, sizeof name, "%s.%td", kvm_space_name(s->mapping.out), s->layer);
-    const bool ascends = !before || before->layer < s->layer ||
-                         (before->layer == s->layer &&
-                          before->mapping.out < s->mapping.out);
+    const bool ascends =
+        !before || before->layer < s->layer ||
+        (before->layer == s->layer && before->mapping.out < s->mapping.out);
     const bool there = s->layer >= 0 && s->layer < t->target.shapes.layers &&
                        kvm_step__shape(t, s).heads > 0;
     if (!ascends || !there || kvm_space_once(s->mapping.out))
-        return kvm_fail(err, KVM_MISMATCH,
-                        "step %td makes %s, which is not due there; a translator has one "
-                        "step for each space of every target layer, in order",
-                        i, name);
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "step %td makes %s, which is not due there; a translator has one "
+            "step for each space of every target layer, in order",
+            i, name);
     if (s->map != KVM_MAP_EXACT && !known_mapping(t, s))
         return kvm_fail(err, KVM_MISMATCH, "step %s: no recipe reads %s for it", name,
                         kvm_space_name(s->mapping.from[0]));
@@ -281,8 +282,7 @@ kvm_status kvm_translator_check(const kvm_translator *t, kvm_err *err)
                               &(kvm_key_space){0}))
         return kvm_fail(err, KVM_USAGE, "key space %d is unknown", (int)t->keys);
     for (ptrdiff_t i = 0; i < t->count; i++) TRY(check_step(t, i, err));
-    for (ptrdiff_t i = 0; i < t->state_count; i++)
-        TRY(kvm_states__check(t, i, err));
+    for (ptrdiff_t i = 0; i < t->state_count; i++) TRY(kvm_states__check(t, i, err));
     return check_whole(t, err);
 }
 
@@ -298,8 +298,7 @@ static kvm_status shapes_fit(const kvm_side_info *s, const kvm_shapes *have,
     for (int k = 0; k < KVM_SPACES; k++)
         for (ptrdiff_t l = 0; s->shapes.of[k] && l < have->layers; l++) {
             const kvm_row_shape a = s->shapes.of[k][l];
-            const kvm_row_shape b =
-                have->of[k] ? have->of[k][l] : (kvm_row_shape){0};
+            const kvm_row_shape b = have->of[k] ? have->of[k][l] : (kvm_row_shape){0};
             if (a.heads != b.heads || a.dim != b.dim)
                 return kvm_fail(err, KVM_MISMATCH,
                                 "the translator's %s has %td heads of %td in %s of "
@@ -324,9 +323,9 @@ static kvm_status same_side(const kvm_side_info *s, const kvm_side_info *have,
                         "the translator's %s has another rotary than %s", side, name);
     if (force || !s->fingerprint.len || kvm_str_eq(s->fingerprint, have->fingerprint))
         return KVM_OK;
-    return kvm_fail(err, KVM_MISMATCH,
-                    "the translator's %s is %.*s (%.12s...), not %s (%.12s...)", side,
-                    KVM_STR_ARG(s->name), s->fingerprint.at, name, have->fingerprint.at);
+    return kvm_fail(
+        err, KVM_MISMATCH, "the translator's %s is %.*s (%.12s...), not %s (%.12s...)",
+        side, KVM_STR_ARG(s->name), s->fingerprint.at, name, have->fingerprint.at);
 }
 
 static kvm_status side_fits(const kvm_side_info *s, const kvm_model *m,
@@ -336,8 +335,7 @@ static kvm_status side_fits(const kvm_side_info *s, const kvm_model *m,
     kvm_side_info have;
     TRY(kvm_arena_init(&own, 4 << 20, err));
     kvm_status r = kvm_side_of_model(&have, &own, m, err);
-    if (!r)
-        r = same_side(s, &have, side, kvm_model_info_of(m)->name.at, force, err);
+    if (!r) r = same_side(s, &have, side, kvm_model_info_of(m)->name.at, force, err);
     kvm_arena_free(&own);
     return r;
 }

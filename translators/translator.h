@@ -8,9 +8,9 @@
  * layer, layer by layer and in the order of spaces.def, and they leave no object out.
  *
  * File: safetensors, one metadata entry `kvmill` whose JSON holds
- *   format "kvmill.translator.v2"; source, target {fingerprint, name, tokenizer, layers,
- *   rows: {space: {heads, dim} per layer}, rotary {width, interleaved, factor, theta,
- *   sha}}; pair (the spec, any JSON); moments (hash); keys; token "none"|"given"|
+ *   format "kvmill.translator.v2"; source, target {fingerprint, name, tokenizer,
+ *   layers, rows: {space: {heads, dim, keys} per layer}, rotary {width, interleaved,
+ *   factor, theta, sha}}; pair (the spec, any JSON); moments (hash); keys; token "none"|"given"|
  *   "decoded"; steps [{rows, layer, map "ridge"|"mlp"|"exact", side, from, token,
  *   head_matched, sources, groups, hidden, layout, dtype, lambda, r2_fit, r2_held}];
  *   states [{layer, map "zero"|"copy"|"bilinear", source, r2_held}]
@@ -28,7 +28,7 @@
 /* X(id, NAME, "name", "what it is"); ids are not stored, names are */
 #define KVM_MAP_KINDS(X)                                                               \
     X(1, RIDGE, "ridge", "one linear map with bias, closed form")                      \
-    X(2, MLP, "mlp", "two hidden ReLU layers, trained")                                  \
+    X(2, MLP, "mlp", "two hidden ReLU layers, trained")                                \
     X(3, EXACT, "exact", "rows that follow from the token alone, computed")
 typedef enum kvm_map_kind {
 #define X(id, name, text, what) KVM_MAP_##name = id,
@@ -70,8 +70,8 @@ typedef enum kvm_state_map {
     KVM_STATE_MAPS(X)
 #undef X
 } kvm_state_map;
-const char *kvm_state_map_name(kvm_state_map k);                   /* static */
-kvm_status kvm_state_map_of_name(kvm_str name, kvm_state_map *k);  /* KVM_NOTFOUND */
+const char *kvm_state_map_name(kvm_state_map k);                  /* static */
+kvm_status kvm_state_map_of_name(kvm_str name, kvm_state_map *k); /* KVM_NOTFOUND */
 
 const char *kvm_map_kind_name(kvm_map_kind k);                    /* static */
 kvm_status kvm_map_kind_of_name(kvm_str name, kvm_map_kind *k);   /* KVM_NOTFOUND */
@@ -85,13 +85,13 @@ typedef struct kvm_step {
     bool head_matched; /* ridge: head h reads only kvm_matched_head(h) of each source */
     ptrdiff_t sources;
     const int32_t *source; /* (sources) layers of the source model, best first */
-    ptrdiff_t inputs;      /* of one group: all widths; head-matched: of one head each */
-    ptrdiff_t outputs;     /* Ht*Dt */
-    ptrdiff_t groups;  /* independent maps side by side; 1, or Ht */
-    ptrdiff_t hidden;  /* mlp width */
-    kvm_tensor weight[3];   /* (groups, out, in) F32 or BF16; ridge uses [0] */
-    const float *bias[3];   /* (groups*out) */
-    double lambda;          /* ridge: relative; < 0: absolute |lambda| */
+    ptrdiff_t inputs;     /* of one group: all widths; head-matched: of one head each */
+    ptrdiff_t outputs;    /* Ht*Dt */
+    ptrdiff_t groups;     /* independent maps side by side; 1, or Ht */
+    ptrdiff_t hidden;     /* mlp width */
+    kvm_tensor weight[3]; /* (groups, out, in) F32 or BF16; ridge uses [0] */
+    const float *bias[3]; /* (groups*out) */
+    double lambda;        /* ridge: relative; < 0: absolute |lambda| */
     double r2_fit, r2_held; /* as measured when fitted; NaN: unknown */
 } kvm_step;
 
@@ -109,8 +109,8 @@ typedef struct kvm_state_step {
 typedef struct kvm_side_info {
     kvm_str fingerprint, name, tokenizer;
     kvm_shapes shapes;
-    kvm_rope rope;    /* of the keys; inv_freq NULL after loading: only its sha is kept */
-    double theta;     /* as far as inv_freq tells; 0: no rotary */
+    kvm_rope rope; /* of the keys; inv_freq NULL after loading: only its sha is kept */
+    double theta;  /* as far as inv_freq tells; 0: no rotary */
     kvm_str rope_sha; /* of the inv_freq bytes, hex; "" without rotary */
 } kvm_side_info;
 
@@ -187,10 +187,9 @@ KVM_MUST kvm_status kvm_translator_open(kvm_translator *t, kvm_arena *keep,
  * f32, turned to out x in. Head-matched: W of head h is at weight[h]. */
 KVM_MUST kvm_status kvm_step_ridge(kvm_step *s, kvm_arena *keep,
                                    const kvm_mapping *mapping, ptrdiff_t layer,
-                                   const int32_t *source,
-                                   ptrdiff_t sources, ptrdiff_t groups,
-                                   ptrdiff_t inputs, ptrdiff_t outputs,
-                                   const double *const *weight,
+                                   const int32_t *source, ptrdiff_t sources,
+                                   ptrdiff_t groups, ptrdiff_t inputs,
+                                   ptrdiff_t outputs, const double *const *weight,
                                    const double *const *bias, kvm_err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* translator_read.c - reading the translator file, whose layout translator.h sets down. */
+/* translator_read.c - reading the translator file, whose layout translator.h sets
+ * down. */
 #include <math.h>
 
 #include "translators/meta.h"

@@ -1,5 +1,5 @@
-/* translator_write.c - writing the translator file, whose layout translator.h sets down, and
- * what its tensors are called. */
+/* translator_write.c - writing the translator file, whose layout translator.h sets
+ * down, and what its tensors are called. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -36,16 +36,17 @@ static kvm_translator translator(kvm_arena *keep, float value)
     float *w = kvm_new(keep, float, WIDTH *WIDTH), *b = kvm_new(keep, float, WIDTH);
     for (int i = 0; i < WIDTH * WIDTH; i++) w[i] = value;
     for (int i = 0; i < 2 * LAYERS; i++)
-        s[i] = (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
-                          .layer = i / 2,
-                          .map = KVM_MAP_RIDGE,
-                          .sources = 1,
-                          .source = source,
-                          .inputs = WIDTH,
-                          .outputs = WIDTH,
-                          .groups = 1,
-                          .weight = {kvm_view3(w, KVM_F32, 1, WIDTH, WIDTH)},
-                          .bias = {b}};
+        s[i] =
+            (kvm_step){.mapping = kvm_mapping_same(i % 2 ? KVM_SPACE_V : KVM_SPACE_K),
+                       .layer = i / 2,
+                       .map = KVM_MAP_RIDGE,
+                       .sources = 1,
+                       .source = source,
+                       .inputs = WIDTH,
+                       .outputs = WIDTH,
+                       .groups = 1,
+                       .weight = {kvm_view3(w, KVM_F32, 1, WIDTH, WIDTH)},
+                       .bias = {b}};
     return (kvm_translator){.source = side(keep, "small"),
                             .target = side(keep, "large"),
                             .keys = KVM_KEYS_CONTENT,

@@ -22,8 +22,8 @@ typedef struct made {
 ptrdiff_t made_width(const made *m);
 /* writes path; on any failure the test fails, or a bench ends */
 void made_capture(const made *m, const char *path);
-/* layers of the source in one space, as features of a fit; head -1: all heads. The items
- * lie in keep. */
+/* layers of the source in one space, as features of a fit; head -1: all heads. The
+ * items lie in keep. */
 kvm_features made_features(kvm_arena *keep, kvm_space s, const int32_t *layers,
                            ptrdiff_t count, ptrdiff_t head);
 /* frequencies theta^(-2j/width), static per call site's buffer */

@@ -256,8 +256,8 @@ static bool asked_for(const kvm_outline *o, kvm_feature a, kvm_feature b)
                              : listed(set, b.space, a.space);
 }
 
-/* whatever the pair: every product that a mapping's fit reads is asked for, of rows that
- * the captures are asked for; and of nothing is asked twice */
+/* whatever the pair: every product that a mapping's fit reads is asked for, of rows
+ * that the captures are asked for; and of nothing is asked twice */
 static void fits_find_what_they_read(void **state)
 {
     (void)state;

@@ -174,7 +174,8 @@ static void a_planted_correction_is_found(void **state)
     assert_true(s.r2_held == f.r2 && s.r2_window_held == f.r2_window);
 }
 
-/* all that is left of a map under a huge penalty is the copy; its window keeps the mean */
+/* all that is left of a map under a huge penalty is the copy; its window keeps the
+ * mean */
 static void the_penalty_pulls_towards_the_copy(void **state)
 {
     (void)state;

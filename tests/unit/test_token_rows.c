@@ -1,5 +1,5 @@
-/* What follows from tokens alone, against real forwards: the first layer's rows, and what
- * n-gram embeddings keep. */
+/* What follows from tokens alone, against real forwards: the first layer's rows, and
+ * what n-gram embeddings keep. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
