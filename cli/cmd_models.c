@@ -212,27 +212,19 @@ static const char *const layer_kinds[] = {
 #undef X
 };
 
-/* K and V in every block, so that a translator can be built today */
-static bool translatable(const kvm_family *f)
-{
-    return f->mixer == KVM_LAYER_GQA && f->recurrent == KVM_LAYER_NONE && !f->indexed &&
-           !f->single;
-}
-
 static json_t *family_json(kvm_arena *keep, const kvm_family *f)
 {
     const bool two = f->recurrent != KVM_LAYER_NONE;
     const kvm_str mixers = kvm_str_fmt(
         keep, "%s%s%s%s", two ? layer_kinds[f->recurrent] : "", two ? ", " : "",
         layer_kinds[f->mixer], f->indexed ? " with an indexer" : "");
-    return json_pack("{s:s, s:s?, s:s%, s:b}", "family", f->name, "gguf", f->gguf,
-                     "mixers", mixers.at ? mixers.at : "", (size_t)mixers.len,
-                     "translated", translatable(f));
+    return json_pack("{s:s, s:s?, s:s%}", "family", f->name, "gguf", f->gguf, "mixers",
+                     mixers.at ? mixers.at : "", (size_t)mixers.len);
 }
 
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const titles[] = {"family", "gguf", "mixers", "translated"};
+    static const char *const titles[] = {"family", "gguf", "mixers"};
     enum { N = sizeof titles / sizeof *titles };
     json_t *rows = json_array(), *row;
     size_t i;
@@ -247,18 +239,10 @@ static kvm_status list(kvm_cli *cli, kvm_err *err)
     kvm_table t = kvm_table_new(cli->keep, "families", KVM_STR("families"), c, N);
     json_array_foreach(rows, i, row)
     {
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < N; k++)
             kvm_table_text(&t, kvm_str_of(text_of(row, titles[k])), KVM_TONE_PLAIN);
-        kvm_table_text(&t,
-                       json_is_true(json_object_get(row, titles[3]))
-                           ? KVM_STR("yes")
-                           : KVM_STR("not yet"),
-                       KVM_TONE_PLAIN);
     }
-    TRY(kvm_cli_print_table(cli, NULL, &t, err));
-    printf("\nall run, and their caches can be looked at and captured; translators are "
-           "built between models whose layers all cache K and V\n");
-    return KVM_OK;
+    return kvm_cli_print_table(cli, NULL, &t, err);
 }
 
 static kvm_status run(kvm_cli *cli, kvm_err *err)
