@@ -32,9 +32,15 @@ real() { # real SOURCE TARGET TEXT - in $work
 real "$root/README.md" "$root/tests/zoo/large" "$work/corpus.txt"
 [ $? != 0 ] && [ ! -e "$work/build" ]
 ok $? "what is no checkpoint leaves no folder"
-real "$root/tests/zoo/small" "$root/tests/zoo/gdn-a" "$work/corpus.txt"
-[ $? = 2 ] && [ ! -e "$work/build" ] && grep -q 'gdn-a: layer 0 caches .* K and V alone' "$work/log"
-ok $? "nor does a pair that is refused, for what one of them caches"
+cp -r "$root/tests/zoo/large" "$work/other"
+sed -i 's/<|im_start|>/<|im_begin|>/' "$work/other/tokenizer.json"
+real "$root/tests/zoo/small" "$work/other" "$work/corpus.txt"
+[ $? != 0 ] && [ ! -e "$work/build" ] && grep -q 'do not share a tokenizer' "$work/log"
+ok $? "nor does a pair that is refused, for its tokenizers"
+real "$root/tests/zoo/small" "$root/tests/zoo/kda" "$work/corpus.txt" &&
+    grep -q 'would run build/real/small-kda/pair.yaml' "$work/log"
+ok $? "a pair of unlike layers is planned"
+rm -rf "$work/build"
 real "$root/tests/zoo/small" "$root/tests/zoo/large" "$work/corpus.txt" &&
     grep -q 'would run build/real/small-large/pair.yaml' "$work/log" &&
     grep -q 'in all, estimated' "$work/log"
