@@ -96,19 +96,34 @@ static bool keeps(const kvm_shapes *s, kvm_space space)
     return s->of[space] != NULL;
 }
 
+/* the source's first layer is attention, whose rows tell the token */
+static bool tells(const kvm_shapes *source)
+{
+    return kvm_shapes_width(source, KVM_SPACE_LATENT, 0) > 0 ||
+           kvm_shapes_width(source, KVM_SPACE_LATENT_ENGINE, 0) > 0 ||
+           kvm_shapes_width(source, KVM_SPACE_V, 0) > 0;
+}
+
 /* Is the token worth being told? Latents and synthesised states do not hold it well
  * enough for exact recall, and an indexer's keys are predicted from it. */
-static kvm_token_kind choose_token(const kvm_outline *out, const kvm_outline_options *o,
-                                   const kvm_shapes *source, const kvm_shapes *target)
+static kvm_status choose_token(kvm_outline *out, const kvm_outline_options *o,
+                               const kvm_shapes *source, const kvm_shapes *target,
+                               kvm_err *err)
 {
-    if (o->token_given) return o->token;
-    const bool wanted =
-        keeps(target, KVM_SPACE_LATENT) || keeps(target, KVM_SPACE_INDEX) ||
-        (keeps(target, KVM_SPACE_INPUT) && out->states == KVM_STATES_REPLAY);
-    if (!wanted) return KVM_TOKEN_NONE;
-    const bool told = kvm_shapes_width(source, KVM_SPACE_LATENT, 0) > 0 ||
-                      kvm_shapes_width(source, KVM_SPACE_V, 0) > 0;
-    return told ? KVM_TOKEN_DECODED : KVM_TOKEN_GIVEN;
+    const bool wanted = keeps(target, KVM_SPACE_LATENT) ||
+                        keeps(target, KVM_SPACE_INDEX) ||
+                        (keeps(target, KVM_SPACE_INPUT) &&
+                         out->states == KVM_STATES_REPLAY);
+    out->token = !wanted         ? KVM_TOKEN_NONE
+                 : tells(source) ? KVM_TOKEN_DECODED
+                                 : KVM_TOKEN_GIVEN;
+    if (!o->token_given) return KVM_OK;
+    out->token = o->token;
+    if (o->token != KVM_TOKEN_DECODED || tells(source)) return KVM_OK;
+    return kvm_fail(err, KVM_UNSUPPORTED,
+                    "the source's first layer is no attention over the tokens' "
+                    "embeddings, so its rows do not tell the token: hand the ids over "
+                    "(token: given)");
 }
 
 static kvm_status add(kvm_outline *out, kvm_space space, const kvm_shapes *source,
@@ -156,7 +171,7 @@ kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
 {
     kvm_outline out = {.keys = o->keys};
     TRY(choose_states(&out, o->states, source, target, err));
-    out.token = choose_token(&out, o, source, target);
+    TRY(choose_token(&out, o, source, target, err));
     const bool replays =
         keeps(target, KVM_SPACE_INPUT) && out.states == KVM_STATES_REPLAY;
     TRY(add(&out, o->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED : KVM_SPACE_K,

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Pairs of hybrids from spec to distilled translator: latents and replayed states, copied and
+# corrected states, an indexer; a distillation that is killed again and again; and specs that ask
+# for what the models cannot do. Output is TAP; usage: test_hybrids.sh BUILD-DIR
+set -u
+kvmill=$PWD/$1/kvmill
+work=build/tmp/e2e-hybrids-${1##*/}
+rm -rf "$work" && mkdir -p "$work"
+zoo=$PWD/tests/zoo
+export KVMILL_THREADS=2
+. tests/e2e/tap.sh
+
+spec() { # spec NAME SOURCE TARGET FIT REST... - lines of YAML
+    local name=$1 source=$2 target=$3 fit=$4
+    shift 4
+    printf '%s\n' "name: $name" "source: $zoo/$source" "target: $zoo/$target" \
+        'calibration: {text: calibration, sequences: 24, tokens: 160}' \
+        "fit: {allow_wide: true, sweep: false, k: 1, lambda: 0.01$fit}" "$@" >"$work/$name.yaml"
+}
+run() { # run STORE NAME - the gates may not be met: too little was fitted on
+    timeout 300 "$kvmill" run "$work/$2.yaml" --store "$work/$1" --quiet >"$work/log" 2>&1
+    local status=$?
+    [ $status = 0 ] || [ $status = 3 ]
+}
+sha() { # sha STORE NAME - of the translator that the run made last
+    "$kvmill" export "$work/$2.yaml" --store "$work/$1" --out "$work/t" --force >"$work/log" 2>&1 &&
+        sha256sum <"$work/t"
+}
+
+scored='evaluate: {suites: [facts-mc], items: 2, attention_items: 0}'
+learnt='distill: {steps: 2, validate: 1, batch: 2, lessons: 4, after: 16, rate: 0.0001}'
+for pair in mla-kda kda-mla gdn-a-gdn-b; do
+    source=${pair%-*} target=${pair##*-}
+    [ $pair = gdn-a-gdn-b ] && source=gdn-a target=gdn-b
+    spec $pair $source $target '' "$learnt" "$scored"
+    run a $pair
+    ok $? "$pair: closed form and distillation"
+done
+spec gdn-a-qsa gdn-a qsa '' "$scored"
+run a gdn-a-qsa
+ok $? "gdn-a-qsa: states copied, index keys predicted, n-grams told"
+
+# --- killed while it learns
+spec killed small large '' \
+    'distill: {steps: 40, validate: 2, batch: 2, lessons: 8, after: 16, rate: 0.001}'
+sum=0
+for i in 1 2 3 4 5 6; do
+    "$kvmill" run "$work/killed.yaml" --store "$work/b" --quiet >"$work/log" 2>&1 &
+    pid=$!
+    sleep "0.$((RANDOM % 9 + 1))"
+    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
+    wait $pid 2>/dev/null
+done
+run b killed && run c killed
+ok $? "a distillation killed $sum times goes on to its end"
+curves() {
+    cat $(grep -l '"closed_kl"' "$work/$1"/objects/*/*) | sed 's/"tokens_per_s": *[0-9.e+]*//'
+}
+curves b >"$work/b.json" && curves c >"$work/c.json" && cmp "$work/b.json" "$work/c.json" >"$work/log"
+ok $? "killed or not, its curve is the same to the last digit"
+
+# --- what cannot be
+refuse() { # refuse TEXT NAME - the plan says so
+    "$kvmill" plan "$work/$2.yaml" >"$work/log" 2>&1
+    [ $? = 2 ] && grep -q -- "$1" "$work/log"
+}
+spec copied mla kda ', states: copy'
+refuse 'states: replay' copied
+ok $? "states that the source has not cannot be copied, and replay is offered"
+spec told mla kda ', token: maybe'
+refuse 'is none, given, decoded or auto' told
+ok $? "token is one of its words"
+spec point mla kda ', latents: 2'
+refuse 'must be 1 or 3' point
+ok $? "latents are of capture point 1 or 3"
+spec after small large '' 'distill: {after: 160}'
+refuse 'must leave a prefix' after
+ok $? "lessons have a prefix"
+spec memory small large '' 'distill: {memory_mib: 1}'
+"$kvmill" run "$work/memory.yaml" --store "$work/a" --quiet >"$work/log" 2>&1
+[ $? = 1 ] && "$kvmill" jobs list --store "$work/a" >"$work/log" 2>&1 && grep -q 'raise it, or ask for fewer' "$work/log"
+ok $? "lessons that do not fit into memory_mib say how much they take"
+spec decoded kda mla ', token: decoded'
+refuse 'hand the ids over' decoded
+ok $? "tokens are not decoded from a recurrent first layer"
+echo "1..$n"
