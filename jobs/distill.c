@@ -34,7 +34,7 @@ static const kvm_field params[] = {
 
 typedef struct options {
     ptrdiff_t steps, batch, after, prefix, warmup, validate, lessons, memory_mib, seed;
-    ptrdiff_t split_seed, sequences, tokens;
+    ptrdiff_t split_seed, sequences, tokens, top;
     double rate, decay, clip, held_out;
     kvm_dtype dtype;
 } options;
@@ -72,6 +72,7 @@ static kvm_status read_options(kvm_job *j, options *o, kvm_err *err)
     TRY(kvm_job_i64(j, "warmup", 20, 0, 1000000, &o->warmup, err));
     TRY(kvm_job_i64(j, "validate", 50, 1, 1000000, &o->validate, err));
     TRY(kvm_job_i64(j, "lessons", 0, 0, INT32_MAX, &o->lessons, err));
+    TRY(kvm_job_i64(j, "native_top", 0, 0, INT32_MAX, &o->top, err));
     TRY(kvm_job_i64(j, "memory_mib", 4096, 1, 1 << 24, &o->memory_mib, err));
     TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &o->seed, err));
     TRY(kvm_job_i64(j, "split_seed", 1, 0, INT64_MAX, &o->split_seed, err));
@@ -95,11 +96,11 @@ static kvm_status hash_config(distillation *d, const kvm_job_input *closed, kvm_
     const options *o = &d->o;
     kvm_text text = {0};
     kvm_text_addf(&text, "%s %s %s %s %td %td %td %td %td %td %td %td %td %.17g %.17g "
-                         "%.17g %.17g",
+                         "%.17g %.17g %td",
                   closed->sha, d->text.sha, kvm_model_info_of(d->source)->fingerprint,
                   kvm_model_info_of(d->target)->fingerprint, o->steps, o->batch,
                   o->after, o->prefix, o->warmup, o->validate, o->lessons, o->seed,
-                  o->split_seed, o->rate, o->decay, o->clip, o->held_out);
+                  o->split_seed, o->rate, o->decay, o->clip, o->held_out, o->top);
     const kvm_status s = text.failed
                              ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
                              : kvm_sha_of(kvm_text_str(&text), d->config, err);
@@ -291,6 +292,26 @@ static kvm_status train(distillation *d, kvm_err *err)
 
 /* ---- in and out ---- */
 
+/* whole rows of a large vocabulary would take most of the memory */
+static ptrdiff_t kept_tokens(const distillation *d)
+{
+    enum { SMALL = 16384, TOP = 256 };
+    if (d->o.top > 0) return d->o.top;
+    return kvm_model_info_of(d->target)->vocab <= SMALL ? 0 : TOP;
+}
+
+/* nats per token that keeping the likeliest alone loses, over all lessons */
+static double lost(const distillation *d)
+{
+    double sum = 0, rows = 0;
+    for (int k = 0; k < 2; k++)
+        for (ptrdiff_t i = 0; i < d->lessons[k]; i++) {
+            sum += d->lesson[k][i].native.lost;
+            rows += (double)d->lesson[k][i].native.rows;
+        }
+    return sum / rows;
+}
+
 static kvm_status open_all(distillation *d, kvm_err *err)
 {
     kvm_job *j = d->job;
@@ -310,7 +331,7 @@ static kvm_status open_all(distillation *d, kvm_err *err)
     TRY(hash_config(d, closed, err));
     TRY(list_lessons(d, &longest, err));
     TRY(kvm_distill_new(&d->trainer, j->keep, d->compute, &d->closed, d->source,
-                        d->target, longest, d->o.after, err));
+                        d->target, longest, d->o.after, kept_tokens(d), err));
     d->order = kvm_new(j->keep, ptrdiff_t, d->lessons[0]);
     d->at.best = kvm_new(j->keep, float, kvm_distill_parameters(d->trainer));
     if (!d->order || !d->at.best) return kvm_nomem(err, j->keep);
@@ -337,12 +358,14 @@ static kvm_status put_results(distillation *d, kvm_err *err)
     TRY(j->host->output(j, "translator", path, err));
     const json_t *first = json_array_get(d->at.curve, 0);
     json_t *figures = json_pack(
-        "{s:O, s:I, s:I, s:f, s:O, s:I, s:I, s:I, s:I}", "curve", d->at.curve, "steps",
+        "{s:O, s:I, s:I, s:f, s:O, s:I, s:I, s:I, s:I, s:I, s:f}", "curve", d->at.curve,
+        "steps",
         (json_int_t)d->o.steps, "best_step", (json_int_t)d->at.best_step, "best_kl",
         d->at.best_kl, "closed_kl", json_object_get(first, "kl"), "batch",
         (json_int_t)d->o.batch, "lessons", (json_int_t)d->lessons[0], "validation",
         (json_int_t)d->lessons[1], "parameters",
-        (json_int_t)kvm_distill_parameters(d->trainer));
+        (json_int_t)kvm_distill_parameters(d->trainer), "native_top",
+        (json_int_t)kept_tokens(d), "native_lost", lost(d));
     if (!figures) return kvm_nomem(err, j->keep);
     return kvm_job_put_json(j, "figures", "distill.json", figures, err);
 }

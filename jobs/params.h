@@ -41,6 +41,9 @@
     {"clip", KVM_FIELD_NUM, false, "largest norm of a gradient, 0: none (1)", NULL, 0},\
     {"validate", KVM_FIELD_INT, false, "updates between validations (50)", NULL, 0},   \
     {"lessons", KVM_FIELD_INT, false, "at most so many sequences (0: all)", NULL, 0},  \
+    {"native_top", KVM_FIELD_INT, false,                                               \
+     "likeliest tokens that are kept of what the target says, the others together "    \
+     "(0: all up to 16384, else 256)", NULL, 0},                                       \
     {"memory_mib", KVM_FIELD_INT, false, "that prepared lessons may take (4096)",      \
      NULL, 0},                                                                         \
     {"seed", KVM_FIELD_INT, false, "of the order of lessons (the spec's)", NULL, 0},   \

@@ -6,6 +6,8 @@
 #include "translators/adam.h"
 #include "translators/apply_internal.h"
 
+enum { ROWS = 32 }; /* of logits at a time */
+
 struct kvm_distill {
     kvm_compute *c;
     kvm_model *source, *target;
@@ -25,6 +27,9 @@ struct kvm_distill {
     float *part, *part_dy; /* (block, widest row) one object's part of them */
     float *inputs, *dinputs; /* (prefix_most, widest input) of a replayed layer */
     double *kl;       /* (after_most) */
+    ptrdiff_t top;    /* tokens kept of what the target says; 0: all */
+    float *logits;    /* (ROWS, V) */
+    float *said;      /* (ROWS, V) what was said, spread out */
 };
 
 /* ---- parameters ---- */
@@ -120,11 +125,19 @@ static kvm_status copy_weights(kvm_distill *d, kvm_err *err)
 
 kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
                            const kvm_translator *t, kvm_model *source, kvm_model *target,
-                           ptrdiff_t prefix_most, ptrdiff_t after_most, kvm_err *err)
+                           ptrdiff_t prefix_most, ptrdiff_t after_most, ptrdiff_t top,
+                           kvm_err *err)
 {
     kvm_distill *d = kvm_new(keep, kvm_distill, 1);
     if (!d) return kvm_nomem(err, keep);
-    *d = (kvm_distill){.c = c, .source = source, .target = target};
+    const ptrdiff_t vocab = kvm_model_info_of(target)->vocab;
+    *d = (kvm_distill){.c = c,
+                       .source = source,
+                       .target = target,
+                       .top = top,
+                       .logits = kvm_new_raw(keep, float, ROWS *vocab),
+                       .said = kvm_new_raw(keep, float, ROWS *vocab)};
+    if (!d->logits || !d->said) return kvm_nomem(err, keep);
     TRY(place(d, t, keep, err));
     TRY(copy_weights(d, err));
     TRY(kvm_apply_new(&d->apply, keep, c, &d->t, source, target, NULL, err));
@@ -204,7 +217,9 @@ static ptrdiff_t state_numbers(const kvm_distill *d, ptrdiff_t i, int k)
 size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
                                 ptrdiff_t after_n)
 {
-    ptrdiff_t numbers = after_n * kvm_model_info_of(d->target)->vocab + prefix_n;
+    ptrdiff_t numbers =
+        kvm_said_numbers(after_n, kvm_model_info_of(d->target)->vocab, d->top) +
+        prefix_n;
     for (ptrdiff_t i = 0; i < d->apply->passes; i++)
         numbers += prefix_n * d->apply->pass[i].source_width;
     for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++)
@@ -219,9 +234,9 @@ static kvm_status reserve(const kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
     l->told = kvm_new(keep, int32_t, l->prefix_n);
     l->rows = kvm_new(keep, float *, a->passes);
     l->states = kvm_new(keep, float *, 2 * d->t.state_count);
-    l->native =
-        kvm_new_raw(keep, float, l->after_n *kvm_model_info_of(d->target)->vocab);
-    if (!l->told || !l->rows || !l->states || !l->native) return kvm_nomem(err, keep);
+    TRY(kvm_said_new(&l->native, keep, l->after_n, kvm_model_info_of(d->target)->vocab,
+                     d->top, err));
+    if (!l->told || !l->rows || !l->states) return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0; i < a->passes; i++) {
         l->rows[i] = kvm_new_raw(keep, float, l->prefix_n *a->pass[i].source_width);
         if (!l->rows[i]) return kvm_nomem(err, keep);
@@ -277,9 +292,16 @@ kvm_status kvm_distill_prepare(kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
     kvm_cache_clear(d->cache);
     TRY(kvm_model_forward(d->target, d->cache, l->prefix, l->prefix_n,
                           &(kvm_forward_options){0}, err));
-    return kvm_model_forward(
-        d->target, d->cache, l->after, l->after_n,
-        &(kvm_forward_options){.logits_last = l->after_n, .logits = l->native}, err);
+    const ptrdiff_t v = kvm_model_info_of(d->target)->vocab;
+    for (ptrdiff_t t = 0; t < l->after_n; t += ROWS) {
+        const ptrdiff_t n = l->after_n - t < ROWS ? l->after_n - t : ROWS;
+        TRY(kvm_model_forward(
+            d->target, d->cache, l->after + t, n,
+            &(kvm_forward_options){.logits_last = n, .logits = d->logits}, err));
+        for (ptrdiff_t r = 0; r < n; r++)
+            TRY(kvm_said_put(&l->native, t + r, d->logits + r * v, err));
+    }
+    return KVM_OK;
 }
 
 /* ---- forward ---- */
@@ -329,9 +351,15 @@ static kvm_status judge(void *ctx, ptrdiff_t from, ptrdiff_t n, float *logits,
 {
     const judging *j = ctx;
     const ptrdiff_t v = kvm_model_info_of(j->d->target)->vocab;
-    return kvm_op_kl_back(j->d->c, j->d->kl + from, kvm_view2(logits, KVM_F32, n, v),
-                          kvm_view2(j->l->native + from * v, KVM_F32, n, v),
-                          1 / (double)j->l->after_n, err);
+    for (ptrdiff_t t = 0; t < n; t += ROWS) {
+        const ptrdiff_t m = n - t < ROWS ? n - t : ROWS;
+        float *said = kvm_said_rows(&j->l->native, from + t, m, j->d->said);
+        TRY(kvm_op_kl_back(j->d->c, j->d->kl + from + t,
+                           kvm_view2(logits + t * v, KVM_F32, m, v),
+                           kvm_view2(said, KVM_F32, m, v), 1 / (double)j->l->after_n,
+                           err));
+    }
+    return KVM_OK;
 }
 
 static kvm_status sum_loss(const kvm_distill *d, const kvm_lesson *l,
@@ -347,23 +375,16 @@ static kvm_status sum_loss(const kvm_distill *d, const kvm_lesson *l,
 kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l, kvm_distill_loss *loss,
                              kvm_err *err)
 {
-    enum { ROWS = 32 }; /* of logits at a time */
-    const ptrdiff_t v = kvm_model_info_of(d->target)->vocab;
-    kvm_arena own = {0};
-    TRY(translate(d, l, err));
-    TRY(kvm_arena_init(&own, sizeof(float) * (size_t)(ROWS * v) + 4096, err));
-    float *logits = kvm_new_raw(&own, float, ROWS *v);
     judging j = {d, l};
-    kvm_status s = logits ? KVM_OK : kvm_nomem(err, &own);
-    for (ptrdiff_t t = 0; !s && t < l->after_n; t += ROWS) {
+    TRY(translate(d, l, err));
+    for (ptrdiff_t t = 0; t < l->after_n; t += ROWS) {
         const ptrdiff_t n = l->after_n - t < ROWS ? l->after_n - t : ROWS;
-        s = kvm_model_forward(
+        TRY(kvm_model_forward(
             d->target, d->cache, l->after + t, n,
-            &(kvm_forward_options){.logits_last = n, .logits = logits}, err);
-        if (!s) s = judge(&j, t, n, logits, err);
+            &(kvm_forward_options){.logits_last = n, .logits = d->logits}, err));
+        TRY(judge(&j, t, n, d->logits, err));
     }
-    kvm_arena_free(&own);
-    return s ? s : sum_loss(d, l, loss, err);
+    return sum_loss(d, l, loss, err);
 }
 
 /* ---- backward ---- */

@@ -20,6 +20,7 @@
 
 #include "models/backward.h"
 #include "translators/apply.h"
+#include "translators/said.h"
 
 typedef struct kvm_distill kvm_distill;
 
@@ -29,16 +30,17 @@ typedef struct kvm_lesson {
     int32_t *told;        /* (prefix_n) tokens as the translator is told them */
     float **rows;         /* (passes) of (prefix_n, width), stripped of position */
     float **states;       /* (state steps, 2) the source's; NULL: not read */
-    float *native;        /* (after_n, V) logits of the target on its own cache */
+    kvm_said native;      /* (after_n) the target on its own cache */
 } kvm_lesson;
 
 /* kvm_distill_new - t is copied, its weights as f32; models are borrowed. prefix_most,
- * after_most: of the longest lesson. KVM_UNSUPPORTED: a map that is not linear, or a
+ * after_most: of the longest lesson; top: tokens that are kept of what the target says
+ * (said.h), 0: all. KVM_UNSUPPORTED: a map that is not linear, or a
  * layer of the target that has no backward. */
 KVM_MUST kvm_status kvm_distill_new(kvm_distill **d, kvm_arena *keep, kvm_compute *c,
                                     const kvm_translator *t, kvm_model *source,
                                     kvm_model *target, ptrdiff_t prefix_most,
-                                    ptrdiff_t after_most, kvm_err *err);
+                                    ptrdiff_t after_most, ptrdiff_t top, kvm_err *err);
 /* bytes that a prepared lesson keeps */
 size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
                                 ptrdiff_t after_n);

@@ -55,12 +55,13 @@ typedef struct bed {
 } bed;
 
 static void begin(bed *b, const char *source, const char *target,
-                  const kvm_outline_options *o, kvm_translator *t)
+                  const kvm_outline_options *o, ptrdiff_t top, kvm_translator *t)
 {
     kvm_err err = {0};
     kvm_model *from = open_zoo(source), *to = open_zoo(target);
     made_translator(t, &keep, from, to, o, 0.5);
-    check_ok(kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER, &err),
+    check_ok(kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER,
+                             top, &err),
              &err);
     int32_t *ids = kvm_new(&keep, int32_t, LESSONS * (PREFIX + AFTER));
     kvm_rng rng = kvm_rng_seed(3, 3);
@@ -127,7 +128,7 @@ static void check_gradients(const char *source, const char *target,
     kvm_translator t;
     kvm_err err = {0};
     kvm_distill_loss l;
-    begin(&b, source, target, o, &t);
+    begin(&b, source, target, o, 0, &t);
     check_ok(kvm_distill_learn(b.d, &b.lesson[0], &l, &err), &err);
     assert_true(fabs(l.kl - loss(&b)) < 1e-5 * l.kl);
     ptrdiff_t at = 0;
@@ -205,8 +206,8 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
     kvm_translator t;
     kvm_err err = {0};
     const kvm_str path = KVM_STR(TMP "half");
-    begin(&one, "small", "large", &content, &t);
-    begin(&two, "small", "large", &content, &t);
+    begin(&one, "small", "large", &content, 0, &t);
+    begin(&two, "small", "large", &content, 0, &t);
     const ptrdiff_t n = kvm_distill_parameters(one.d);
     kvm_distill_progress at = {.best_kl = 0.5, .best_step = 2, .curve = json_array()};
     assert_non_null(kvm_json_own(&keep, at.curve));
@@ -237,10 +238,40 @@ static void it_learns(void **state)
     (void)state;
     bed b;
     kvm_translator t;
-    begin(&b, "small", "large", &content, &t);
+    begin(&b, "small", "large", &content, 0, &t);
     const double before = loss(&b);
     learn(&b, 20);
     assert_true(loss(&b) < 0.7 * before);
+}
+
+/* The likeliest tokens alone: what that loses is known, and the loss is nearly the same. */
+static void the_likeliest_tell_nearly_all(void **state)
+{
+    (void)state;
+    bed all, some;
+    kvm_translator t;
+    begin(&all, "small", "large", &content, 0, &t);
+    begin(&some, "small", "large", &content, 512, &t);
+    const kvm_said *s = &some.lesson[0].native;
+    const double lost = s->lost / AFTER;
+    assert_true(all.lesson[0].native.lost == 0 && lost > 0 && lost < 0.1);
+    float room[2048];
+    const float *spread = kvm_said_rows(s, 3, 1, room);
+    const float *whole = kvm_said_rows(&all.lesson[0].native, 3, 1, NULL);
+    double z = 0, sum = 0, kl = 0;
+    for (int i = 0; i < 2048; i++) z += exp((double)whole[i]);
+    for (int i = 0; i < 2048; i++) {
+        const double lp = (double)whole[i] - log(z);
+        sum += exp((double)spread[i]);
+        kl += exp(lp) * (lp - (double)spread[i]);
+    }
+    assert_true(fabs(sum - 1) < 1e-5); /* a distribution */
+    kvm_said one;
+    kvm_err err = {0};
+    check_ok(kvm_said_new(&one, &keep, 1, 2048, 512, &err), &err);
+    check_ok(kvm_said_put(&one, 0, whole, &err), &err);
+    assert_true(fabs(one.lost - kl) < 1e-5);
+    assert_true(fabs(loss(&all) - loss(&some)) < 0.2 * loss(&all));
 }
 
 /* ---- what is refused ---- */
@@ -252,8 +283,8 @@ static void a_loss_that_is_no_number_changes_nothing(void **state)
     kvm_translator t;
     kvm_err err = {0};
     kvm_distill_loss l;
-    begin(&b, "small", "large", &content, &t);
-    b.lesson[0].native[5] = NAN;
+    begin(&b, "small", "large", &content, 0, &t);
+    b.lesson[0].native.logits[5] = NAN;
     check_status(KVM_NAN, kvm_distill_learn(b.d, &b.lesson[0], &l, &err), &err);
     const float *g = kvm_distill_gradient(b.d);
     for (ptrdiff_t i = 0; i < kvm_distill_parameters(b.d); i++) assert_true(g[i] == 0);
@@ -274,6 +305,7 @@ int main(void)
         cmocka_unit_test(states_from_both_sides),
         cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),
         cmocka_unit_test(it_learns),
+        cmocka_unit_test(the_likeliest_tell_nearly_all),
         cmocka_unit_test(a_loss_that_is_no_number_changes_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
