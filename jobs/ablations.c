@@ -1,12 +1,12 @@
 #include "jobs/ablations.h"
 
 static const kvm_ablation rows[] = {
-#define X(name, title, change) {#name, title, change},
+#define X(name, title, change, lacking) {#name, title, change, lacking},
 #include "jobs/ablations.def"
 #undef X
 };
 static const char names[] =
-#define X(name, title, change) " " #name
+#define X(name, title, change, lacking) " " #name
 #include "jobs/ablations.def"
 #undef X
     ;

@@ -8,6 +8,7 @@
 
 typedef struct kvm_ablation {
     const char *name, *title, *change; /* static */
+    const char *lacking; /* why a pair cannot have it; "": every pair can */
 } kvm_ablation;
 
 /* KVM_USAGE at the place `at`, with the names there are; `at` may be empty (NULL

@@ -376,7 +376,7 @@ static kvm_status add_suite(builder *b, kvm_jat suite, ptrdiff_t i)
 }
 
 /* the row that the others are compared with: nothing taken away, the fit of the run */
-static const kvm_ablation complete = {"none", "complete closed form", "{}"};
+static const kvm_ablation complete = {"none", "complete closed form", "{}", ""};
 
 static kvm_status ablated_fit(builder *b, const kvm_ablation *a, ptrdiff_t *node)
 {

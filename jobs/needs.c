@@ -17,16 +17,22 @@ static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
                   turned ? from->id[i].a : from->id[i].b);
 }
 
-/* one fit's parameters, in one direction */
+/* what one fit's parameters ask for, in one direction */
+static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sides[2],
+                             int direction, kvm_arena *keep, kvm_err *err)
+{
+    kvm_outline_options o = {0};
+    kvm_job job = {.keep = keep, .params = fit};
+    TRY(kvm_fit_read_recipes(&job, &o, err));
+    return kvm_outline_make(out, &o, &sides[direction], &sides[1 - direction], err);
+}
+
 static kvm_status add_fit(kvm_needs *n, kvm_jat fit, const kvm_shapes sides[2],
                           int direction, kvm_arena *keep, kvm_err *err)
 {
     const int source = direction, target = 1 - direction;
-    kvm_outline_options o = {0};
     kvm_outline out;
-    kvm_job job = {.keep = keep, .params = fit};
-    TRY(kvm_fit_read_recipes(&job, &o, err));
-    TRY(kvm_outline_make(&out, &o, &sides[source], &sides[target], err));
+    TRY(outline_of(&out, fit, sides, direction, keep, err));
     n->rows[source] |= out.source;
     n->rows[target] |= out.target;
     add_set(&n->gram[source], &out.gram, false);
@@ -44,6 +50,24 @@ static kvm_status add_both(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
     return KVM_OK;
 }
 
+/* A row that repeats the complete fit would read as if the part it takes away were worth
+ * nothing. */
+static kvm_status takes_away(const kvm_ablation *a, kvm_jat fit, kvm_jat changed,
+                             const kvm_spec *s, const kvm_shapes sides[2],
+                             kvm_arena *keep, kvm_err *err)
+{
+    if (!*a->lacking) return KVM_OK;
+    for (int d = 0; d < (s->both_directions ? 2 : 1); d++) {
+        kvm_outline whole, without;
+        TRY(outline_of(&whole, fit, sides, d, keep, err));
+        TRY(outline_of(&without, changed, sides, d, keep, err));
+        if (kvm_outline_same(&whole, &without))
+            return kvm_fail(err, KVM_UNSUPPORTED, "it takes nothing away%s: %s",
+                            d ? " in the reverse direction" : "", a->lacking);
+    }
+    return KVM_OK;
+}
+
 static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_spec *s,
                                const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
 {
@@ -56,8 +80,10 @@ static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_
     TRY(kvm_ablation_find(&a, name, at, err));
     TRY(kvm_ablation_apply(a, copy, err));
     TRY(kvm_json_place_as(&changed, keep, fit, err));
-    const kvm_status st = add_both(n, changed, s, sides, keep, err);
-    return st ? kvm_err_prefix(err, st, "ablation %s", a->name) : KVM_OK;
+    kvm_status st = takes_away(a, fit, changed, s, sides, keep, err);
+    if (!st) st = add_both(n, changed, s, sides, keep, err);
+    if (st) st = kvm_err_prefix(err, st, "ablation %s", a->name);
+    return st ? kvm_json_prefix(err, st, at) : KVM_OK;
 }
 
 kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes sides[2],

@@ -30,7 +30,9 @@ static const kvm_field evaluate_fields[] = {
      KVM_FIELD_STR},
     KVM_EVALUATE_PARAMS,
     {"ablations", KVM_FIELD_LIST, false,
-     "rotated, norerotate, k1, absolute, depth, matched", NULL, KVM_FIELD_STR},
+     "rotated, norerotate, k1, absolute, depth, matched, engine, no_token, zero_states, "
+     "copy_states",
+     NULL, KVM_FIELD_STR},
     {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)",
      NULL, 0},
     {0},

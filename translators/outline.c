@@ -165,6 +165,30 @@ static void collect(kvm_outline *out)
     out->target |= states;
 }
 
+/* what maps may read and make: latents stand at one capture point */
+static kvm_shapes at_point(const kvm_shapes *s, bool engine)
+{
+    kvm_shapes out = *s;
+    out.of[engine ? KVM_SPACE_LATENT : KVM_SPACE_LATENT_ENGINE] = NULL;
+    return out;
+}
+
+static kvm_status add_mappings(kvm_outline *out, const kvm_outline_options *o,
+                               const kvm_shapes *source, const kvm_shapes *target,
+                               kvm_err *err)
+{
+    const kvm_shapes from = at_point(source, o->engine);
+    const kvm_shapes to = at_point(target, o->engine);
+    TRY(add(out, o->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED : KVM_SPACE_K, &from,
+            &to, err));
+    TRY(add(out, KVM_SPACE_V, &from, &to, err));
+    TRY(add(out, o->engine ? KVM_SPACE_LATENT_ENGINE : KVM_SPACE_LATENT, &from, &to,
+            err));
+    if (out->states == KVM_STATES_REPLAY)
+        TRY(add(out, KVM_SPACE_INPUT, &from, &to, err));
+    return add(out, KVM_SPACE_INDEX, &from, &to, err);
+}
+
 kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
                             const kvm_shapes *source, const kvm_shapes *target,
                             kvm_err *err)
@@ -172,15 +196,7 @@ kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
     kvm_outline out = {.keys = o->keys};
     TRY(choose_states(&out, o->states, source, target, err));
     TRY(choose_token(&out, o, source, target, err));
-    const bool replays =
-        keeps(target, KVM_SPACE_INPUT) && out.states == KVM_STATES_REPLAY;
-    TRY(add(&out, o->keys == KVM_KEYS_ROTATED ? KVM_SPACE_K_ROTATED : KVM_SPACE_K,
-            source, target, err));
-    TRY(add(&out, KVM_SPACE_V, source, target, err));
-    TRY(add(&out, o->engine ? KVM_SPACE_LATENT_ENGINE : KVM_SPACE_LATENT, source,
-            target, err));
-    if (replays) TRY(add(&out, KVM_SPACE_INPUT, source, target, err));
-    TRY(add(&out, KVM_SPACE_INDEX, source, target, err));
+    TRY(add_mappings(&out, o, source, target, err));
     out.exact = out.token != KVM_TOKEN_NONE && !o->engine &&
                 kvm_shapes_width(target, KVM_SPACE_LATENT, 0) > 0;
     collect(&out);
@@ -189,4 +205,19 @@ kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
         out.target |= 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
     *result = out;
     return KVM_OK;
+}
+
+static bool same_mapping(const kvm_mapping *a, const kvm_mapping *b)
+{
+    return a->out == b->out && a->side == b->side && a->from[0] == b->from[0] &&
+           a->from[1] == b->from[1] && a->token == b->token;
+}
+
+bool kvm_outline_same(const kvm_outline *a, const kvm_outline *b)
+{
+    bool same = a->keys == b->keys && a->token == b->token && a->states == b->states &&
+                a->mappings == b->mappings;
+    for (int i = 0; same && i < a->mappings; i++)
+        same = same_mapping(&a->mapping[i], &b->mapping[i]);
+    return same;
 }

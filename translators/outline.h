@@ -48,6 +48,9 @@ KVM_MUST kvm_status kvm_outline_make(kvm_outline *out, const kvm_outline_options
                                      const kvm_shapes *source, const kvm_shapes *target,
                                      kvm_err *err);
 
+/* whether a fit of one makes what a fit of the other makes, as far as options say */
+bool kvm_outline_same(const kvm_outline *a, const kvm_outline *b);
+
 /* kvm_outline_state_source - the source layer whose state a target layer gets: at the
  * same relative depth among the layers that keep one */
 ptrdiff_t kvm_outline_state_source(const kvm_shapes *source, const kvm_shapes *target,

@@ -142,6 +142,13 @@ static void latents(void **state)
     reads(&kept, KVM_SPACE_LATENT_ENGINE, KVM_SOURCE, KVM_SPACE_LATENT_ENGINE,
           KVM_SPACE_LATENT_ENGINE);
     assert_false(kept.exact); /* a norm stands between */
+    /* every map reads at the one point, also those of what follows from latents */
+    const kvm_outline replayed = outline("LL", "RL", engine);
+    reads(&replayed, KVM_SPACE_INPUT, KVM_SOURCE, KVM_SPACE_LATENT_ENGINE,
+          KVM_SPACE_LATENT_ENGINE);
+    assert_int_equal(replayed.source, BIT(LATENT_ENGINE));
+    assert_true(kvm_outline_same(&kept, &kept));
+    assert_false(kvm_outline_same(&kept, &same));
 }
 
 static void an_indexer_reads_its_own_layer(void **state)

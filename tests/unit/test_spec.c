@@ -425,6 +425,13 @@ static const struct {
     {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
     {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
     {"evaluate: {suites: [prose], ablations: [k1, k1]}\n", ":5: evaluate.ablations"},
+    {"evaluate: {suites: [prose], ablations: [k1, engine]}\n",
+     ":5: evaluate.ablations[1]: ablation engine: it takes nothing away: its maps read "
+     "and make no latents"},
+    {"evaluate: {suites: [prose], ablations: [no_token]}\n",
+     "ablation no_token: it takes nothing away: its maps are told no token"},
+    {"evaluate: {suites: [prose], ablations: [zero_states]}\n",
+     "ablation zero_states: it takes nothing away: the target keeps no states"},
 };
 
 /* what a job would refuse when it runs is refused when it is planned */
