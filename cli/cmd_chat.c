@@ -99,10 +99,10 @@ static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
     TRY(keep_common(t, cache, ids, n, err));
     TRY(kvm_model_forward(
         m, cache, ids + t->cached_n, n - t->cached_n,
-        &(kvm_forward_options){
-            .logits_last = 1,
-            .logits = t->s.logits,
-            .capture = t->on_target ? NULL : kvm_switching_capture(&t->s)},
+        &(kvm_forward_options){.logits_last = 1,
+                               .logits = t->s.logits,
+                               .capture =
+                                   t->on_target ? NULL : kvm_switching_capture(&t->s)},
         err));
     kvm_cache_mark(cache);
     when->first = kvm_now() - started + when->translate;

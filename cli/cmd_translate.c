@@ -30,9 +30,9 @@ static kvm_status run_prompt(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
     if (!said) return kvm_nomem(err, keep);
     TRY(kvm_switching_cold(s, ids, n, &a->cold, err));
     double clock = kvm_now();
-    TRY(kvm_model_forward(
-        s->source, s->source_cache, ids, n - 1,
-        &(kvm_forward_options){.capture = kvm_switching_capture(s)}, err));
+    TRY(kvm_model_forward(s->source, s->source_cache, ids, n - 1,
+                          &(kvm_forward_options){.capture = kvm_switching_capture(s)},
+                          err));
     kvm_switching_tell(s, ids, 0, n - 1);
     a->prefill = kvm_now() - clock;
     TRY(kvm_switching_translate(s, &a->translate, err));

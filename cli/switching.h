@@ -15,14 +15,15 @@ typedef struct kvm_switching {
     kvm_taken *taken;   /* what the translator reads besides the cache; NULL: nothing */
     kvm_capture taking; /* the sink of the source's forwards, when taken */
     int32_t *ids;       /* (capacity) tokens of the source's cache */
-    float *logits; /* of the larger vocabulary */
+    float *logits;      /* of the larger vocabulary */
     ptrdiff_t capacity;
 } kvm_switching;
 
 KVM_MUST kvm_status kvm_switching_open(kvm_switching *s, kvm_cli *cli, kvm_str source,
                                        kvm_str target, kvm_str translator,
                                        ptrdiff_t capacity, kvm_err *err);
-/* kvm_switching_capture - what a forward of the source has to be given; NULL: nothing */
+/* kvm_switching_capture - what a forward of the source has to be given; NULL:
+ * nothing */
 const kvm_capture *kvm_switching_capture(const kvm_switching *s);
 /* the tokens that the source's cache holds, from `from` on, for the translator */
 void kvm_switching_tell(kvm_switching *s, const int32_t *ids, ptrdiff_t from,

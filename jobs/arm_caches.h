@@ -20,7 +20,7 @@ typedef struct kvm_arm_caches {
     /* what translators read that a cache does not keep; NULL: nothing (_take) */
     kvm_taken *source_taken, *donor_taken;
     const int32_t *ids, *donor_ids; /* of the prefix; borrows from _prefill's caller */
-    float *rows;   /* scratch for the raw and zero controls */
+    float *rows;                    /* scratch for the raw and zero controls */
     bool no_donor; /* some item has no other with a prefix of its own */
 } kvm_arm_caches;
 
@@ -28,8 +28,8 @@ typedef struct kvm_arm_caches {
 KVM_MUST kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep,
                                        kvm_model *source, kvm_model *target,
                                        ptrdiff_t capacity, kvm_err *err);
-/* kvm_arm_caches_take - room for the rows that the arms' translators need to have taken,
- * once apply is filled in */
+/* kvm_arm_caches_take - room for the rows that the arms' translators need to have
+ * taken, once apply is filled in */
 KVM_MUST kvm_status kvm_arm_caches_take(kvm_arm_caches *a, kvm_arena *keep,
                                         ptrdiff_t capacity, kvm_err *err);
 /* kvm_arm_caches_prefill - run both models over ids (n) and the source over the donor's

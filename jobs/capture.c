@@ -1,9 +1,11 @@
-/* capture.c - run one model over the calibration text and keep rows of some of its spaces.
+/* capture.c - run one model over the calibration text and keep rows of some of its
+ * spaces.
  *
  * One model is open at a time, one forward per sequence in one shot (a chunked prefill
- * rounds otherwise). States are kept as they stand at a sequence's end. A killed capture goes on after the last
- * whole sequence. Where the model need not fit into memory (kvm_job.offload), sequences
- * go through it in batches, layer by layer, and a killed one loses its batch. */
+ * rounds otherwise). States are kept as they stand at a sequence's end. A killed
+ * capture goes on after the last whole sequence. Where the model need not fit into
+ * memory (kvm_job.offload), sequences go through it in batches, layer by layer, and
+ * a killed one loses its batch. */
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
@@ -33,11 +35,11 @@ typedef struct capture {
     kvm_spaces spaces;
     kvm_shapes shapes;
     ptrdiff_t stride;
-    ptrdiff_t length;   /* tokens of the sequence that rows are of */
-    float *picked;      /* rows that the stride leaves */
-    float *tokens;      /* embeddings of a piece */
-    int32_t *position;  /* of one sequence's rows */
-    ptrdiff_t in_batch; /* the sequence that rows are of; -1: there is no batch */
+    ptrdiff_t length;     /* tokens of the sequence that rows are of */
+    float *picked;        /* rows that the stride leaves */
+    float *tokens;        /* embeddings of a piece */
+    int32_t *position;    /* of one sequence's rows */
+    ptrdiff_t in_batch;   /* the sequence that rows are of; -1: there is no batch */
     ptrdiff_t batch_from; /* its first sequence */
 } capture;
 
@@ -49,14 +51,14 @@ enum {
 static kvm_status put(capture *c, kvm_space space, ptrdiff_t layer, ptrdiff_t at,
                       ptrdiff_t n, const float *rows, kvm_err *err)
 {
-    if (c->in_batch < 0)
-        return kvm_rows_put(c->writer, space, layer, at, n, rows, err);
+    if (c->in_batch < 0) return kvm_rows_put(c->writer, space, layer, at, n, rows, err);
     return kvm_rows_put_in(c->writer, c->in_batch, space, layer, at, n, rows, err);
 }
 
 /* tokens first .. first+n-1; those at multiples of the stride stay */
-static kvm_status keep_rows(void *ctx, kvm_space space, ptrdiff_t layer, ptrdiff_t first,
-                            ptrdiff_t n, const float *rows, kvm_err *err)
+static kvm_status keep_rows(void *ctx, kvm_space space, ptrdiff_t layer,
+                            ptrdiff_t first, ptrdiff_t n, const float *rows,
+                            kvm_err *err)
 {
     capture *c = ctx;
     const ptrdiff_t width = kvm_shapes_width(&c->shapes, space, layer), s = c->stride;

@@ -2,10 +2,10 @@
  *
  * Lessons are the calibration's sequences: a prefix, and the tokens after it. Those of
  * the split to fit are learned from, those of the split to choose validate; the others
- * are kept for figures alone, as in every fit (translators/rows.h). The order of lessons
- * follows from seed and step. After each validation a checkpoint is published: a killed
- * distillation goes on from there, bit for bit. Output "translator" has the parameters
- * that validated best; "figures" the curve. */
+ * are kept for figures alone, as in every fit (translators/rows.h). The order of
+ * lessons follows from seed and step. After each validation a checkpoint is
+ * published: a killed distillation goes on from there, bit for bit. Output
+ * "translator" has the parameters that validated best; "figures" the curve. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,19 +91,20 @@ static kvm_status read_options(kvm_job *j, options *o, kvm_err *err)
 }
 
 /* everything that the numbers follow from, but the translator, which is an input */
-static kvm_status hash_config(distillation *d, const kvm_job_input *closed, kvm_err *err)
+static kvm_status hash_config(distillation *d, const kvm_job_input *closed,
+                              kvm_err *err)
 {
     const options *o = &d->o;
     kvm_text text = {0};
-    kvm_text_addf(&text, "%s %s %s %s %td %td %td %td %td %td %td %td %td %.17g %.17g "
-                         "%.17g %.17g %td",
+    kvm_text_addf(&text,
+                  "%s %s %s %s %td %td %td %td %td %td %td %td %td %.17g %.17g "
+                  "%.17g %.17g %td",
                   closed->sha, d->text.sha, kvm_model_info_of(d->source)->fingerprint,
                   kvm_model_info_of(d->target)->fingerprint, o->steps, o->batch,
                   o->after, o->prefix, o->warmup, o->validate, o->lessons, o->seed,
                   o->split_seed, o->rate, o->decay, o->clip, o->held_out, o->top);
-    const kvm_status s = text.failed
-                             ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
-                             : kvm_sha_of(kvm_text_str(&text), d->config, err);
+    const kvm_status s = text.failed ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
+                                     : kvm_sha_of(kvm_text_str(&text), d->config, err);
     kvm_text_free(&text);
     return s;
 }
@@ -175,7 +176,8 @@ static kvm_status prepare(distillation *d, kvm_err *err)
         for (ptrdiff_t i = 0; i < d->lessons[k]; i++, done++) {
             kvm_progress_at(d->job->progress, done, all, "lessons");
             if (kvm_progress_cancelled(d->job->progress))
-                return kvm_fail(err, KVM_CANCELLED, "cancelled while lessons were read");
+                return kvm_fail(err, KVM_CANCELLED,
+                                "cancelled while lessons were read");
             TRY(kvm_distill_prepare(d->trainer, &d->lesson[k][i], d->job->keep, err));
         }
     return KVM_OK;
@@ -231,13 +233,14 @@ static kvm_status put_point(distillation *d, kvm_err *err)
         memcpy(d->at.best, kvm_distill_values(d->trainer),
                sizeof *d->at.best * (size_t)kvm_distill_parameters(d->trainer));
     }
-    json_t *point = json_pack(
-        "{s:I, s:f, s:f, s:o, s:o, s:f, s:f}", "step", (json_int_t)step, "kl", v.kl,
-        "first_kl", v.first, "train_kl",
-        d->since ? json_real(d->learned / (double)d->since) : json_null(), "norm",
-        d->since ? json_real(d->norm) : json_null(), "rate", d->rate, "tokens_per_s",
-        seconds > 0 ? d->tokens / seconds : 0.0);
-    if (!point) return kvm_fail(err, KVM_NAN, "a figure of step %td is not finite", step);
+    json_t *point =
+        json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:f}", "step", (json_int_t)step, "kl",
+                  v.kl, "first_kl", v.first, "train_kl",
+                  d->since ? json_real(d->learned / (double)d->since) : json_null(),
+                  "norm", d->since ? json_real(d->norm) : json_null(), "rate", d->rate,
+                  "tokens_per_s", seconds > 0 ? d->tokens / seconds : 0.0);
+    if (!point)
+        return kvm_fail(err, KVM_NAN, "a figure of step %td is not finite", step);
     json_array_append_new(d->at.curve, point);
     d->learned = 0;
     d->since = 0;
@@ -258,8 +261,9 @@ static kvm_status update(distillation *d, kvm_err *err)
         kvm_distill_loss one;
         const kvm_status s = kvm_distill_learn(d->trainer, l, &one, err);
         if (s)
-            return kvm_err_prefix(err, s, "step %td, lesson %td (the checkpoint of the "
-                                          "last validation stays)",
+            return kvm_err_prefix(err, s,
+                                  "step %td, lesson %td (the checkpoint of the "
+                                  "last validation stays)",
                                   step + 1, i);
         d->loss += one.kl / (double)d->o.batch;
         d->tokens += (double)(l->prefix_n + l->after_n);
@@ -283,8 +287,8 @@ static kvm_status train(distillation *d, kvm_err *err)
         snprintf(unit, sizeof unit, "steps, KL %.4f", d->loss);
         kvm_progress_at(d->job->progress, (double)step, (double)d->o.steps, unit);
         if (kvm_progress_cancelled(d->job->progress))
-            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td steps", step,
-                            d->o.steps);
+            return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td steps",
+                            step, d->o.steps);
         if (step % d->o.validate == 0 || step == d->o.steps) TRY(put_point(d, err));
     }
     return KVM_OK;
@@ -359,9 +363,8 @@ static kvm_status put_results(distillation *d, kvm_err *err)
     const json_t *first = json_array_get(d->at.curve, 0);
     json_t *figures = json_pack(
         "{s:O, s:I, s:I, s:f, s:O, s:I, s:I, s:I, s:I, s:I, s:f}", "curve", d->at.curve,
-        "steps",
-        (json_int_t)d->o.steps, "best_step", (json_int_t)d->at.best_step, "best_kl",
-        d->at.best_kl, "closed_kl", json_object_get(first, "kl"), "batch",
+        "steps", (json_int_t)d->o.steps, "best_step", (json_int_t)d->at.best_step,
+        "best_kl", d->at.best_kl, "closed_kl", json_object_get(first, "kl"), "batch",
         (json_int_t)d->o.batch, "lessons", (json_int_t)d->lessons[0], "validation",
         (json_int_t)d->lessons[1], "parameters",
         (json_int_t)kvm_distill_parameters(d->trainer), "native_top",
@@ -373,9 +376,8 @@ static kvm_status put_results(distillation *d, kvm_err *err)
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
-    distillation d = {.job = j,
-                      .epoch = -1,
-                      .at = {.best_kl = HUGE_VAL, .curve = json_array()}};
+    distillation d = {
+        .job = j, .epoch = -1, .at = {.best_kl = HUGE_VAL, .curve = json_array()}};
     if (!kvm_json_own(j->keep, d.at.curve)) return kvm_nomem(err, j->keep);
     TRY(open_all(&d, err));
     TRY(train(&d, err));

@@ -35,8 +35,8 @@ static kvm_status metadata(kvm_distill *d, const kvm_distill_progress *p,
                          isfinite(p->best_kl) ? p->best_kl : -1.0);
 }
 
-static kvm_status save(kvm_distill *d, const kvm_distill_progress *p, const char *config,
-                       kvm_str path, kvm_arena *own, kvm_err *err)
+static kvm_status save(kvm_distill *d, const kvm_distill_progress *p,
+                       const char *config, kvm_str path, kvm_arena *own, kvm_err *err)
 {
     json_t *meta;
     float *all[ARRAYS];
@@ -78,10 +78,11 @@ static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *conf
     TRY(kvm_meta_format(st, FORMAT, err));
     TRY(kvm_meta_str(st, "config", &found, err));
     if (!kvm_str_eq(found, kvm_str_of(config)))
-        return kvm_fail(err, KVM_MISMATCH,
-                        "%.*s: a checkpoint of another distillation (models, translator, "
-                        "lessons or options differ); remove it to begin anew",
-                        KVM_STR_ARG(path));
+        return kvm_fail(
+            err, KVM_MISMATCH,
+            "%.*s: a checkpoint of another distillation (models, translator, "
+            "lessons or options differ); remove it to begin anew",
+            KVM_STR_ARG(path));
     TRY(kvm_meta_i64(st, "steps", 0, INT32_MAX, &steps, err));
     TRY(kvm_meta_i64(st, "best_step", 0, INT32_MAX, &best_step, err));
     TRY(kvm_meta_f64(st, "best_kl", &best_kl, err));

@@ -108,7 +108,9 @@ static kvm_status open_translators(evaluation *e, kvm_err *err)
     static const struct {
         const char *input;
         kvm_arm arm;
-    } rows[] = {{"translator", KVM_ARM_CLOSED_FORM}, {"mlp", KVM_ARM_MLP}, {"distilled", KVM_ARM_DISTILLED}};
+    } rows[] = {{"translator", KVM_ARM_CLOSED_FORM},
+                {"mlp", KVM_ARM_MLP},
+                {"distilled", KVM_ARM_DISTILLED}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const kvm_job_input *in = kvm_job_find_input(e->job, rows[i].input);
         if (!in) continue;

@@ -25,8 +25,8 @@ kvm_status kvm_fit_read_recipes(kvm_job *j, kvm_outline_options *o, kvm_err *err
         return kvm_json_fail(err, KVM_USAGE, states,
                              "is zero, copy, bilinear, replay or auto, not \"%s\"",
                              kvm_quote(word).at);
-    TRY(kvm_job_i64(j, "latents", KVM_POINT_RAW, KVM_POINT_RAW, KVM_POINT_ENGINE, &point,
-                    err));
+    TRY(kvm_job_i64(j, "latents", KVM_POINT_RAW, KVM_POINT_RAW, KVM_POINT_ENGINE,
+                    &point, err));
     o->engine = point == KVM_POINT_ENGINE;
     if (point != KVM_POINT_NORMED) return KVM_OK;
     return kvm_json_fail(err, KVM_RANGE, kvm_json_get(j->params, j->keep, "latents"),

@@ -1,5 +1,5 @@
-/* fit_recipes.h - what a spec's fit section says of recipes, for the fit and for the graph,
- * which has to know what the captures before it must hold. */
+/* fit_recipes.h - what a spec's fit section says of recipes, for the fit and for the
+ * graph, which has to know what the captures before it must hold. */
 #ifndef KVM_JOBS_FIT_RECIPES_H
 #define KVM_JOBS_FIT_RECIPES_H
 

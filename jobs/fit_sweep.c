@@ -8,7 +8,7 @@ typedef struct grid {
     const ptrdiff_t *ks;
     ptrdiff_t nk, nl, targets;
     const kvm_lambda *lambdas;
-    ptrdiff_t given;          /* index of the lambda that the spec asks for; -1: none */
+    ptrdiff_t given; /* index of the lambda that the spec asks for; -1: none */
     kvm_ridge_figures *of[KVM_GROUP];
 } grid;
 
@@ -102,7 +102,8 @@ static kvm_status choose(const grid *g, kvm_fit_choice *c, ptrdiff_t *chosen,
     *chosen = 0;
     while (!(joint_r2(g, *chosen) >= best - c->k_slack)) ++*chosen;
     c->k = g->ks[*chosen];
-    for (int o = 0; o < g->s->mappings; o++) c->best[o] = g->lambdas[best_lambda(g, o, *chosen)];
+    for (int o = 0; o < g->s->mappings; o++)
+        c->best[o] = g->lambdas[best_lambda(g, o, *chosen)];
     return KVM_OK;
 }
 
@@ -127,10 +128,9 @@ static void put_k_curve(json_t *figures, const grid *g)
             json_array_append_new(
                 fit, number(l < 0 ? (double)NAN : mean_r2(g, o, KVM_FIT, k, l)));
         }
-        json_array_append_new(series,
-                              json_pack("{s:s, s:o, s:o}", "object",
-                                        kvm_mapping_label(&g->s->mapping[o]),
-                                        "choose", choose, "fit", fit));
+        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object",
+                                                kvm_mapping_label(&g->s->mapping[o]),
+                                                "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "k_curve",
                         json_pack("{s:o, s:o}", "k", ks, "series", series));
@@ -179,10 +179,9 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
             json_array_append_new(choose, number(mean_r2(g, o, KVM_CHOOSE, k, l)));
             json_array_append_new(fit, number(mean_r2(g, o, KVM_FIT, k, l)));
         }
-        json_array_append_new(series,
-                              json_pack("{s:s, s:o, s:o}", "object",
-                                        kvm_mapping_label(&g->s->mapping[o]),
-                                        "choose", choose, "fit", fit));
+        json_array_append_new(series, json_pack("{s:s, s:o, s:o}", "object",
+                                                kvm_mapping_label(&g->s->mapping[o]),
+                                                "choose", choose, "fit", fit));
     }
     json_object_set_new(figures, "lambda_curve",
                         json_pack("{s:o, s:o}", "lambda", lambdas, "series", series));
@@ -240,8 +239,8 @@ static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
     const ptrdiff_t n = kvm_fit_greedy_targets(s->ranking->targets, targets);
     for (int o = 0; o < s->mappings; o++)
         for (ptrdiff_t i = 0; i < n; i++)
-            TRY(greedy_curve(s, o, s->ranking->target[targets[i]], c->k_most, c->best[o], list, scratch,
-                             err));
+            TRY(greedy_curve(s, o, s->ranking->target[targets[i]], c->k_most,
+                             c->best[o], list, scratch, err));
     return KVM_OK;
 }
 

@@ -125,8 +125,8 @@ static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *e
     kvm_str name = kvm_str_fmt(j->keep, "step-%td.checkpoint", i);
     if (!name.at) return kvm_nomem(err, j->keep);
     TRY(kvm_job_path(j, name.at, &o.checkpoint, err));
-    TRY(kvm_mlp_train(t->compute, t->source, t->target, &like->mapping,
-                      like->source, like->sources, like->layer, &o, out, &figures, j->keep,
+    TRY(kvm_mlp_train(t->compute, t->source, t->target, &like->mapping, like->source,
+                      like->sources, like->layer, &o, out, &figures, j->keep,
                       t->scratch, err));
     return put_layer(t, out, &figures, err);
 }

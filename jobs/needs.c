@@ -50,8 +50,8 @@ static kvm_status add_both(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
     return KVM_OK;
 }
 
-/* A row that repeats the complete fit would read as if the part it takes away were worth
- * nothing. */
+/* A row that repeats the complete fit would read as if the part it takes away were
+ * worth nothing. */
 static kvm_status takes_away(const kvm_ablation *a, kvm_jat fit, kvm_jat changed,
                              const kvm_spec *s, const kvm_shapes sides[2],
                              kvm_arena *keep, kvm_err *err)

@@ -153,9 +153,10 @@ static cost mlp_cost(const planner *a, const kvm_node *n)
     return c;
 }
 
-/* Every lesson read by both models once; then for each lesson of a batch the maps forward
- * and back, the target over the continuation forward (twice: the tape makes activations
- * anew) and back, and the validations. Attention to the prefix counts in both ways. */
+/* Every lesson read by both models once; then for each lesson of a batch the maps
+ * forward and back, the target over the continuation forward (twice: the tape makes
+ * activations anew) and back, and the validations. Attention to the prefix counts in
+ * both ways. */
 static cost distill_cost(const planner *a, const kvm_node *n)
 {
     const double steps = number(n, "steps", 400), batch = number(n, "batch", 8);

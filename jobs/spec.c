@@ -30,7 +30,8 @@ static const kvm_field evaluate_fields[] = {
      KVM_FIELD_STR},
     KVM_EVALUATE_PARAMS,
     {"ablations", KVM_FIELD_LIST, false,
-     "rotated, norerotate, k1, absolute, depth, matched, engine, no_token, zero_states, "
+     "rotated, norerotate, k1, absolute, depth, matched, engine, no_token, "
+     "zero_states, "
      "copy_states",
      NULL, KVM_FIELD_STR},
     {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)",
@@ -51,8 +52,8 @@ const kvm_field kvm_spec_fields[] = {
      calibration_fields, 0},
     {"fit", KVM_FIELD_OBJECT, false, "the closed form", kvm_fit_params, 0},
     {"mlp", KVM_FIELD_OBJECT, false, "the MLP maps; absent: none", mlp_fields, 0},
-    {"distill", KVM_FIELD_OBJECT, false, "maps trained on the target's KL; absent: none",
-     distill_fields, 0},
+    {"distill", KVM_FIELD_OBJECT, false,
+     "maps trained on the target's KL; absent: none", distill_fields, 0},
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
     {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",
      timing_fields, 0},

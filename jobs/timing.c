@@ -25,7 +25,8 @@ static const kvm_field params[] = {
 };
 
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
-#define STAGES(X) X(prefill) X(capture) X(transfer) X(translate) X(inject) X(first_decode)
+#define STAGES(X)                                                                      \
+    X(prefill) X(capture) X(transfer) X(translate) X(inject) X(first_decode)
 typedef enum stage {
 #define X(name) STAGE_##name,
     STAGES(X)
@@ -47,8 +48,8 @@ typedef struct timing {
     kvm_model *source, *target;
     kvm_translator translator;
     kvm_apply *apply;
-    kvm_taken *taken;  /* NULL: the cache is enough */
-    double capturing;  /* seconds it took to take them, of this length */
+    kvm_taken *taken; /* NULL: the cache is enough */
+    double capturing; /* seconds it took to take them, of this length */
     int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t length_count, rounds, warmups;
     double budget;
@@ -249,8 +250,8 @@ static void did(timing *t, ptrdiff_t i, double flops, double left)
     show(t, i, left);
 }
 
-/* The source reads the prefix, which has happened before a switch, but for what it costs
- * to take rows that its cache does not keep. */
+/* The source reads the prefix, which has happened before a switch, but for what it
+ * costs to take rows that its cache does not keep. */
 static kvm_status read_source(timing *t, ptrdiff_t n, kvm_err *err)
 {
     kvm_capture sink;

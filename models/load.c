@@ -104,7 +104,8 @@ kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
-/* the mean of a norm's numbers, when it is less than *least, if the file has the norm */
+/* the mean of a norm's numbers, when it is less than *least, if the file has the
+ * norm */
 static kvm_status lower_mean(kvm_loader *ld, kvm_weight_at w, double *least,
                              kvm_err *err)
 {

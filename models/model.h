@@ -217,7 +217,7 @@ typedef struct kvm_batch {
     /* what follows is of this block and sequence; NULL: nobody asks */
     kvm_status (*sequence)(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
                            kvm_err *err);
-    void *ctx; /* of sequence() */
+    void *ctx;     /* of sequence() */
     size_t memory; /* what lies between blocks stays in memory up to so many bytes, */
     kvm_str spill; /* and is kept in this file beyond; at NULL: in memory anyway */
     kvm_progress *progress; /* NULL */

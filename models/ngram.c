@@ -376,9 +376,10 @@ kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
     const ptrdiff_t before = g->size.orders - 1;
     const ptrdiff_t rows = n < g->reach ? n : g->reach, first = n - rows;
     kvm_arena own = {0};
-    TRY(kvm_arena_init(&own, 3 * kvm_step_rows_bytes(g->reach, g->wide) +
-                                 kvm_step_rows_bytes(g->reach, g->size.ngram_dim) +
-                                 kvm_step_rows_bytes(g->reach, g->hidden) + 4096,
+    TRY(kvm_arena_init(&own,
+                       3 * kvm_step_rows_bytes(g->reach, g->wide) +
+                           kvm_step_rows_bytes(g->reach, g->size.ngram_dim) +
+                           kvm_step_rows_bytes(g->reach, g->hidden) + 4096,
                        err));
     kvm_tensor e = kvm_step_rows(&own, rows, g->size.ngram_dim);
     kvm_tensor value = kvm_step_rows(&own, rows, g->hidden);

@@ -1,5 +1,5 @@
-/* adam.h - one step of AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019) on an array of
- * parameters, for the MLP maps and for distillation. */
+/* adam.h - one step of AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019) on an
+ * array of parameters, for the MLP maps and for distillation. */
 #ifndef KVM_TRANSLATORS_ADAM_H
 #define KVM_TRANSLATORS_ADAM_H
 

@@ -134,8 +134,8 @@ static kvm_status plan_passes(kvm_apply *a, kvm_arena *keep, kvm_err *err)
     return KVM_OK;
 }
 
-/* one buffer each serves all passes, which run one after the other, and the first layer's
- * rows that tell the tokens before them */
+/* one buffer each serves all passes, which run one after the other, and the first
+ * layer's rows that tell the tokens before them */
 static kvm_status reserve(kvm_apply *a, kvm_arena *keep, kvm_err *err)
 {
     const kvm_shapes *to = &a->t->target.shapes;

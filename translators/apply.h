@@ -14,7 +14,8 @@
 typedef struct kvm_apply kvm_apply;
 
 /* Seconds spent in each stage, added to by every run. */
-#define KVM_APPLY_STAGES(X) X(tokens) X(read) X(strip) X(map) X(rotate) X(inject) X(states)
+#define KVM_APPLY_STAGES(X)                                                            \
+    X(tokens) X(read) X(strip) X(map) X(rotate) X(inject) X(states)
 typedef struct kvm_apply_times {
 #define X(name) double name;
     KVM_APPLY_STAGES(X)
@@ -40,14 +41,16 @@ KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c
                                   const kvm_translator *t, kvm_model *source,
                                   kvm_model *target, const kvm_apply_options *o,
                                   kvm_err *err);
-/* spaces of which the source's forward has to take rows for it; 0: the cache is enough */
+/* spaces of which the source's forward has to take rows for it; 0: the cache is
+ * enough */
 kvm_spaces kvm_apply_takes(const kvm_apply *a);
 /* kvm_apply_run - all tokens of the source's cache into the empty cache `to`. KVM_RANGE
- * when `to` is too small; KVM_USAGE when ids or taken rows are needed and missing. times
- * (optional) are added to. Same tokens, same threads: same bits. */
+ * when `to` is too small; KVM_USAGE when ids or taken rows are needed and missing.
+ * times (optional) are added to. Same tokens, same threads: same bits. */
 KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                                   kvm_apply_times *times, kvm_err *err);
-/* the ids that the last run was told or has decoded (tokens of the source); NULL: none */
+/* the ids that the last run was told or has decoded (tokens of the source); NULL:
+ * none */
 const int32_t *kvm_apply_ids(const kvm_apply *a);
 double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
 /* kvm_apply_bytes - cache bytes that a translation must read and write per token,
@@ -55,10 +58,10 @@ double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
  * once, and rows of all target layers, each in the dtype that an engine keeps it in. */
 double kvm_apply_bytes(const kvm_apply *a);
 
-/* kvm_apply_rows - one step on captured rows, no cache: rows index[0..n) of the captures
- * through step i into out (n, outputs), in the step's own row space (content, or rotated
- * for KVM_KEYS_ROTATED). target: of steps that read the target's rows or tokens; else it
- * may be NULL. For held-out errors of any map kind. */
+/* kvm_apply_rows - one step on captured rows, no cache: rows index[0..n) of the
+ * captures through step i into out (n, outputs), in the step's own row space
+ * (content, or rotated for KVM_KEYS_ROTATED). target: of steps that read the
+ * target's rows or tokens; else it may be NULL. For held-out errors of any map kind. */
 KVM_MUST kvm_status kvm_apply_rows(kvm_compute *c, const kvm_translator *t, ptrdiff_t i,
                                    const kvm_rows *source, const kvm_rows *target,
                                    const ptrdiff_t *index, ptrdiff_t n, float *out,

@@ -1,5 +1,6 @@
-/* apply_internal.h - one step on rows, for a whole cache and for captured rows alike; and
- * a translator at work from the inside, for distillation, which goes the way back. */
+/* apply_internal.h - one step on rows, for a whole cache and for captured rows
+ * alike; and a translator at work from the inside, for distillation, which goes the
+ * way back. */
 #ifndef KVM_TRANSLATORS_APPLY_INTERNAL_H
 #define KVM_TRANSLATORS_APPLY_INTERNAL_H
 
@@ -87,7 +88,8 @@ struct kvm_apply {
 };
 
 /* The stages of a block of n tokens from `first` on: rows of the source into
- * pass->x.read, stripped of their position; maps, into x.made; rotation and injection. */
+ * pass->x.read, stripped of their position; maps, into x.made; rotation and
+ * injection. */
 KVM_MUST kvm_status kvm_apply__read(kvm_apply *a, const kvm_pass *p,
                                     const kvm_handover *from, ptrdiff_t first,
                                     ptrdiff_t n, kvm_apply_times *times, kvm_err *err);
@@ -104,8 +106,8 @@ KVM_MUST kvm_status kvm_apply__states(kvm_apply *a, const float *const *from,
                                       kvm_cache *to, ptrdiff_t tokens, kvm_err *err);
 /* index of a layer's object of a space that is kept once; -1: none */
 ptrdiff_t kvm_apply__find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer);
-/* state and window of the source that each state step reads, where they lie (state steps,
- * 2); NULL for one that starts empty */
+/* state and window of the source that each state step reads, where they lie (state
+ * steps, 2); NULL for one that starts empty */
 KVM_MUST kvm_status kvm_apply__find_states(kvm_apply *a, const kvm_cache *from,
                                            const float **out, kvm_err *err);
 /* a->told: the tokens of the source's cache, as they are given or decoded */

@@ -12,24 +12,24 @@ struct kvm_distill {
     kvm_compute *c;
     kvm_model *source, *target;
     kvm_translator t;
-    kvm_step *steps;          /* (t.count) whose weights are parameters */
-    kvm_state_step *states;   /* (t.state_count) likewise */
-    ptrdiff_t *step_at;       /* (t.count) where a step's weights begin; bias behind */
-    ptrdiff_t *state_at;      /* (t.state_count) likewise */
-    float *p, *m, *v, *g;     /* (count) */
+    kvm_step *steps;        /* (t.count) whose weights are parameters */
+    kvm_state_step *states; /* (t.state_count) likewise */
+    ptrdiff_t *step_at;     /* (t.count) where a step's weights begin; bias behind */
+    ptrdiff_t *state_at;    /* (t.state_count) likewise */
+    float *p, *m, *v, *g;   /* (count) */
     ptrdiff_t count, updates;
     kvm_apply *apply;
     kvm_tape *tape;
     kvm_gradients *gradients;
     kvm_cache *source_cache, *cache;
-    kvm_taken *taken; /* NULL: nothing is */
-    float *dy;        /* (block, widest row) gradient of a step's rows */
-    float *part, *part_dy; /* (block, widest row) one object's part of them */
+    kvm_taken *taken;        /* NULL: nothing is */
+    float *dy;               /* (block, widest row) gradient of a step's rows */
+    float *part, *part_dy;   /* (block, widest row) one object's part of them */
     float *inputs, *dinputs; /* (prefix_most, widest input) of a replayed layer */
-    double *kl;       /* (after_most) */
-    ptrdiff_t top;    /* tokens kept of what the target says; 0: all */
-    float *logits;    /* (ROWS, V) */
-    float *said;      /* (ROWS, V) what was said, spread out */
+    double *kl;              /* (after_most) */
+    ptrdiff_t top;           /* tokens kept of what the target says; 0: all */
+    float *logits;           /* (ROWS, V) */
+    float *said;             /* (ROWS, V) what was said, spread out */
 };
 
 /* ---- parameters ---- */
@@ -66,9 +66,10 @@ static kvm_status place(kvm_distill *d, const kvm_translator *t, kvm_arena *keep
         return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0; i < t->count; i++) {
         if (t->steps[i].map == KVM_MAP_MLP)
-            return kvm_fail(err, KVM_UNSUPPORTED,
-                            "%s of layer %td is an MLP: distillation trains linear maps",
-                            kvm_space_name(t->steps[i].mapping.out), t->steps[i].layer);
+            return kvm_fail(
+                err, KVM_UNSUPPORTED,
+                "%s of layer %td is an MLP: distillation trains linear maps",
+                kvm_space_name(t->steps[i].mapping.out), t->steps[i].layer);
         d->step_at[i] = d->count;
         d->count += parameters_of(&t->steps[i]);
     }
@@ -124,9 +125,9 @@ static kvm_status copy_weights(kvm_distill *d, kvm_err *err)
 }
 
 kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
-                           const kvm_translator *t, kvm_model *source, kvm_model *target,
-                           ptrdiff_t prefix_most, ptrdiff_t after_most, ptrdiff_t top,
-                           kvm_err *err)
+                           const kvm_translator *t, kvm_model *source,
+                           kvm_model *target, ptrdiff_t prefix_most,
+                           ptrdiff_t after_most, ptrdiff_t top, kvm_err *err)
 {
     kvm_distill *d = kvm_new(keep, kvm_distill, 1);
     if (!d) return kvm_nomem(err, keep);
@@ -158,7 +159,8 @@ kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
             input = t->steps[i].outputs;
     ptrdiff_t head = 0; /* numbers of a state's largest head */
     for (ptrdiff_t i = 0; i < t->state_count; i++) {
-        const ptrdiff_t n = t->target.shapes.of[KVM_SPACE_STATE][t->states[i].layer].dim;
+        const ptrdiff_t n =
+            t->target.shapes.of[KVM_SPACE_STATE][t->states[i].layer].dim;
         head = n > head ? n : head;
     }
     const ptrdiff_t part = d->apply->block * widest;
@@ -210,8 +212,8 @@ static ptrdiff_t state_numbers(const kvm_distill *d, ptrdiff_t i, int k)
 {
     const kvm_state_step *s = &d->states[i];
     if (s->map == KVM_STATE_ZERO) return 0;
-    return kvm_shapes_width(&d->t.source.shapes,
-                            k ? KVM_SPACE_WINDOW : KVM_SPACE_STATE, s->source);
+    return kvm_shapes_width(&d->t.source.shapes, k ? KVM_SPACE_WINDOW : KVM_SPACE_STATE,
+                            s->source);
 }
 
 size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
@@ -238,7 +240,7 @@ static kvm_status reserve(const kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
                      d->top, err));
     if (!l->told || !l->rows || !l->states) return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0; i < a->passes; i++) {
-        l->rows[i] = kvm_new_raw(keep, float, l->prefix_n *a->pass[i].source_width);
+        l->rows[i] = kvm_new_raw(keep, float, l->prefix_n * a->pass[i].source_width);
         if (!l->rows[i]) return kvm_nomem(err, keep);
     }
     for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++) {
@@ -354,10 +356,9 @@ static kvm_status judge(void *ctx, ptrdiff_t from, ptrdiff_t n, float *logits,
     for (ptrdiff_t t = 0; t < n; t += ROWS) {
         const ptrdiff_t m = n - t < ROWS ? n - t : ROWS;
         float *said = kvm_said_rows(&j->l->native, from + t, m, j->d->said);
-        TRY(kvm_op_kl_back(j->d->c, j->d->kl + from + t,
-                           kvm_view2(logits + t * v, KVM_F32, m, v),
-                           kvm_view2(said, KVM_F32, m, v), 1 / (double)j->l->after_n,
-                           err));
+        TRY(kvm_op_kl_back(
+            j->d->c, j->d->kl + from + t, kvm_view2(logits + t * v, KVM_F32, m, v),
+            kvm_view2(said, KVM_F32, m, v), 1 / (double)j->l->after_n, err));
     }
     return KVM_OK;
 }
@@ -372,8 +373,8 @@ static kvm_status sum_loss(const kvm_distill *d, const kvm_lesson *l,
     return KVM_OK;
 }
 
-kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l, kvm_distill_loss *loss,
-                             kvm_err *err)
+kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l,
+                             kvm_distill_loss *loss, kvm_err *err)
 {
     judging j = {d, l};
     TRY(translate(d, l, err));
@@ -524,8 +525,8 @@ static kvm_status learn_rows(kvm_distill *d, const kvm_lesson *l, ptrdiff_t pass
 
 /* S' = A S B of one head: dA = dS' (S B)^T, dB = (A S)^T dS' */
 static kvm_status learn_head(kvm_distill *d, const kvm_state_step *s, ptrdiff_t h,
-                             const float *state, const float *grad, float *da, float *db,
-                             kvm_err *err)
+                             const float *state, const float *grad, float *da,
+                             float *db, kvm_err *err)
 {
     const ptrdiff_t k = s->left.dim[1], v = s->right.dim[1];
     const kvm_tensor a = kvm_view2((float *)s->left.data + h * k * k, KVM_F32, k, k);
@@ -542,8 +543,9 @@ static kvm_status learn_head(kvm_distill *d, const kvm_state_step *s, ptrdiff_t 
 }
 
 /* y = W x + b of each block of channels, in every column alike */
-static void learn_window(const kvm_state_step *s, ptrdiff_t columns, const float *window,
-                         const float *grad, float *dw, float *dbias)
+static void learn_window(const kvm_state_step *s, ptrdiff_t columns,
+                         const float *window, const float *grad, float *dw,
+                         float *dbias)
 {
     const ptrdiff_t d = s->window.dim[1];
     for (ptrdiff_t c = 0; c < s->window.dim[0] * d; c++)
@@ -562,12 +564,12 @@ static kvm_status learn_state(kvm_distill *d, const kvm_lesson *l, ptrdiff_t i,
     kvm_tensor state, window;
     ptrdiff_t n[4];
     if (s->map != KVM_STATE_BILINEAR) return KVM_OK;
-    TRY(kvm_gradients_view(
-        d->gradients, kvm_apply__find_state(d->target, KVM_SPACE_STATE, s->layer),
-        &state, err));
-    TRY(kvm_gradients_view(
-        d->gradients, kvm_apply__find_state(d->target, KVM_SPACE_WINDOW, s->layer),
-        &window, err));
+    TRY(kvm_gradients_view(d->gradients,
+                           kvm_apply__find_state(d->target, KVM_SPACE_STATE, s->layer),
+                           &state, err));
+    TRY(kvm_gradients_view(d->gradients,
+                           kvm_apply__find_state(d->target, KVM_SPACE_WINDOW, s->layer),
+                           &window, err));
     state_sizes(s, n);
     float *g = d->g + d->state_at[i];
     for (ptrdiff_t h = 0; h < s->left.dim[0]; h++)
@@ -578,14 +580,15 @@ static kvm_status learn_state(kvm_distill *d, const kvm_lesson *l, ptrdiff_t i,
     return KVM_OK;
 }
 
-kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l, kvm_distill_loss *loss,
-                             kvm_err *err)
+kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,
+                             kvm_distill_loss *loss, kvm_err *err)
 {
     judging j = {d, l};
     TRY(translate(d, l, err));
     TRY(kvm_gradients_clear(d->gradients, l->prefix_n, err));
     TRY(kvm_tape_record(d->tape, d->cache, l->after, l->after_n, err));
-    TRY(kvm_tape_backward(d->tape, d->cache, &(kvm_loss){judge, &j}, d->gradients, err));
+    TRY(kvm_tape_backward(d->tape, d->cache, &(kvm_loss){judge, &j}, d->gradients,
+                          err));
     TRY(sum_loss(d, l, loss, err));
     for (ptrdiff_t i = 0; i < d->apply->passes; i++) {
         for (ptrdiff_t first = 0; first < l->prefix_n; first += d->apply->block)

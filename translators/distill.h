@@ -8,8 +8,8 @@
  *   mean over continuation tokens of KL(native || translated)
  *
  * back through the target's layers to the injected cache (models/backward.h), through
- * norm and rotary to the rows that the maps made, and so to their weights (Castin et al.
- * 2026, stage 2). AdamW, gradients clipped by their norm over all parameters.
+ * norm and rotary to the rows that the maps made, and so to their weights (Castin et
+ * al. 2026, stage 2). AdamW, gradients clipped by their norm over all parameters.
  *
  *   new -> prepare (each lesson, once) -> [learn * batch -> update] * steps
  *
@@ -27,10 +27,10 @@ typedef struct kvm_distill kvm_distill;
 typedef struct kvm_lesson {
     const int32_t *prefix, *after; /* borrows */
     ptrdiff_t prefix_n, after_n;
-    int32_t *told;        /* (prefix_n) tokens as the translator is told them */
-    float **rows;         /* (passes) of (prefix_n, width), stripped of position */
-    float **states;       /* (state steps, 2) the source's; NULL: not read */
-    kvm_said native;      /* (after_n) the target on its own cache */
+    int32_t *told;   /* (prefix_n) tokens as the translator is told them */
+    float **rows;    /* (passes) of (prefix_n, width), stripped of position */
+    float **states;  /* (state steps, 2) the source's; NULL: not read */
+    kvm_said native; /* (after_n) the target on its own cache */
 } kvm_lesson;
 
 /* kvm_distill_new - t is copied, its weights as f32; models are borrowed. prefix_most,
@@ -55,8 +55,8 @@ typedef struct kvm_distill_loss {
 /* kvm_distill_score - the loss alone */
 KVM_MUST kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l,
                                       kvm_distill_loss *loss, kvm_err *err);
-/* kvm_distill_learn - the loss, and its gradient added to what is there. KVM_NAN when it
- * is not finite: nothing was added. */
+/* kvm_distill_learn - the loss, and its gradient added to what is there. KVM_NAN
+ * when it is not finite: nothing was added. */
 KVM_MUST kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,
                                       kvm_distill_loss *loss, kvm_err *err);
 
@@ -73,10 +73,10 @@ KVM_MUST kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
 
 /* ---- what a checkpoint keeps ---- */
 ptrdiff_t kvm_distill_parameters(const kvm_distill *d);
-float *kvm_distill_values(kvm_distill *d);     /* (parameters) */
+float *kvm_distill_values(kvm_distill *d);            /* (parameters) */
 float *kvm_distill_moment(kvm_distill *d, int which); /* 0: first, 1: second */
-float *kvm_distill_gradient(kvm_distill *d);   /* (parameters) of lessons so far */
-ptrdiff_t *kvm_distill_steps(kvm_distill *d);  /* updates so far */
+float *kvm_distill_gradient(kvm_distill *d);  /* (parameters) of lessons so far */
+ptrdiff_t *kvm_distill_steps(kvm_distill *d); /* updates so far */
 /* the translator with its weights as they now are; borrows d's arrays */
 const kvm_translator *kvm_distill_translator(const kvm_distill *d);
 

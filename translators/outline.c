@@ -110,10 +110,9 @@ static kvm_status choose_token(kvm_outline *out, const kvm_outline_options *o,
                                const kvm_shapes *source, const kvm_shapes *target,
                                kvm_err *err)
 {
-    const bool wanted = keeps(target, KVM_SPACE_LATENT) ||
-                        keeps(target, KVM_SPACE_INDEX) ||
-                        (keeps(target, KVM_SPACE_INPUT) &&
-                         out->states == KVM_STATES_REPLAY);
+    const bool wanted =
+        keeps(target, KVM_SPACE_LATENT) || keeps(target, KVM_SPACE_INDEX) ||
+        (keeps(target, KVM_SPACE_INPUT) && out->states == KVM_STATES_REPLAY);
     out->token = !wanted         ? KVM_TOKEN_NONE
                  : tells(source) ? KVM_TOKEN_DECODED
                                  : KVM_TOKEN_GIVEN;

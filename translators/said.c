@@ -16,8 +16,8 @@ kvm_status kvm_said_new(kvm_said *s, kvm_arena *keep, ptrdiff_t rows, ptrdiff_t 
         s->logits = kvm_new_raw(keep, float, rows *vocab);
         return s->logits ? KVM_OK : kvm_nomem(err, keep);
     }
-    s->id = kvm_new_raw(keep, int32_t, rows *s->top);
-    s->kept = kvm_new_raw(keep, float, rows *s->top);
+    s->id = kvm_new_raw(keep, int32_t, rows * s->top);
+    s->kept = kvm_new_raw(keep, float, rows * s->top);
     s->rest = kvm_new_raw(keep, float, rows);
     return s->id && s->kept && s->rest ? KVM_OK : kvm_nomem(err, keep);
 }
@@ -62,7 +62,8 @@ kvm_status kvm_said_put(kvm_said *s, ptrdiff_t row, const float *logits, kvm_err
     for (ptrdiff_t i = 0; i < s->vocab; i++) most = fmax(most, (double)logits[i]);
     for (ptrdiff_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - most);
     const double z = most + log(sum); /* ln p = logit - z */
-    if (!isfinite(z)) return kvm_fail(err, KVM_NAN, "logits of row %td are not finite", row);
+    if (!isfinite(z))
+        return kvm_fail(err, KVM_NAN, "logits of row %td are not finite", row);
     if (s->top == 0) {
         memcpy(s->logits + row * s->vocab, logits, sizeof *logits * (size_t)s->vocab);
         return KVM_OK;

@@ -1,9 +1,9 @@
 /* said.h - what a model says, kept for later: rows of logits whole, or the likeliest
  * tokens of each with what is left to all others together.
  *
- * Of a row's p = softmax(logits) the `top` largest are kept as they are; the rest of the
- * probability is spread evenly over the other tokens. What that loses is known when it
- * is kept: KL(p || kept), per row. */
+ * Of a row's p = softmax(logits) the `top` largest are kept as they are; the rest of
+ * the probability is spread evenly over the other tokens. What that loses is known
+ * when it is kept: KL(p || kept), per row. */
 #ifndef KVM_TRANSLATORS_SAID_H
 #define KVM_TRANSLATORS_SAID_H
 

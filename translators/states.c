@@ -379,7 +379,8 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source,
     *s = (kvm_state_step){.layer = target_layer, .map = map, .source = source_layer};
     if (map == KVM_STATE_BILINEAR) {
         TRY(fit_state(c, &p, state, lambda, s, keep, scratch, err));
-        TRY(fit_window(c, &w, window, kvm_states__block(state), lambda, s, keep, scratch, err));
+        TRY(fit_window(c, &w, window, kvm_states__block(state), lambda, s, keep,
+                       scratch, err));
     }
     *figures = (kvm_state_figures){.sequences = n};
     return measure(c, &ph, &wh, state, window, s, figures, scratch, err);

@@ -10,10 +10,10 @@
  * File: safetensors, one metadata entry `kvmill` whose JSON holds
  *   format "kvmill.translator.v2"; source, target {fingerprint, name, tokenizer,
  *   layers, rows: {space: {heads, dim, keys} per layer}, rotary {width, interleaved,
- *   factor, theta, sha}}; pair (the spec, any JSON); moments (hash); keys; token "none"|"given"|
- *   "decoded"; steps [{rows, layer, map "ridge"|"mlp"|"exact", side, from, token,
- *   head_matched, sources, groups, hidden, layout, dtype, lambda, r2_fit, r2_held}];
- *   states [{layer, map "zero"|"copy"|"bilinear", source, r2_held}]
+ *   factor, theta, sha}}; pair (the spec, any JSON); moments (hash); keys; token
+ *   "none"|"given"| "decoded"; steps [{rows, layer, map "ridge"|"mlp"|"exact", side,
+ *   from, token, head_matched, sources, groups, hidden, layout, dtype, lambda, r2_fit,
+ *   r2_held}]; states [{layer, map "zero"|"copy"|"bilinear", source, r2_held}]
  * Tensors per step <s>.<l> (s = the space's name), F32 or BF16, out x in:
  *   ridge  <s>.<l>.weight (O,I) or, head-matched, (H,Do,I);  <s>.<l>.bias (O) F32
  *   mlp    <s>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O)

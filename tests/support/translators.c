@@ -35,13 +35,14 @@ static void make_step(kvm_translator *t, kvm_step *s, const kvm_mapping *m,
                       ptrdiff_t layer, kvm_arena *keep, kvm_rng *rng, double size)
 {
     int32_t *layers = kvm_new(keep, int32_t, t->source.shapes.layers);
-    const ptrdiff_t n =
-        kvm_mapping_layers(m, KVM_SOURCE, &t->source.shapes, layers);
+    const ptrdiff_t n = kvm_mapping_layers(m, KVM_SOURCE, &t->source.shapes, layers);
     const ptrdiff_t at = layer * n / t->target.shapes.layers;
     *s = (kvm_step){.mapping = *m,
                     .layer = layer,
                     .map = KVM_MAP_RIDGE,
-                    .sources = m->side == KVM_TARGET ? 0 : n > 1 ? 2 : 1,
+                    .sources = m->side == KVM_TARGET ? 0
+                               : n > 1               ? 2
+                                                     : 1,
                     .groups = 1,
                     .lambda = (double)NAN,
                     .r2_fit = (double)NAN,
@@ -52,9 +53,9 @@ static void make_step(kvm_translator *t, kvm_step *s, const kvm_mapping *m,
     s->source = source;
     s->outputs = kvm_shapes_width(&t->target.shapes, m->out, layer);
     s->inputs = kvm_step__inputs(t, s);
-    s->weight[0] = kvm_view3(noise(keep, rng, s->outputs * s->inputs,
-                                   size / sqrt((double)s->inputs)),
-                             KVM_F32, 1, s->outputs, s->inputs);
+    s->weight[0] = kvm_view3(
+        noise(keep, rng, s->outputs * s->inputs, size / sqrt((double)s->inputs)),
+        KVM_F32, 1, s->outputs, s->inputs);
     s->bias[0] = noise(keep, rng, s->outputs, 0.1 * size);
 }
 
@@ -68,8 +69,7 @@ static void make_state(const kvm_translator *t, kvm_state_step *s, kvm_state_way
         .map = way == KVM_STATES_BILINEAR ? KVM_STATE_BILINEAR
                : way == KVM_STATES_COPY   ? KVM_STATE_COPY
                                           : KVM_STATE_ZERO,
-        .source =
-            kvm_outline_state_source(&t->source.shapes, &t->target.shapes, layer),
+        .source = kvm_outline_state_source(&t->source.shapes, &t->target.shapes, layer),
         .r2_held = (double)NAN,
         .r2_window_held = (double)NAN};
     if (s->map != KVM_STATE_BILINEAR) return;
@@ -105,7 +105,8 @@ void made_translator(kvm_translator *t, kvm_arena *keep, const kvm_model *source
                     continue;
                 kvm_step *step = &steps[t->count++];
                 if (l == 0 && out.exact && m->out == KVM_SPACE_LATENT)
-                    *step = (kvm_step){.mapping = {.out = m->out}, .map = KVM_MAP_EXACT};
+                    *step =
+                        (kvm_step){.mapping = {.out = m->out}, .map = KVM_MAP_EXACT};
                 else
                     make_step(t, step, m, l, keep, &rng, size);
             }

@@ -8,6 +8,7 @@
  * normal of `size` over the square root of a map's inputs, each reading its two nearest
  * source layers by depth; states near the identity. On any failure the test fails. */
 void made_translator(kvm_translator *t, kvm_arena *keep, const kvm_model *source,
-                     const kvm_model *target, const kvm_outline_options *o, double size);
+                     const kvm_model *target, const kvm_outline_options *o,
+                     double size);
 
 #endif

@@ -1,5 +1,5 @@
-/* Distillation: the gradient of the loss by every kind of parameter against differences,
- * going on from a checkpoint bit for bit, and what is refused. */
+/* Distillation: the gradient of the loss by every kind of parameter against
+ * differences, going on from a checkpoint bit for bit, and what is refused. */
 #include "translators/distill.h"
 
 #include <math.h>
@@ -60,9 +60,9 @@ static void begin(bed *b, const char *source, const char *target,
     kvm_err err = {0};
     kvm_model *from = open_zoo(source), *to = open_zoo(target);
     made_translator(t, &keep, from, to, o, 0.5);
-    check_ok(kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER,
-                             top, &err),
-             &err);
+    check_ok(
+        kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER, top, &err),
+        &err);
     int32_t *ids = kvm_new(&keep, int32_t, LESSONS * (PREFIX + AFTER));
     kvm_rng rng = kvm_rng_seed(3, 3);
     for (ptrdiff_t i = 0; i < LESSONS * (PREFIX + AFTER); i++)
@@ -85,8 +85,8 @@ static double loss(bed *b)
 }
 
 /* the loss's derivative along g, by differences of fourth order with steps of h */
-static double difference(bed *b, float *p, const float *was, const float *g, ptrdiff_t n,
-                         double norm, double h)
+static double difference(bed *b, float *p, const float *was, const float *g,
+                         ptrdiff_t n, double norm, double h)
 {
     static const int at[] = {-2, -1, 1, 2};
     static const double weight[] = {1, -8, 8, -1};
@@ -100,9 +100,9 @@ static double difference(bed *b, float *p, const float *was, const float *g, ptr
     return slope;
 }
 
-/* The derivative along the gradient of parameters [from, from+n) is that gradient's norm.
- * An expert that is chosen otherwise on the way makes the loss jump: smaller steps make
- * that rarer, and rounding larger, so several are tried. */
+/* The derivative along the gradient of parameters [from, from+n) is that gradient's
+ * norm. An expert that is chosen otherwise on the way makes the loss jump: smaller
+ * steps make that rarer, and rounding larger, so several are tried. */
 static void check_slope(bed *b, ptrdiff_t from, ptrdiff_t n, const char *what)
 {
     static const double steps[] = {2e-3, 2e-4, 2e-5, 5e-6};
@@ -153,9 +153,9 @@ static void check_gradients(const char *source, const char *target,
                                s->window.dim[0] * s->window.dim[1]};
         static const char *const parts[] = {"left", "right", "window", "bias"};
         for (int k = 0; k < 4; k++) {
-            check_slope(&b, at, n[k],
-                        kvm_str_fmt(&keep, "state of layer %td, %s", s->layer, parts[k])
-                            .at);
+            check_slope(
+                &b, at, n[k],
+                kvm_str_fmt(&keep, "state of layer %td, %s", s->layer, parts[k]).at);
             at += n[k];
         }
     }
@@ -174,7 +174,8 @@ static void latents_and_replayed_states(void **state)
     (void)state;
     check_gradients("mla", "kda", &content);
     check_gradients("kda", "mla", &content);
-    check_gradients("kda", "mla", &(kvm_outline_options){.keys = KVM_KEYS_CONTENT, .engine = true});
+    check_gradients("kda", "mla",
+                    &(kvm_outline_options){.keys = KVM_KEYS_CONTENT, .engine = true});
 }
 
 static void states_from_both_sides(void **state)
@@ -244,7 +245,8 @@ static void it_learns(void **state)
     assert_true(loss(&b) < 0.7 * before);
 }
 
-/* The likeliest tokens alone: what that loses is known, and the loss is nearly the same. */
+/* The likeliest tokens alone: what that loses is known, and the loss is nearly the
+ * same. */
 static void the_likeliest_tell_nearly_all(void **state)
 {
     (void)state;
