@@ -1,20 +1,6 @@
 #include "jobs/arm_caches.h"
 
-#include <string.h>
-
-#include "base/checked.h"
-
-/* numbers of the largest object of so many tokens */
-static bool largest(const kvm_model *m, ptrdiff_t tokens, ptrdiff_t *most)
-{
-    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
-        const kvm_object *o = kvm_model_object(m, i);
-        ptrdiff_t n = o->heads * o->dim;
-        if (!kvm_object_per_prompt(o) && !kvm_mul(n, tokens, &n)) return false;
-        if (n > *most) *most = n;
-    }
-    return true;
-}
+#include "jobs/mixed_cache.h"
 
 kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep, kvm_model *source,
                               kvm_model *target, ptrdiff_t capacity, kvm_err *err)
@@ -25,11 +11,7 @@ kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep, kvm_model *sou
     TRY(kvm_cache_new(&a->source_work, keep, source, capacity, err));
     TRY(kvm_cache_new(&a->target_prefix, keep, target, capacity, err));
     TRY(kvm_cache_new(&a->target_work, keep, target, capacity, err));
-    ptrdiff_t count = 0;
-    if (!largest(source, capacity, &count) || !largest(target, capacity, &count))
-        return kvm_fail(err, KVM_RANGE, "%td tokens are too many", capacity);
-    a->rows = kvm_new_raw(keep, float, count);
-    return a->rows ? KVM_OK : kvm_nomem(err, keep);
+    return kvm_mix_room(&a->rows, keep, source, target, capacity, err);
 }
 
 /* taken: what a translator reads that a cache does not keep; NULL: nothing */
@@ -65,7 +47,7 @@ kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
     a->ids = ids;
     a->donor_ids = donor;
     TRY(prefill(a->source, a->source_prefix, ids, n, a->source_taken, err));
-    TRY(prefill(a->source, a->donor_prefix, donor, n, a->donor_taken, err));
+    if (donor) TRY(prefill(a->source, a->donor_prefix, donor, n, a->donor_taken, err));
     return prefill(a->target, a->target_prefix, ids, n, NULL, err);
 }
 
@@ -125,27 +107,8 @@ const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm)
     return "no such arm";
 }
 
-/* what is kept once per prompt: as it stands in `from`, or zeros */
-static kvm_status inject_state(kvm_arm_caches *a, const kvm_cache *from,
-                               ptrdiff_t source, ptrdiff_t object, ptrdiff_t n,
-                               kvm_err *err)
-{
-    const kvm_object *o = kvm_model_object(a->target, object);
-    kvm_state s = {.data = a->rows,
-                   .axes = kvm_str_of(kvm_object_axes(o->kind)),
-                   .dim = {o->shape[0], o->shape[1], o->shape[2]},
-                   .dtype = KVM_F32,
-                   .tokens = n};
-    kvm_tensor view;
-    memset(a->rows, 0, (size_t)(o->heads * o->dim) * sizeof *a->rows);
-    if (from) {
-        TRY(kvm_cache_view(from, source, &view, err));
-        s.data = view.data;
-    }
-    return kvm_inject_state(a->target_work, object, &s, err);
-}
-
-/* every object of the target from rows that `read` supplies */
+/* every object of the target from a cache of the target's, or of its matched source; of
+ * none: zeros */
 static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matched,
                              kvm_err *err)
 {
@@ -153,17 +116,8 @@ static kvm_status inject_all(kvm_arm_caches *a, const kvm_cache *from, bool matc
     kvm_cache_clear(a->target_work);
     TRY(kvm_inject_begin(a->target_work, n, err));
     for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
-        const kvm_object *o = kvm_model_object(a->target, i);
-        const ptrdiff_t source = matched ? matched_object(a, i) : i;
-        if (kvm_object_per_prompt(o)) {
-            TRY(inject_state(a, from, source, i, n, err));
-            continue;
-        }
-        if (from)
-            TRY(kvm_cache_read(from, source, KVM_POINT_ENGINE, 0, n, a->rows, err));
-        else
-            memset(a->rows, 0, (size_t)(n * o->heads * o->dim) * sizeof *a->rows);
-        TRY(kvm_inject_rows(a->target_work, i, KVM_POINT_ENGINE, 0, n, a->rows, err));
+        const kvm_mix_source s = {from, matched ? matched_object(a, i) : i};
+        TRY(kvm_mix_object(a->target_work, a->target, i, s, n, a->rows, err));
     }
     return kvm_inject_end(a->target_work, err);
 }
@@ -205,4 +159,19 @@ kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model,
         break;
     }
     return kvm_fail(err, KVM_INTERNAL, "no such arm");
+}
+
+kvm_status kvm_arm_fill_head(kvm_arm_caches *a, kvm_arm by, ptrdiff_t head,
+                             kvm_cache **cache, kvm_err *err)
+{
+    const ptrdiff_t n = kvm_cache_length(a->target_prefix);
+    if (head < 1 || head > n)
+        return kvm_fail(err, KVM_RANGE, "the first %td of %td tokens", head, n);
+    a->donor_ids = a->ids;
+    TRY(prefill(a->source, a->donor_prefix, a->ids, head, a->donor_taken, err));
+    TRY(translate(a, by, true, err));
+    *cache = a->target_work;
+    if (head == n) return KVM_OK;
+    return kvm_model_forward(a->target, a->target_work, a->ids + head, n - head,
+                             &(kvm_forward_options){0}, err);
 }

@@ -33,7 +33,7 @@ KVM_MUST kvm_status kvm_arm_caches_new(kvm_arm_caches *a, kvm_arena *keep,
 KVM_MUST kvm_status kvm_arm_caches_take(kvm_arm_caches *a, kvm_arena *keep,
                                         ptrdiff_t capacity, kvm_err *err);
 /* kvm_arm_caches_prefill - run both models over ids (n) and the source over the donor's
- * ids (also n). n = 0 is KVM_RANGE */
+ * ids (also n; NULL: no arm asks for it). n = 0 is KVM_RANGE */
 KVM_MUST kvm_status kvm_arm_caches_prefill(kvm_arm_caches *a, const int32_t *ids,
                                            const int32_t *donor, ptrdiff_t n,
                                            kvm_err *err);
@@ -43,5 +43,10 @@ const char *kvm_arm_absent(const kvm_arm_caches *a, kvm_arm arm);
  * continues on it */
 KVM_MUST kvm_status kvm_arm_fill(kvm_arm_caches *a, kvm_arm arm, kvm_model **model,
                                  kvm_cache **cache, kvm_err *err);
+/* kvm_arm_fill_head - the target's working cache, of which a translator's arm made the
+ * first `head` tokens and the target read the others itself. The source reads those
+ * tokens again, for it cannot go back from a state: in the donor's place. */
+KVM_MUST kvm_status kvm_arm_fill_head(kvm_arm_caches *a, kvm_arm by, ptrdiff_t head,
+                                      kvm_cache **cache, kvm_err *err);
 
 #endif

@@ -57,12 +57,32 @@
     {"seconds", KVM_FIELD_NUM, false,                                                  \
      "stop a length's rounds after so long, not before 3 (0: never)", NULL, 0}
 
+#define KVM_ANALYSE_PARAMS                                                             \
+    {"items", KVM_FIELD_INT, false, "items per suite, spread evenly (0: all)", NULL,   \
+     0},                                                                               \
+    {"tails", KVM_FIELD_LIST, false,                                                   \
+     "shares of the prefix that the target reads itself (0.05, 0.1, 0.25, 0.5)", NULL, \
+     KVM_FIELD_NUM}
+
 /* both models, as kvm_job_model opens them; filled in by the graph */
 #define KVM_PAIR_PARAMS                                                                \
     {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
     {"source_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0},                       \
     {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
     {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0}
+
+/* the suite, and the text that its items must not stand in, as kvm_scored_open reads
+ * them; filled in by the graph */
+#define KVM_SCORED_PARAMS                                                              \
+    {"suite", KVM_FIELD_STR, true, "hash of card and items", NULL, 0},                 \
+    {"suite_path", KVM_FIELD_STR, true, "the card", NULL, 0},                          \
+    {"text", KVM_FIELD_STR, true,                                                      \
+     "hash of the calibration text, to refuse overlap", NULL, 0},                      \
+    {"text_path", KVM_FIELD_STR, true, "the calibration text", NULL, 0},               \
+    {"sequences", KVM_FIELD_INT, true, "calibration sequences", NULL, 0},              \
+    {"tokens", KVM_FIELD_INT, true, "tokens per calibration sequence", NULL, 0},       \
+    {"as", KVM_FIELD_STR, false, "the suite's name in samples, when not its own",      \
+     NULL, 0}
 /* clang-format on */
 
 /* kvm_param_word - "key" of the parameters is one of two words; absent: the first.

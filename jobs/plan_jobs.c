@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "jobs/analyse_caches.h"
 #include "jobs/items.h"
 #include "jobs/plan_internal.h"
 #include "jobs/timing.h"
@@ -265,6 +266,38 @@ static kvm_status evaluate_cost(planner *a, const kvm_node *n, cost *c, kvm_err 
     return KVM_OK;
 }
 
+/* Every cache put together is scored; of the tails the source reads the head again, and
+ * the target the rest. */
+static kvm_status analyse_cost(planner *a, const kvm_node *n, cost *c, kvm_err *err)
+{
+    enum { SPLITS = 3, SWAPS = KVM_PART_COUNT + 1 };
+    const kvm_items *it;
+    double tails[KVM_MOST_TAILS], longest = 0;
+    ptrdiff_t tail_count;
+    const kvm_jat params = {.v = n->params, .file = "", .path = "analyse"};
+    const kvm_model_info *s = kvm_model_info_of(a->source),
+                         *t = kvm_model_info_of(a->target);
+    TRY(items_of(a, n, &it, err));
+    TRY(kvm_analyse_tails(params, a->p->keep, tails, &tail_count, err));
+    const double caches = 2 + (double)t->layers + SWAPS + SPLITS + (double)tail_count;
+    *c = (cost){0};
+    for (ptrdiff_t i = 0; i < it->n; i++) {
+        const kvm_item_ids *ids = &it->ids[i];
+        const double prefix = (double)ids->prefix_n;
+        c->seconds += item_s(a, it->suite, ids, caches, 1, true);
+        for (ptrdiff_t k = 0; k < tail_count; k++) {
+            const double head = prefix * (1 - tails[k]);
+            c->seconds += call_s(a, a->source, 0, head, 0) +
+                          head * apply_flops(a) / a->p->rates->flops +
+                          call_s(a, a->target, head, prefix - head, 0);
+        }
+        longest = fmax(longest, prefix + (double)ids->longest);
+    }
+    c->memory = weights_bytes(a) +
+                longest * (2 * (double)s->token_bytes + 3 * (double)t->token_bytes);
+    return KVM_OK;
+}
+
 /* ---- timing ---- */
 
 static kvm_status timing_cost(const planner *a, const kvm_node *n, cost *c,
@@ -314,6 +347,8 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
         return KVM_OK;
     case KVM_JOB_EVALUATE:
         return evaluate_cost(a, n, c, err);
+    case KVM_JOB_ANALYSE:
+        return analyse_cost(a, n, c, err);
     case KVM_JOB_TIMING:
         return timing_cost(a, n, c, err);
     case KVM_JOB_REPORT:

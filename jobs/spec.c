@@ -38,6 +38,12 @@ static const kvm_field evaluate_fields[] = {
      NULL, 0},
     {0},
 };
+static const kvm_field analyse_fields[] = {
+    {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
+     KVM_FIELD_STR},
+    KVM_ANALYSE_PARAMS,
+    {0},
+};
 static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};
 const kvm_field kvm_spec_fields[] = {
     {"name", KVM_FIELD_STR, true, "of the pair, SOURCE-TARGET say", NULL, 0},
@@ -55,6 +61,8 @@ const kvm_field kvm_spec_fields[] = {
     {"distill", KVM_FIELD_OBJECT, false,
      "maps trained on the target's KL; absent: none", distill_fields, 0},
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
+    {"analyse", KVM_FIELD_OBJECT, false,
+     "translated caches taken apart; absent: none", analyse_fields, 0},
     {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",
      timing_fields, 0},
     {0},

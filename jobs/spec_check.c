@@ -107,14 +107,13 @@ static kvm_status look_at_items(const kvm_spec *s, const kvm_suite *suite,
 }
 
 kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite, kvm_jat at,
-                                 const kvm_overlap *o,
+                                 kvm_jat section, const kvm_overlap *o,
                                  const kvm_model_info *const models[2],
                                  const kvm_tokenizer *t, kvm_arena *keep, kvm_err *err)
 {
     ptrdiff_t wanted;
     kvm_arena work = {0};
-    const kvm_jat evaluate = kvm_json_get(s->root, keep, "evaluate");
-    TRY(size_of(kvm_json_get(evaluate, keep, "items"), 0, 0, &wanted, err));
+    TRY(size_of(kvm_json_get(section, keep, "items"), 0, 0, &wanted, err));
     TRY(kvm_arena_reserve(&work, ITEMS_BYTES, err));
     const kvm_status st = look_at_items(s, suite, wanted, o, models, t, &work, err);
     kvm_arena_free(&work);

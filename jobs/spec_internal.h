@@ -24,9 +24,11 @@ KVM_MUST kvm_status kvm_spec__read_overlap(const kvm_spec *s, kvm_overlap **o,
                                            ptrdiff_t sequences, const kvm_tokenizer *t,
                                            kvm_arena *keep, kvm_err *err);
 /* kvm_spec__check_items - what an evaluation would refuse of its items when it has
- * tokenised them, those alone that it scores; at: where the spec names the suite */
+ * tokenised them, those alone that it scores; at: where the spec names the suite,
+ * section: that says how many items */
 KVM_MUST kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite,
-                                          kvm_jat at, const kvm_overlap *o,
+                                          kvm_jat at, kvm_jat section,
+                                          const kvm_overlap *o,
                                           const kvm_model_info *const models[2],
                                           const kvm_tokenizer *t, kvm_arena *keep,
                                           kvm_err *err);

@@ -425,6 +425,11 @@ static const struct {
     {"evaluate: {suites: [prose], items: -1}\n", ":5: evaluate.items"},
     {"evaluate: {suites: [prose], attention_items: -1}\n", "attention_items"},
     {"evaluate: {suites: [prose], ablations: [k1, k1]}\n", ":5: evaluate.ablations"},
+    {"analyse: {suites: []}\n", ":5: analyse.suites: names none"},
+    {"analyse: {suites: [prose], tails: [0.5, 0.1]}\n", ":5: analyse.tails[1]: is 0.1"},
+    {"analyse: {suites: [prose], tails: [1]}\n", ":5: analyse.tails[0]: is 1, must be"},
+    {"analyse: {suites: [prose], items: -1}\n", ":5: analyse.items"},
+    {"analyse: {suites: [calibration]}\n", ":5: analyse.suites[0]: suite"},
     {"evaluate: {suites: [prose], ablations: [k1, engine]}\n",
      ":5: evaluate.ablations[1]: ablation engine: it takes nothing away: its maps read "
      "and make no latents"},

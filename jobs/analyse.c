@@ -1,0 +1,114 @@
+/* analyse.c - where in a translated cache the information is: one suite, and caches put
+ * together out of the translated one, the target's own and nothing (analyse_caches.h).
+ *
+ * Scored like an evaluation's arms, on the same items, so that every difference is a
+ * paired one (scored.h). Output "figures" says which caches there were: "caches":
+ * [{"cache": its name in the scores, "group": "swap" | "split" | "tail", "title",
+ * "layer" or "share"}], and "translator": whose cache was taken apart. */
+#include "jobs/analyse_caches.h"
+#include "jobs/open.h"
+#include "jobs/params.h"
+#include "jobs/scored.h"
+
+static const kvm_field params[] = {
+    KVM_ANALYSE_PARAMS,
+    KVM_PAIR_PARAMS,
+    KVM_SCORED_PARAMS,
+    {0},
+};
+
+typedef struct analysis {
+    kvm_job *job;
+    kvm_model *source, *target;
+    kvm_scored scored;
+    kvm_arm arm; /* the translator */
+    kvm_analyse_caches caches;
+    float *native_logits; /* of a perplexity suite; else NULL */
+} analysis;
+
+static kvm_status open_caches(analysis *a, const double *tails, ptrdiff_t tail_count,
+                              kvm_err *err)
+{
+    kvm_job *j = a->job;
+    const kvm_items *items = &a->scored.items;
+    const kvm_job_input *distilled = kvm_job_find_input(j, "distilled"), *in;
+    kvm_translator *t = kvm_new(j->keep, kvm_translator, 1);
+    ptrdiff_t after = 1;
+    if (!t) return kvm_nomem(err, j->keep);
+    TRY(kvm_job_need_input(j, distilled ? "distilled" : "translator", &in, err));
+    TRY(kvm_translator_open(t, j->keep, in->path, err));
+    a->arm = distilled ? KVM_ARM_DISTILLED : KVM_ARM_CLOSED_FORM;
+    TRY(kvm_analyse_caches_new(&a->caches, j->keep, t, a->arm, a->source, a->target,
+                               tails, tail_count, items->longest, err));
+    if (a->scored.suite->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
+    for (ptrdiff_t i = 0; i < items->n; i++)
+        if (items->ids[i].after_n[0] > after) after = items->ids[i].after_n[0];
+    a->native_logits =
+        kvm_new_raw(j->keep, float, after *kvm_model_info_of(a->target)->vocab);
+    return a->native_logits ? KVM_OK : kvm_nomem(err, j->keep);
+}
+
+static kvm_status score_one(void *ctx, ptrdiff_t i, json_t *line, kvm_arena *scratch,
+                            kvm_err *err)
+{
+    analysis *a = ctx;
+    const kvm_item_ids *ids = &a->scored.items.ids[i];
+    TRY(kvm_analyse_prefill(&a->caches, ids->prefix, ids->prefix_n, err));
+    for (ptrdiff_t k = 0; k < a->caches.count; k++) {
+        kvm_cache *cache;
+        kvm_figures f;
+        TRY(kvm_analyse_fill(&a->caches, k, &cache, err));
+        TRY(kvm_score_item(&f, a->scored.suite, kvm_scored_item(&a->scored, i), ids,
+                           a->target, cache, k == KVM_ANALYSE_NATIVE, a->native_logits,
+                           kvm_model_info_of(a->target)->vocab, scratch, NULL, err));
+        TRY(kvm_scored_put(&a->scored, i, a->caches.cache[k].name.at, &f, line, err));
+    }
+    return KVM_OK;
+}
+
+static kvm_status finish(analysis *a, kvm_err *err)
+{
+    json_t *figures;
+    TRY(kvm_scored_card(&a->scored, kvm_model_compute(a->target), &figures, err));
+    json_object_set_new(figures, "translator", json_string(kvm_arms[a->arm].key));
+    json_object_set_new(figures, "caches", kvm_analyse_caches_json(&a->caches));
+    TRY(kvm_job_put_json(a->job, "figures", "figures.json", figures, err));
+    return a->job->host->output(a->job, "items", a->scored.path, err);
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    analysis a = {.job = j};
+    kvm_compute *c;
+    double tails[KVM_MOST_TAILS];
+    ptrdiff_t tail_count;
+    TRY(kvm_analyse_tails(j->params, j->keep, tails, &tail_count, err));
+    TRY(kvm_job_compute(j, &c, err));
+    TRY(kvm_job_model(j, c, "source", &a.source, err));
+    TRY(kvm_job_model(j, c, "target", &a.target, err));
+    TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(a.target), err));
+    TRY(open_caches(&a, tails, tail_count, err));
+    TRY(kvm_scored_resume(&a.scored, err));
+    TRY(kvm_scored_all(&a.scored, score_one, &a, err));
+    return finish(&a, err);
+}
+
+static kvm_status check(kvm_job *j, kvm_err *err)
+{
+    double tails[KVM_MOST_TAILS];
+    ptrdiff_t n;
+    TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &n, err));
+    return kvm_analyse_tails(j->params, j->keep, tails, &n, err);
+}
+
+static const char *const inputs[] = {"translator", "distilled?", NULL};
+static const char *const outputs[] = {"items", "figures", NULL};
+const kvm_job_kind kvm_job_analyse = {
+    .id = KVM_JOB_ANALYSE,
+    .inputs = inputs,
+    .outputs = outputs,
+    .params = params,
+    .section = "analyse",
+    .run = run,
+    .check = check,
+};

@@ -1,0 +1,225 @@
+#include "jobs/analyse_caches.h"
+
+#include <math.h>
+
+static const struct {
+    const char *key, *title;
+} parts[] = {
+#define X(NAME, key, title) {key, title},
+    KVM_CACHE_PARTS(X)
+#undef X
+};
+
+static const double default_tails[] = {0.05, 0.10, 0.25, 0.50};
+
+kvm_status kvm_analyse_tails(kvm_jat params, kvm_arena *keep,
+                             double tails[KVM_MOST_TAILS], ptrdiff_t *n, kvm_err *err)
+{
+    const kvm_jat list = kvm_json_get(params, keep, "tails");
+    if (!kvm_json_has(list)) {
+        *n = (ptrdiff_t)(sizeof default_tails / sizeof *default_tails);
+        for (ptrdiff_t i = 0; i < *n; i++) tails[i] = default_tails[i];
+        return KVM_OK;
+    }
+    TRY(kvm_json_array(list, n, err));
+    if (*n > KVM_MOST_TAILS)
+        return kvm_json_fail(err, KVM_RANGE, list, "are %td, at most %d", *n,
+                             KVM_MOST_TAILS);
+    for (ptrdiff_t i = 0; i < *n; i++) {
+        const kvm_jat at = kvm_json_item(list, keep, i);
+        const double least = i ? tails[i - 1] : 0;
+        TRY(kvm_json_f64(at, &tails[i], err));
+        if (!(tails[i] > least && tails[i] < 1))
+            return kvm_json_fail(err, KVM_RANGE, at,
+                                 "is %g, must be a share more than %g and less than 1",
+                                 tails[i], least);
+    }
+    return KVM_OK;
+}
+
+ptrdiff_t kvm_tail_tokens(double share, ptrdiff_t n)
+{
+    const ptrdiff_t tail = (ptrdiff_t)floor(share * (double)n + 0.5);
+    return tail < n ? tail : n - 1;
+}
+
+/* ---- which caches ---- */
+
+typedef struct listing {
+    kvm_analyse_caches *a;
+    kvm_arena *keep;
+    bool failed;
+} listing;
+
+static kvm_analyse_cache *add(listing *l, const char *group, kvm_str name,
+                              kvm_str title, kvm_origin all)
+{
+    kvm_analyse_cache *c = &l->a->cache[l->a->count++];
+    l->failed |= !name.at || !title.at;
+    *c = (kvm_analyse_cache){.name = name, .title = title, .group = group, .layer = -1};
+    for (int p = 0; p < KVM_PART_COUNT; p++) c->part[p] = all;
+    return c;
+}
+
+typedef struct inventory { /* of the target: which kinds of objects there are, where */
+    bool part[KVM_PART_COUNT];
+    bool *layer; /* (layers) */
+} inventory;
+
+static kvm_status take_stock(inventory *v, const kvm_model *m, kvm_arena *keep,
+                             kvm_err *err)
+{
+    *v = (inventory){.layer = kvm_new(keep, bool, kvm_model_info_of(m)->layers)};
+    if (!v->layer) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        v->part[kvm_cache_part_of(o)] = true;
+        v->layer[o->layer] = true;
+    }
+    return KVM_OK;
+}
+
+static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
+{
+    for (ptrdiff_t i = 0; i < layers; i++) {
+        if (!v->layer[i]) continue;
+        add(l, "swap", kvm_str_fmt(l->keep, "layer.%td", i),
+            kvm_str_fmt(l->keep, "layer %td native", i), KVM_FROM_TRANSLATED)
+            ->layer = i;
+    }
+    for (int p = 0; p < KVM_PART_COUNT; p++) {
+        if (!v->part[p]) continue;
+        add(l, "swap", kvm_str_fmt(l->keep, "swap.%s", parts[p].key),
+            kvm_str_fmt(l->keep, "%s native", parts[p].title), KVM_FROM_TRANSLATED)
+            ->part[p] = KVM_FROM_NATIVE;
+    }
+    add(l, "swap", KVM_STR("swap.all"), KVM_STR("all native"), KVM_FROM_NATIVE);
+}
+
+/* Index keys go with the rows that they choose: without them attention would look at
+ * tokens of no choice. */
+static void add_splits(listing *l, const inventory *v)
+{
+    if (v->part[KVM_PART_ATTENTION] && v->part[KVM_PART_STATES]) {
+        add(l, "split", KVM_STR("only.attention"),
+            KVM_STR("attention rows alone, states empty"), KVM_FROM_TRANSLATED)
+            ->part[KVM_PART_STATES] = KVM_FROM_NOTHING;
+        add(l, "split", KVM_STR("only.states"),
+            KVM_STR("states alone, attention rows empty"), KVM_FROM_NOTHING)
+            ->part[KVM_PART_STATES] = KVM_FROM_TRANSLATED;
+    }
+    add(l, "split", KVM_STR("nothing"), KVM_STR("nothing"), KVM_FROM_NOTHING);
+}
+
+static kvm_status list_caches(kvm_analyse_caches *a, kvm_arena *keep,
+                              const kvm_model *target, const double *tails,
+                              ptrdiff_t tail_count, kvm_err *err)
+{
+    inventory v;
+    listing l = {.a = a, .keep = keep};
+    const ptrdiff_t layers = kvm_model_info_of(target)->layers;
+    TRY(take_stock(&v, target, keep, err));
+    a->cache = kvm_new(keep, kvm_analyse_cache,
+                       2 + layers + KVM_PART_COUNT + 1 + 3 + tail_count);
+    if (!a->cache) return kvm_nomem(err, keep);
+    add(&l, "", KVM_STR("native"), KVM_STR("native"), KVM_FROM_NATIVE);
+    add(&l, "", KVM_STR("translated"), KVM_STR("translated"), KVM_FROM_TRANSLATED);
+    add_swaps(&l, &v, layers);
+    add_splits(&l, &v);
+    for (ptrdiff_t i = 0; i < tail_count; i++)
+        add(&l, "tail", kvm_str_fmt(keep, "tail.%g", tails[i]),
+            kvm_str_fmt(keep, "last %g %% read by the target", 100 * tails[i]),
+            KVM_FROM_TRANSLATED)
+            ->tail = tails[i];
+    return l.failed ? kvm_nomem(err, keep) : KVM_OK;
+}
+
+kvm_status kvm_analyse_caches_new(kvm_analyse_caches *a, kvm_arena *keep,
+                                  const kvm_translator *t, kvm_arm by,
+                                  kvm_model *source, kvm_model *target,
+                                  const double *tails, ptrdiff_t tail_count,
+                                  ptrdiff_t capacity, kvm_err *err)
+{
+    *a = (kvm_analyse_caches){.by = by};
+    TRY(kvm_arm_caches_new(&a->arms, keep, source, target, capacity, err));
+    TRY(kvm_apply_new(&a->arms.apply[by], keep, kvm_model_compute(target), t, source,
+                      target, NULL, err));
+    TRY(kvm_arm_caches_take(&a->arms, keep, capacity, err));
+    TRY(kvm_cache_new(&a->translated, keep, target, capacity, err));
+    return list_caches(a, keep, target, tails, tail_count, err);
+}
+
+/* ---- filling them ---- */
+
+kvm_status kvm_analyse_prefill(kvm_analyse_caches *a, const int32_t *ids, ptrdiff_t n,
+                               kvm_err *err)
+{
+    kvm_model *m;
+    kvm_cache *work;
+    TRY(kvm_arm_caches_prefill(&a->arms, ids, NULL, n, err));
+    TRY(kvm_arm_fill(&a->arms, a->by, &m, &work, err));
+    return kvm_cache_copy(a->translated, work, err);
+}
+
+static kvm_origin origin_of(const kvm_analyse_cache *c, const kvm_object *o)
+{
+    return o->layer == c->layer ? KVM_FROM_NATIVE : c->part[kvm_cache_part_of(o)];
+}
+
+static const kvm_cache *cache_of(const kvm_analyse_caches *a, kvm_origin from)
+{
+    switch (from) {
+    case KVM_FROM_TRANSLATED:
+        return a->translated;
+    case KVM_FROM_NATIVE:
+        return a->arms.target_prefix;
+    case KVM_FROM_NOTHING:
+        break;
+    }
+    return NULL;
+}
+
+static kvm_status mix(kvm_analyse_caches *a, const kvm_analyse_cache *c, kvm_err *err)
+{
+    const kvm_model *m = a->arms.target;
+    kvm_cache *to = a->arms.target_work;
+    const ptrdiff_t n = kvm_cache_length(a->arms.target_prefix);
+    kvm_cache_clear(to);
+    TRY(kvm_inject_begin(to, n, err));
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_origin from = origin_of(c, kvm_model_object(m, i));
+        TRY(kvm_mix_object(to, m, i, (kvm_mix_source){cache_of(a, from), i}, n,
+                           a->arms.rows, err));
+    }
+    return kvm_inject_end(to, err);
+}
+
+kvm_status kvm_analyse_fill(kvm_analyse_caches *a, ptrdiff_t k, kvm_cache **cache,
+                            kvm_err *err)
+{
+    const kvm_analyse_cache *c = &a->cache[k];
+    const ptrdiff_t n = kvm_cache_length(a->arms.target_prefix);
+    *cache = a->arms.target_work;
+    if (c->tail > 0)
+        return kvm_arm_fill_head(&a->arms, a->by, n - kvm_tail_tokens(c->tail, n),
+                                 cache, err);
+    if (k == KVM_ANALYSE_NATIVE)
+        return kvm_cache_copy(*cache, a->arms.target_prefix, err);
+    if (k == KVM_ANALYSE_TRANSLATED) return kvm_cache_copy(*cache, a->translated, err);
+    return mix(a, c, err);
+}
+
+json_t *kvm_analyse_caches_json(const kvm_analyse_caches *a)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t k = KVM_ANALYSE_TRANSLATED + 1; k < a->count; k++) {
+        const kvm_analyse_cache *c = &a->cache[k];
+        json_t *row = json_pack("{s:s, s:s, s:s}", "cache", c->name.at, "group",
+                                c->group, "title", c->title.at);
+        if (c->layer >= 0)
+            json_object_set_new(row, "layer", json_integer((json_int_t)c->layer));
+        if (c->tail > 0) json_object_set_new(row, "share", json_real(c->tail));
+        json_array_append_new(list, row);
+    }
+    return list;
+}

@@ -1,0 +1,70 @@
+/* graph_internal.h - a graph while it is built, for the files that add to it: graph.c (the
+ * translator, its evaluation, the report), graph_analyse.c. */
+#ifndef KVM_JOBS_GRAPH_INTERNAL_H
+#define KVM_JOBS_GRAPH_INTERNAL_H
+
+#include "jobs/needs.h"
+#include "jobs/spec_internal.h"
+
+typedef struct kvm_graph_side {
+    kvm_str path;
+    const kvm_model_info *info;
+    const kvm_tokenizer *tokenizer;
+    kvm_shapes shapes;
+} kvm_graph_side;
+
+typedef struct kvm_builder {
+    const kvm_spec *spec;
+    kvm_arena *keep;
+    kvm_graph *graph;
+    kvm_graph_side source, target;
+    const kvm_needs *needs;
+    char text_sha[65];
+    ptrdiff_t sequences; /* of the calibration, as they will be read */
+    bool reversed;
+    bool attention;       /* a suite measures attention outputs */
+    kvm_overlap *overlap; /* windows of the calibration text; NULL: not read yet */
+    kvm_str rounds; /* the backend's name when it rounds activations; else empty */
+    /* node indices; -1: none */
+    ptrdiff_t capture[2], gram, own, cross, fit, mlp, distill, report;
+    kvm_err *err;
+} kvm_builder;
+
+/* ---- nodes ---- */
+
+/* takes params; *node: its index */
+KVM_MUST kvm_status kvm_graph__node(kvm_builder *b, kvm_kind_id kind, kvm_str label,
+                                    json_t *params, ptrdiff_t *node);
+KVM_MUST kvm_status kvm_graph__input(kvm_builder *b, ptrdiff_t node, const char *name,
+                                     ptrdiff_t from, const char *output);
+/* name.i, for inputs of which there are any number */
+KVM_MUST kvm_status kvm_graph__numbered(kvm_builder *b, ptrdiff_t node,
+                                        const char *name, ptrdiff_t i, ptrdiff_t from,
+                                        const char *output);
+
+/* ---- what the spec says ---- */
+
+/* a deep copy of a section, or an empty object */
+json_t *kvm_graph__section(const kvm_builder *b, const char *name);
+bool kvm_graph__has_section(const kvm_builder *b, const char *name);
+/* seed and share of the split by sequence */
+json_t *kvm_graph__split_params(const kvm_builder *b);
+/* fingerprints of both models and where they lie, into params */
+void kvm_graph__put_models(const kvm_builder *b, json_t *params);
+/* the calibration text and what is read of it, into params */
+void kvm_graph__put_text(const kvm_builder *b, json_t *params);
+/* n suites, at least one, each once */
+KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
+/* kvm_graph__suite_params - params of a job that scores the suite named at `suite`
+ * (scored.h), with the `items` of a section; check: look at the items, which is done once
+ * for a section: the other direction's models read the same */
+KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
+                                            const char *section, bool check,
+                                            json_t **params, kvm_suite **out);
+
+/* ---- what other files add ---- */
+
+/* analyses, for the report to take */
+KVM_MUST kvm_status kvm_graph__analyses(kvm_builder *b);
+
+#endif
