@@ -11,10 +11,11 @@
 /* Rows of several layers side by side, what was read and what has been made: where the
  * rows of a feature stand. */
 typedef struct kvm_rows_at {
-    float *read, *made;           /* (n, ld), (n, made_ld) */
-    ptrdiff_t ld, made_ld;        /* floats from row to row */
-    ptrdiff_t *at[2][KVM_SPACES]; /* (layers) column of a side's rows of a space; -1 or
-                                     NULL: not there. The token's are among those read */
+    float *read, *made;    /* (n, ld), (n, made_ld) */
+    ptrdiff_t ld, made_ld; /* floats from row to row */
+    /* (layers) column of a side's rows of a space; -1 or NULL: not there. The token's
+     * are among those read. */
+    ptrdiff_t *at[2][KVM_SPACES];
     const kvm_shapes *shapes[2];
 } kvm_rows_at;
 
