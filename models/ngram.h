@@ -16,5 +16,11 @@ size_t kvm_ngram_scratch(const kvm_ngram *g, ptrdiff_t n);
 /* h (T, streams * hidden) += the embeddings of the step's ids; `object` is its first */
 KVM_MUST kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *step,
                                       ptrdiff_t object, kvm_tensor h, kvm_err *err);
+/* dh: the gradient by h as forward left it -> by h as it found it; step->grads take
+ * that by the window */
+KVM_MUST kvm_status kvm_ngram_backward(const kvm_ngram *g, const kvm_step *step,
+                                       ptrdiff_t object, kvm_tensor h, kvm_tensor dh,
+                                       kvm_err *err);
+size_t kvm_ngram_backward_scratch(const kvm_ngram *g, ptrdiff_t n);
 
 #endif
