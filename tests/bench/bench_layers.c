@@ -460,6 +460,23 @@ static float *numbers(bench *b, ptrdiff_t n)
     return x;
 }
 
+/* what the arms read and write */
+static void fill(bench *b)
+{
+    const ptrdiff_t rows = (ptrdiff_t)CONTEXT * HIDDEN;
+    b->rng = kvm_rng_seed(1, 2);
+    b->x = numbers(b, rows), b->y = numbers(b, rows), b->dx = numbers(b, rows);
+    b->weights = numbers(b, (ptrdiff_t)SCAN_WIDE * STATE);
+    b->a = numbers(b, (ptrdiff_t)M * K), b->b = numbers(b, (ptrdiff_t)K * N);
+    b->out = numbers(b, (ptrdiff_t)M * N);
+    b->pos = kvm_new(&b->keep, int32_t, CONTEXT);
+    if (!b->pos) die("positions", "out of memory");
+    for (int32_t i = 0; i < CONTEXT; i++) b->pos[i] = i;
+    b->choice.words = CONTEXT / 64;
+    b->choice.bits = kvm_new(&b->keep, uint64_t, CONTEXT * b->choice.words);
+    if (!b->choice.bits) die("choice", "out of memory");
+}
+
 static bool wanted(int argc, char **argv, const char *part)
 {
     return argc < 5 || strcmp(argv[4], part) == 0;
@@ -475,19 +492,7 @@ int main(int argc, char **argv)
     OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(KVM_STR("cpu")),
                        number_of(argc, argv, 1, 0), &err));
     openblas_set_num_threads(kvm_compute_threads(b.c));
-    b.rng = kvm_rng_seed(1, 2);
-    b.x = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.y = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.dx = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.weights = numbers(&b, (ptrdiff_t)SCAN_WIDE * STATE);
-    b.a = numbers(&b, (ptrdiff_t)M * K), b.b = numbers(&b, (ptrdiff_t)K * N);
-    b.out = numbers(&b, (ptrdiff_t)M * N);
-    b.pos = kvm_new(&b.keep, int32_t, CONTEXT);
-    if (!b.pos) die("positions", "out of memory");
-    for (int32_t i = 0; i < CONTEXT; i++) b.pos[i] = i;
-    b.choice.words = CONTEXT / 64;
-    b.choice.bits = kvm_new(&b.keep, uint64_t, CONTEXT * b.choice.words);
-    if (!b.choice.bits) die("choice", "out of memory");
+    fill(&b);
     printf("%s\n", kvm_compute_describe(b.c, &b.keep).at);
 
     const double n = (double)b.tokens;
