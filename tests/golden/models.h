@@ -85,7 +85,7 @@ typedef struct run {
 
 static inline const kvm_st_tensor *want(const run *r, const char *name, ptrdiff_t layer)
 {
-    char full[32];
+    char full[48];
     if (layer < 0)
         snprintf(full, sizeof full, "%s", name);
     else
