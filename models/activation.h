@@ -15,6 +15,19 @@ static inline float kvm_silu(float x)
     return x / (1 + expf(-x));
 }
 
+/* slopes of the two at x */
+static inline float kvm_sigmoid_slope(float x)
+{
+    const float s = kvm_sigmoid(x);
+    return s * (1 - s);
+}
+
+static inline float kvm_silu_slope(float x)
+{
+    const float s = kvm_sigmoid(x);
+    return s + x * s * (1 - s);
+}
+
 /* ln(1 + e^x) */
 static inline float kvm_softplus(float x)
 {

@@ -21,6 +21,7 @@ struct kvm_tape {
     float *last;        /* what the head was given */
     kvm_slot *slots;    /* (objects) those per prompt as they stood before: ours; */
                         /* of the others, the cache's */
+    kvm_slot *again;    /* (objects) likewise, for layers that run once more */
     kvm_arena work;
 };
 
@@ -110,7 +111,6 @@ static const char *lacks(const kvm_model *m, ptrdiff_t l)
 {
     const kvm_block *b = &m->blocks[l];
     const char *name = kvm_site_lacks_backward(&m->last);
-    if (!name && b->ngram) name = "n-grams";
     if (!name) name = kvm_site_lacks_backward(&b->mixer);
     return name ? name : kvm_site_lacks_backward(&b->ffn);
 }
@@ -150,6 +150,7 @@ static size_t work_bytes(const kvm_model *m, ptrdiff_t first, ptrdiff_t n)
         const kvm_block *b = &m->blocks[l];
         most = most_of(most, kvm_site_backward_scratch(&b->mixer, first, n));
         most = most_of(most, kvm_site_backward_scratch(&b->ffn, first, n));
+        if (b->ngram) most = most_of(most, kvm_ngram_backward_scratch(b->ngram, n));
     }
     return most + kvm_step_rows_bytes(n, wide) + 4096;
 }
@@ -179,14 +180,15 @@ static kvm_status reserve_blocks(kvm_tape *t, kvm_arena *keep, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status reserve_states(kvm_tape *t, kvm_arena *keep, kvm_err *err)
+/* (objects): those per prompt with room of their own */
+static kvm_status reserve_states(kvm_slot **slots, const kvm_model *m, kvm_arena *keep,
+                                 kvm_err *err)
 {
-    const kvm_model *m = t->m;
-    t->slots = kvm_new(keep, kvm_slot, m->info.objects);
-    if (!t->slots) return kvm_nomem(err, keep);
+    *slots = kvm_new(keep, kvm_slot, m->info.objects);
+    if (!*slots) return kvm_nomem(err, keep);
     for (ptrdiff_t i = 0; i < m->info.objects; i++)
         if (kvm_object_per_prompt(&m->objects[i]))
-            TRY(kvm_cache__slots(t->slots, m, i, i + 1, 1, keep, err));
+            TRY(kvm_cache__slots(*slots, m, i, i + 1, 1, keep, err));
     return KVM_OK;
 }
 
@@ -211,7 +213,8 @@ kvm_status kvm_tape_new(kvm_tape **out, kvm_arena *keep, kvm_model *m,
     t->pos = kvm_new_raw(keep, int32_t, tokens_most);
     if (!t->ids || !t->pos) return kvm_nomem(err, keep);
     TRY(reserve_blocks(t, keep, err));
-    TRY(reserve_states(t, keep, err));
+    TRY(reserve_states(&t->slots, m, keep, err));
+    TRY(reserve_states(&t->again, m, keep, err));
     TRY(kvm_arena_init(&t->work, work_bytes(m, prefix_most, tokens_most), err));
     TRY(kvm_arena_defer(keep, free_arena, &t->work, err));
     *out = t;
@@ -239,16 +242,18 @@ static kvm_status check_record(const kvm_tape *t, const kvm_cache *cache,
     return kvm_model__check_ids(t->m, ids, n, err);
 }
 
-/* the cache's slots, those per prompt copied */
-static void take_objects(kvm_tape *t, const kvm_cache *cache)
+/* slots of block l (-1: of all): those per prompt copied, the others as they are */
+static void take_objects(const kvm_model *m, kvm_slot *to, const kvm_slot *from,
+                         ptrdiff_t l)
 {
-    for (ptrdiff_t i = 0; i < t->m->info.objects; i++) {
-        const kvm_object *o = &t->m->objects[i];
+    for (ptrdiff_t i = 0; i < m->info.objects; i++) {
+        const kvm_object *o = &m->objects[i];
+        if (l >= 0 && o->layer != l) continue;
         if (kvm_object_per_prompt(o))
-            memcpy(t->slots[i].rows, cache->slots[i].rows,
+            memcpy(to[i].rows, from[i].rows,
                    (size_t)(o->heads * o->dim) * sizeof(float));
         else
-            t->slots[i] = cache->slots[i];
+            to[i] = from[i];
     }
 }
 
@@ -301,7 +306,7 @@ kvm_status kvm_tape_record(kvm_tape *t, kvm_cache *cache, const int32_t *ids,
     TRY(kvm_model__reserve(t->m, n, err));
     t->first = cache->length;
     t->n = 0;
-    take_objects(t, cache);
+    take_objects(t->m, t->slots, cache->slots, -1);
     memcpy(t->ids, ids, (size_t)n * sizeof *ids);
     for (ptrdiff_t i = 0; i < n; i++) t->pos[i] = (int32_t)(t->first + i);
     kvm_step s = {.first = t->first, .n = n, .ids = t->ids, .slots = cache->slots};
@@ -346,11 +351,15 @@ static kvm_status block_back(const kvm_tape *t, kvm_step *s, ptrdiff_t l, kvm_te
         if (o->layer == l && !kvm_object_per_prompt(o))
             clear_rows(&s->grads[i], s->first, s->n);
     }
+    take_objects(t->m, t->again, t->slots, l);
     s->choice = from->choice.bits ? &from->choice : NULL;
     TRY(kvm_site_backward(&b->ffn, s, kvm_view2(from->ffn, KVM_F32, s->n, wide), dh,
                           err));
-    return kvm_site_backward(&b->mixer, s, kvm_view2(from->mixer, KVM_F32, s->n, wide),
-                             dh, err);
+    TRY(kvm_site_backward(&b->mixer, s, kvm_view2(from->mixer, KVM_F32, s->n, wide), dh,
+                          err));
+    if (!b->ngram) return KVM_OK;
+    return kvm_ngram_backward(b->ngram, s, b->ngram_object,
+                              kvm_view2(from->ngram, KVM_F32, s->n, wide), dh, err);
 }
 
 static kvm_status check_backward(const kvm_tape *t, const kvm_cache *cache,
@@ -384,6 +393,7 @@ kvm_status kvm_tape_backward(kvm_tape *t, kvm_cache *cache, const kvm_loss *loss
                   .ids = t->ids,
                   .slots = t->slots,
                   .grads = g->slots,
+                  .again = t->again,
                   .scratch = t->work};
     const kvm_tensor dh =
         kvm_step_rows(&s.scratch, t->n, m->last.streams * m->config.hidden);

@@ -53,10 +53,12 @@ typedef struct kvm_step {
     ptrdiff_t first, n; /* positions first .. first+n-1 */
     ptrdiff_t out; /* trailing rows whose result is wanted: n, or fewer from the last
                             mixer on, where the others matter only for the cache */
-    const int32_t *pos;         /* (n) */
-    const int32_t *ids;         /* (n) tokens; NULL in a replay */
-    const kvm_slot *slots;      /* by object index */
-    const kvm_slot *grads;      /* by object index; NULL but in a backward */
+    const int32_t *pos;    /* (n) */
+    const int32_t *ids;    /* (n) tokens; NULL in a replay */
+    const kvm_slot *slots; /* by object index */
+    /* of a backward, NULL elsewhere: gradients by object index; and slots whose states
+     * a layer may move when it runs forward once more, the others those of `slots` */
+    const kvm_slot *grads, *again;
     kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */
     kvm_arena scratch;

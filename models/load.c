@@ -104,8 +104,7 @@ kvm_status kvm_load_matrix(kvm_loader *ld, kvm_weight_id id, ptrdiff_t layer,
     return KVM_OK;
 }
 
-/* the mean of a norm's numbers, when it is less than *least, if the file has the
- * norm */
+/* the mean of a norm's numbers, where it is less than *least and the file has one */
 static kvm_status lower_mean(kvm_loader *ld, kvm_weight_at w, double *least,
                              kvm_err *err)
 {
@@ -142,8 +141,8 @@ kvm_status kvm_load_norm_form(kvm_loader *ld, kvm_err *err)
     if ((least > 0.3 && least < 0.7) || least > 1.5)
         return kvm_fail(err, KVM_MISMATCH,
                         "%s: the lowest norm weights are %.2f on average: near 0 one "
-                        "is to be added "
-                        "to them, near 1 it has been; this file could be either",
+                        "is to be added to them, near 1 it has been; this file could "
+                        "be either",
                         kvm_checkpoint_path(ld->ck).at, least);
     ld->norms_whole = least > 0.5;
     return KVM_OK;

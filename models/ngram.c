@@ -279,16 +279,31 @@ static kvm_status embed(const kvm_ngram *g, const int64_t *ids, ptrdiff_t n, flo
     return KVM_OK;
 }
 
-/* the step's ids behind those that are kept, which move on */
+/* the step's ids behind those that are kept */
 static void gather_ids(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
                        int64_t *ids)
 {
     const ptrdiff_t before = g->size.orders - 1;
-    float *kept = s->slots[object].rows; /* exact: ids are below 2^24 */
+    const float *kept = s->slots[object].rows; /* exact: ids are below 2^24 */
     for (ptrdiff_t i = 0; i < before; i++)
         ids[i] = s->first == 0 ? g->size.end_id : (int64_t)kept[i];
     for (ptrdiff_t t = 0; t < s->n; t++) ids[before + t] = s->ids[t];
-    for (ptrdiff_t i = 0; i < before; i++) kept[i] = (float)ids[s->n + i];
+}
+
+static double dot_of(const float *a, const float *b, ptrdiff_t n)
+{
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* how far a stream whose key and query fit by z is open; *slope, unless NULL: by z */
+static double opening(double z, double *slope)
+{
+    const double size = sqrt(fmax(fabs(z), 1e-6));
+    const double by = 1 / (1 + exp(z > 0 ? -size : z < 0 ? size : 0));
+    if (slope) *slope = fabs(z) > 1e-6 ? by * (1 - by) / (2 * size) : 0;
+    return by;
 }
 
 /* a (n, wide) = sigmoid of each stream's fit of key and query, times value (n,
@@ -299,12 +314,8 @@ static void gate(const kvm_ngram *g, const float *key, const float *query,
     for (ptrdiff_t i = 0; i < n * g->size.count; i++) {
         const float *k = key + i * g->hidden, *q = query + i * g->hidden;
         const float *v = value + i / g->size.count * g->hidden;
-        double dot = 0;
-        for (ptrdiff_t j = 0; j < g->hidden; j++) dot += (double)k[j] * (double)q[j];
-        const double z = dot / sqrt((double)g->hidden),
-                     size = sqrt(fmax(fabs(z), 1e-6));
-        const double open = z > 0 ? size : z < 0 ? -size : 0;
-        const float by = (float)(1 / (1 + exp(-open)));
+        const double z = dot_of(k, q, g->hidden) / sqrt((double)g->hidden);
+        const float by = (float)opening(z, NULL);
         for (ptrdiff_t j = 0; j < g->hidden; j++) a[i * g->hidden + j] = by * v[j];
     }
 }
@@ -333,37 +344,54 @@ static void move_window(const kvm_ngram *g, float *window, float *rows, bool out
         }
 }
 
+/* what the embeddings of a step come to, before the convolution */
+typedef struct gathered {
+    kvm_tensor e, key, query, a, value;
+    kvm_tensor c; /* (reach + n, wide) behind the window */
+    int64_t *ids;
+} gathered;
+
+static kvm_status gather(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
+                         kvm_tensor h, gathered *o, kvm_arena *temp, kvm_err *err)
+{
+    const ptrdiff_t n = s->n, wide = g->wide;
+    *o = (gathered){.e = kvm_step_rows(temp, n, g->size.ngram_dim),
+                    .key = kvm_step_rows(temp, n, wide),
+                    .query = kvm_step_rows(temp, n, wide),
+                    .a = kvm_step_rows(temp, n, wide),
+                    .value = kvm_step_rows(temp, n, g->hidden),
+                    .c = kvm_step_rows(temp, n + g->reach, wide),
+                    .ids = kvm_new_raw(temp, int64_t, n + g->size.orders)};
+    if (!o->e.data || !o->key.data || !o->query.data || !o->a.data || !o->value.data ||
+        !o->c.data || !o->ids)
+        return kvm_nomem(err, temp);
+    gather_ids(g, s, object + 1, o->ids);
+    TRY(embed(g, o->ids, n, o->e.data, err));
+    TRY(kvm_op_linear(s->compute, o->key, o->e, g->key, false, err));
+    TRY(kvm_op_linear(s->compute, o->value, o->e, g->value, false, err));
+    TRY(kvm_op_rmsnorm(s->compute, o->key, o->key,
+                       kvm_view1(g->key_norm, KVM_F32, wide), g->hidden, g->eps, false,
+                       err));
+    TRY(kvm_op_rmsnorm(s->compute, o->query, h, kvm_view1(g->query_norm, KVM_F32, wide),
+                       g->hidden, g->eps, false, err));
+    gate(g, o->key.data, o->query.data, o->value.data, n, o->a.data);
+    move_window(g, s->slots[object].rows, o->c.data, true);
+    return kvm_op_rmsnorm(s->compute, kvm_last_rows(o->c, n), o->a,
+                          kvm_view1(g->conv_norm, KVM_F32, wide), g->hidden, g->eps,
+                          false, err);
+}
+
 kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
                              kvm_tensor h, kvm_err *err)
 {
     kvm_arena temp = s->scratch;
-    const ptrdiff_t n = s->n, wide = g->wide;
-    kvm_tensor e = kvm_step_rows(&temp, n, g->size.ngram_dim);
-    kvm_tensor key = kvm_step_rows(&temp, n, wide),
-               query = kvm_step_rows(&temp, n, wide);
-    kvm_tensor a = kvm_step_rows(&temp, n, wide);
-    kvm_tensor value = kvm_step_rows(&temp, n, g->hidden);
-    kvm_tensor c = kvm_step_rows(&temp, n + g->reach, wide);
-    int64_t *ids = kvm_new_raw(&temp, int64_t, n + g->size.orders);
-    if (!e.data || !key.data || !query.data || !a.data || !value.data || !c.data ||
-        !ids)
-        return kvm_nomem(err, &temp);
-    gather_ids(g, s, object + 1, ids);
-    TRY(embed(g, ids, n, e.data, err));
-    TRY(kvm_op_linear(s->compute, key, e, g->key, false, err));
-    TRY(kvm_op_linear(s->compute, value, e, g->value, false, err));
-    TRY(kvm_op_rmsnorm(s->compute, key, key, kvm_view1(g->key_norm, KVM_F32, wide),
-                       g->hidden, g->eps, false, err));
-    TRY(kvm_op_rmsnorm(s->compute, query, h, kvm_view1(g->query_norm, KVM_F32, wide),
-                       g->hidden, g->eps, false, err));
-    gate(g, key.data, query.data, value.data, n, a.data);
-    float *window = s->slots[object].rows, *rows = c.data;
-    move_window(g, window, rows, true);
-    TRY(kvm_op_rmsnorm(s->compute, kvm_last_rows(c, n), a,
-                       kvm_view1(g->conv_norm, KVM_F32, wide), g->hidden, g->eps, false,
-                       err));
-    convolve(g, rows, a.data, n, h.data);
-    move_window(g, window, rows + n * wide, false);
+    const ptrdiff_t n = s->n;
+    gathered o;
+    TRY(gather(g, s, object, h, &o, &temp, err));
+    convolve(g, o.c.data, o.a.data, n, h.data);
+    move_window(g, s->slots[object].rows, (float *)o.c.data + n * g->wide, false);
+    float *kept = s->slots[object + 1].rows;
+    for (ptrdiff_t i = 0; i < g->size.orders - 1; i++) kept[i] = (float)o.ids[n + i];
     TRY(kvm_step_emit_state(s, object, err));
     return kvm_step_emit_state(s, object + 1, err);
 }
@@ -412,4 +440,70 @@ kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
     if (!s) move_window(g, slots[object].rows, c.data, false);
     kvm_arena_free(&own);
     return s;
+}
+
+/* ---- backward ---- */
+
+size_t kvm_ngram_backward_scratch(const kvm_ngram *g, ptrdiff_t n)
+{
+    return kvm_ngram_scratch(g, n) + kvm_step_rows_bytes(n, g->wide) +
+           kvm_step_rows_bytes(n + g->reach, g->wide);
+}
+
+/* dh (n, wide) by what convolve added to -> dc (reach + n, wide) += */
+static void convolve_back(const kvm_ngram *g, const float *c, const float *dh,
+                          ptrdiff_t n, float *dc)
+{
+    for (ptrdiff_t t = 0; t < n; t++)
+        for (ptrdiff_t i = 0; i < g->wide; i++) {
+            float sum = 0;
+            for (ptrdiff_t w = 0; w < g->size.window; w++)
+                sum += g->conv[w * g->wide + i] *
+                       c[(t + w * g->size.orders) * g->wide + i];
+            const float d = dh[t * g->wide + i] * kvm_silu_slope(sum);
+            for (ptrdiff_t w = 0; w < g->size.window; w++)
+                dc[(t + w * g->size.orders) * g->wide + i] +=
+                    d * g->conv[w * g->wide + i];
+        }
+}
+
+/* da (n, wide) by gated values -> by queries, in place */
+static void gate_back(const kvm_ngram *g, const gathered *o, ptrdiff_t n, float *da)
+{
+    const double root = sqrt((double)g->hidden);
+    for (ptrdiff_t i = 0; i < n * g->size.count; i++) {
+        const float *k = (const float *)o->key.data + i * g->hidden;
+        const float *q = (const float *)o->query.data + i * g->hidden;
+        const float *v = (const float *)o->value.data + i / g->size.count * g->hidden;
+        float *d = da + i * g->hidden;
+        double slope;
+        opening(dot_of(k, q, g->hidden) / root, &slope);
+        const float by = (float)(dot_of(d, v, g->hidden) * slope / root);
+        for (ptrdiff_t j = 0; j < g->hidden; j++) d[j] = by * k[j];
+    }
+}
+
+kvm_status kvm_ngram_backward(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
+                              kvm_tensor h, kvm_tensor dh, kvm_err *err)
+{
+    kvm_arena temp = s->scratch;
+    const ptrdiff_t n = s->n, wide = g->wide;
+    gathered o;
+    TRY(gather(g, s, object, h, &o, &temp, err));
+    const kvm_tensor da = kvm_step_rows(&temp, n, wide);
+    const kvm_tensor dc = kvm_step_rows(&temp, n + g->reach, wide);
+    if (!da.data || !dc.data) return kvm_nomem(err, &temp);
+    memset(dc.data, 0, (size_t)kvm_tensor_count(&dc) * sizeof(float));
+    memcpy(da.data, dh.data, (size_t)kvm_tensor_count(&da) * sizeof(float));
+    convolve_back(g, o.c.data, dh.data, n, dc.data);
+    float *window = s->grads[object].rows;
+    for (ptrdiff_t r = 0; r < g->reach; r++)
+        for (ptrdiff_t i = 0; i < wide; i++)
+            window[i * g->reach + r] += ((const float *)dc.data)[r * wide + i];
+    TRY(kvm_op_rmsnorm_back(s->compute, da, o.a, kvm_view1(g->conv_norm, KVM_F32, wide),
+                            kvm_last_rows(dc, n), g->hidden, g->eps, false, true, err));
+    gate_back(g, &o, n, da.data);
+    return kvm_op_rmsnorm_back(s->compute, dh, h,
+                               kvm_view1(g->query_norm, KVM_F32, wide), da, g->hidden,
+                               g->eps, false, true, err);
 }

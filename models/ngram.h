@@ -23,4 +23,11 @@ KVM_MUST kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *c,
                                      const kvm_slot *slots, ptrdiff_t object,
                                      kvm_err *err);
 
+/* dh: the gradient by h as forward left it -> by h as it found it; step->grads take
+ * that by the window */
+KVM_MUST kvm_status kvm_ngram_backward(const kvm_ngram *g, const kvm_step *step,
+                                       ptrdiff_t object, kvm_tensor h, kvm_tensor dh,
+                                       kvm_err *err);
+size_t kvm_ngram_backward_scratch(const kvm_ngram *g, ptrdiff_t n);
+
 #endif

@@ -1,6 +1,8 @@
 /* residual.c - the list of residual kinds, and a site of any of them. */
 #include "models/residual.h"
 
+#include <string.h>
+
 const kvm_residual_kind *const kvm_residual_kinds[] = {
 #define X(NAME, name, what) [KVM_RESIDUAL_##NAME] = &kvm_residual_##name,
 #include "models/residual_kinds.def"
@@ -75,6 +77,15 @@ kvm_status kvm_site_forward(const kvm_site *site, const kvm_step *step, kvm_tens
 
 /* ---- the way back ---- */
 
+kvm_status kvm_site__again(const kvm_site *site, const kvm_step *step, kvm_tensor x,
+                           kvm_tensor y, kvm_err *err)
+{
+    kvm_step inner = *step;
+    inner.slots = step->again;
+    memset(y.data, 0, (size_t)kvm_tensor_count(&y) * sizeof(float));
+    return site->layer->kind->forward(site->layer, &inner, x, y, err);
+}
+
 const char *kvm_site_lacks_backward(const kvm_site *site)
 {
     if (!site->kind) return NULL;
@@ -86,8 +97,9 @@ size_t kvm_site_backward_scratch(const kvm_site *site, ptrdiff_t first, ptrdiff_
 {
     if (!site->kind) return 0;
     const kvm_layer *l = site->layer;
-    return site->kind->backward_scratch(site, n) +
-           (l ? l->kind->backward_scratch(l, first, n) : 0);
+    const size_t back = l ? l->kind->backward_scratch(l, first, n) : 0;
+    const size_t again = l ? l->kind->scratch(l, n) : 0;
+    return site->kind->backward_scratch(site, n) + (back > again ? back : again);
 }
 
 kvm_status kvm_site_backward(const kvm_site *site, const kvm_step *step, kvm_tensor h,

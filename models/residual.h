@@ -80,6 +80,10 @@ KVM_MUST kvm_status kvm_site_read_back(const kvm_site *site, const kvm_step *ste
                                        kvm_err *err);
 /* for n tokens behind `first` */
 size_t kvm_site_backward_scratch(const kvm_site *site, ptrdiff_t first, ptrdiff_t n);
+/* y (T, hidden) = what the site's layer makes of x, once more; states stay as they are
+ */
+KVM_MUST kvm_status kvm_site__again(const kvm_site *site, const kvm_step *step,
+                                    kvm_tensor x, kvm_tensor y, kvm_err *err);
 /* the name of the kind that has no way back, of the residual or of the layer; NULL:
  * both have one */
 const char *kvm_site_lacks_backward(const kvm_site *site);

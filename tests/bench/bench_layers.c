@@ -14,12 +14,15 @@
  *              (512,1024) x (1024,2048) of f32
  *   mla, one token   reading the cached latents once; its products at the FMA
  *              peak's pace
+ * Of gdn, kda and mamba2 then their backward, in the same chunks, beside the forward,
+ * and kvm_model_pull_replay over all tokens beside the replay.
  * And alone: a latent attention layer with an indexer over pools, of GLM-5.3-Flash's
  * sizes, one token after three lengths.
  * Figures are medians; with one thread seconds are the process's own. */
 #include <cblas.h>
 #include <string.h>
 
+#include "models/backward.h"
 #include "models/model_internal.h"
 #include "tests/bench/random_model.h"
 
@@ -205,8 +208,9 @@ typedef struct bench {
     kvm_rng rng;
     int rounds;
     ptrdiff_t tokens;
-    float *x, *y; /* (CONTEXT, HIDDEN) */
-    int32_t *pos; /* (CONTEXT) */
+    float *x, *y, *dx; /* (CONTEXT, HIDDEN) */
+    float *weights;    /* gradient by a state */
+    int32_t *pos;      /* (CONTEXT) */
     kvm_choice choice;
     float *a, *b, *out;     /* of the sgemm */
     const kvm_model *model; /* of what is measured, and the next two */
@@ -280,6 +284,75 @@ static double run(const bench *b, const kvm_layer *l, ptrdiff_t from, ptrdiff_t 
         OK(l->kind->forward(l, &s, x, y, &err));
     }
     return seconds_of(b->c) - start;
+}
+
+/* state and window and the gradients by them, for the layer's backward */
+static kvm_step back_step(bench *b, const kvm_layer *l, ptrdiff_t chunk)
+{
+    const kvm_model *m = b->model;
+    kvm_slot *slots = kvm_new(&b->keep, kvm_slot, m->info.objects);
+    kvm_slot *grads = kvm_new(&b->keep, kvm_slot, m->info.objects);
+    if (!slots || !grads) die("slots", "out of memory");
+    for (ptrdiff_t i = l->first_object; i < l->first_object + 2; i++) {
+        OK(kvm_cache__slots(slots, m, i, i + 1, 1, &b->keep, &err));
+        OK(kvm_cache__slots(grads, m, i, i + 1, 1, &b->keep, &err));
+    }
+    const size_t bytes = l->kind->backward_scratch(l, 0, chunk) + 4096;
+    return (kvm_step){.compute = b->c,
+                      .n = chunk,
+                      .out = chunk,
+                      .pos = b->pos,
+                      .slots = slots,
+                      .grads = grads,
+                      .scratch = kvm_arena_split(&b->keep, bytes)};
+}
+
+static kvm_tensor part_of(float *rows, ptrdiff_t from, ptrdiff_t n)
+{
+    return kvm_view2(rows + from * HIDDEN, KVM_F32, n, HIDDEN);
+}
+
+/* the backward over all tokens, or their replay */
+static double run_back(const bench *b, const kvm_layer *l, kvm_step s, bool back)
+{
+    const double start = seconds_of(b->c);
+    for (ptrdiff_t t = 0; t + s.n <= b->tokens; t += s.n) {
+        const kvm_tensor x = part_of(b->x, t, s.n);
+        if (back)
+            OK(l->kind->backward(l, &s, x, part_of(b->y, t, s.n),
+                                 part_of(b->dx, t, s.n), &err));
+        else
+            OK(l->kind->replay(l, &s, x, &err));
+    }
+    return seconds_of(b->c) - start;
+}
+
+static double run_pull(const bench *b, const kvm_layer *l)
+{
+    const double start = seconds_of(b->c);
+    OK(kvm_model_pull_replay(b->model, l->first_object, b->tokens, b->x, b->weights,
+                             NULL, b->dx, &err));
+    return seconds_of(b->c) - start;
+}
+
+static void bench_back(bench *b, const kvm_layer *l)
+{
+    double t[MOST_ROUNDS], ratio[MOST_ROUNDS], pull[MOST_ROUNDS], of[MOST_ROUNDS];
+    const ptrdiff_t work = b->model->work_chunk;
+    const kvm_arena at = b->keep;
+    const kvm_step s = back_step(b, l, work < b->tokens ? work : b->tokens);
+    for (int i = 0; i < b->rounds; i++) {
+        t[i] = run_back(b, l, s, true);
+        ratio[i] = t[i] / run(b, l, 0, b->tokens);
+        pull[i] = run_pull(b, l);
+        of[i] = pull[i] / run_back(b, l, s, false);
+    }
+    printf("%-9s backward %8.1f tokens/s, %.2f of the forward's time   replay pulled "
+           "back %8.1f tokens/s, %.2f of the replay's\n",
+           l->kind->name, (double)b->tokens / median(t, b->rounds),
+           median(ratio, b->rounds), (double)b->tokens / median(pull, b->rounds),
+           median(of, b->rounds));
+    b->keep = at;
 }
 
 static double sgemm_pace(const bench *b)
@@ -387,6 +460,23 @@ static float *numbers(bench *b, ptrdiff_t n)
     return x;
 }
 
+/* what the arms read and write */
+static void fill(bench *b)
+{
+    const ptrdiff_t rows = (ptrdiff_t)CONTEXT * HIDDEN;
+    b->rng = kvm_rng_seed(1, 2);
+    b->x = numbers(b, rows), b->y = numbers(b, rows), b->dx = numbers(b, rows);
+    b->weights = numbers(b, (ptrdiff_t)SCAN_WIDE * STATE);
+    b->a = numbers(b, (ptrdiff_t)M * K), b->b = numbers(b, (ptrdiff_t)K * N);
+    b->out = numbers(b, (ptrdiff_t)M * N);
+    b->pos = kvm_new(&b->keep, int32_t, CONTEXT);
+    if (!b->pos) die("positions", "out of memory");
+    for (int32_t i = 0; i < CONTEXT; i++) b->pos[i] = i;
+    b->choice.words = CONTEXT / 64;
+    b->choice.bits = kvm_new(&b->keep, uint64_t, CONTEXT * b->choice.words);
+    if (!b->choice.bits) die("choice", "out of memory");
+}
+
 static bool wanted(int argc, char **argv, const char *part)
 {
     return argc < 5 || strcmp(argv[4], part) == 0;
@@ -402,17 +492,7 @@ int main(int argc, char **argv)
     OK(kvm_compute_new(&b.c, &b.keep, kvm_backend_find(KVM_STR("cpu")),
                        number_of(argc, argv, 1, 0), &err));
     openblas_set_num_threads(kvm_compute_threads(b.c));
-    b.rng = kvm_rng_seed(1, 2);
-    b.x = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.y = numbers(&b, (ptrdiff_t)CONTEXT * HIDDEN);
-    b.a = numbers(&b, (ptrdiff_t)M * K), b.b = numbers(&b, (ptrdiff_t)K * N);
-    b.out = numbers(&b, (ptrdiff_t)M * N);
-    b.pos = kvm_new(&b.keep, int32_t, CONTEXT);
-    if (!b.pos) die("positions", "out of memory");
-    for (int32_t i = 0; i < CONTEXT; i++) b.pos[i] = i;
-    b.choice.words = CONTEXT / 64;
-    b.choice.bits = kvm_new(&b.keep, uint64_t, CONTEXT * b.choice.words);
-    if (!b.choice.bits) die("choice", "out of memory");
+    fill(&b);
     printf("%s\n", kvm_compute_describe(b.c, &b.keep).at);
 
     const double n = (double)b.tokens;
@@ -424,17 +504,20 @@ int main(int argc, char **argv)
         bench_experts(&b, blocks[1].ffn.layer, blocks[0].ffn.layer);
     if (wanted(argc, argv, "mla"))
         bench_products(&b, blocks[1].mixer.layer, mla_flops(n));
-    if (wanted(argc, argv, "kda"))
+    if (wanted(argc, argv, "kda")) {
         bench_products(
             &b, blocks[0].mixer.layer,
             n * (2.0 * (HIDDEN * (4 * WIDE + 2 * HEAD + HEADS) + 2 * HEAD * WIDE) +
                  delta_flops()));
+        bench_back(&b, blocks[0].mixer.layer);
+    }
     if (wanted(argc, argv, "token")) bench_token(&b, blocks[1].mixer.layer);
     if (wanted(argc, argv, "gdn")) {
         b.model = open_model(&b, "qwen", qwen, gated, 1);
         bench_products(&b, b.model->blocks[0].mixer.layer,
                        n * (2.0 * HIDDEN * (2 * KEYS * HEAD + 3 * WIDE + 2 * HEADS) +
                             delta_flops()));
+        bench_back(&b, b.model->blocks[0].mixer.layer);
     }
     if (wanted(argc, argv, "mamba2")) {
         const shape *const scan[] = {mamba2, nothing};
@@ -442,6 +525,7 @@ int main(int argc, char **argv)
         b.model = open_model(&b, "nemotron", nemotron, scan, 1);
         bench_products(&b, b.model->blocks[0].mixer.layer,
                        n * (2 * maps + scan_flops()));
+        bench_back(&b, b.model->blocks[0].mixer.layer);
     }
     if (wanted(argc, argv, "pools")) {
         const shape *const pooled[] = {pools, narrow};

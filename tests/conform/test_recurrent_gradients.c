@@ -4,8 +4,8 @@
 
 #include "tests/conform/f64.h"
 
-#include "kernels/ref_recurrent.c"
-#include "kernels/ref_recurrent_back.c"
+#include "kernels/ref_recurrent.c"      /* NOLINT(bugprone-suspicious-include) */
+#include "kernels/ref_recurrent_back.c" /* NOLINT(bugprone-suspicious-include) */
 
 enum { VIEWS = 6 };
 

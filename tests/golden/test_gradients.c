@@ -14,7 +14,8 @@
 
 #define ROOT "tests/golden/models/"
 
-/* with vectors of PyTorch; with differences alone: layers like theirs behind weights of
+/* with vectors of PyTorch; with these alone, for tokens are chosen there and any move
+ * changes a choice; with differences alone: layers like the first's behind weights of
  * other types */
 static const char *const golden[] = {"llama",       "qwen2",
                                      "qwen3",       "ministral3",
@@ -23,9 +24,12 @@ static const char *const golden[] = {"llama",       "qwen2",
                                      "qwen3_moe",   "qwen3_next",
                                      "qwen3_5_moe", "nemotron_h",
                                      "kimi_linear"};
+static const char *const choosing[] = {"deepseek_v32", "glm_moe_dsa", "qwen4_exp",
+                                       "glm5_next"};
 static const char *const others[] = {
     "qwen3-tied",       "qwen3-fp8",    "ministral3-fp8", "deepseek_v3-fp8",
-    "llama-mixed.gguf", "llama-k.gguf", "mistral3.gguf",  "qwen3_next-fp8"};
+    "llama-mixed.gguf", "llama-k.gguf", "mistral3.gguf",  "qwen3_next-fp8",
+};
 static const char *const backends[] = {"ref", "cpu"};
 
 enum { V = 97, PREFIX = 40, MORE = 13, ROOM = 1 << 14, OBJECTS = 16 };
@@ -206,7 +210,10 @@ static const char *name_at(kvm_object_kind kind, int point)
     if (kind == KVM_OBJECT_ROTARY_KEY) return raw ? "rotary1" : NULL;
     if (kind == KVM_OBJECT_STATE || kind == KVM_OBJECT_SSM_STATE)
         return raw ? "state1" : "state3";
-    return kind == KVM_OBJECT_WINDOW && !raw ? "window3" : NULL;
+    if (raw) return NULL;
+    return kind == KVM_OBJECT_WINDOW         ? "window3"
+           : kind == KVM_OBJECT_NGRAM_WINDOW ? "ngrams3"
+                                             : NULL;
 }
 
 static void autograd(const char *model, const char *backend)
@@ -239,6 +246,8 @@ static void test_autograd(void **state)
     (void)state;
     for (size_t b = 0; b < COUNT(backends); b++)
         for (size_t i = 0; i < COUNT(golden); i++) autograd(golden[i], backends[b]);
+    for (size_t b = 0; b < COUNT(backends); b++)
+        for (size_t i = 0; i < COUNT(choosing); i++) autograd(choosing[i], backends[b]);
 }
 
 /* ---- against differences ---- */

@@ -1,8 +1,8 @@
 /* Tiny models of every family against PyTorch and transformers
- * (tests/golden/models/make.py), on ref and cpu: logits, hidden states, keys and values
- * at each capture point, in one pass, in chunks, token by token; greedy continuations;
- * injection at each point. Both sides compute in f32; LOGITS, CACHED and INCREMENTAL
- * are for that. cpu-bf16 rounds activations: the logits of one pass, within PAIRS. */
+ * (tests/golden/models/make.py), on every exact backend: logits, hidden states, keys
+ * and values at each capture point, in one pass, in chunks, token by token; greedy
+ * continuations; injection at each point. Both sides compute in f32; the tolerances are
+ * for that. cpu-bf16, which rounds activations, has test_models_pairs.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,140 +10,16 @@
 
 #include "base/json.h"
 #include "models/config.h"
-#include "models/model.h"
-#include "models/safetensors.h"
-#include "tests/support/check.h"
+#include "tests/golden/models.h"
 
-#define ROOT "tests/golden/models/"
+/* all exact ones; a machine need not have them all */
+static const char *const backends[] = {"ref", "cpu-avx512", "cpu-avx2", "cpu-plain"};
 
-typedef struct golden {
-    const char *model, *expect, *family;
-    bool tied;
-    ptrdiff_t layers;
-} golden;
-/* -published: the same model under other names of tensors and fields */
-static const golden cases[] = {
-    {ROOT "llama", ROOT "llama/expect.safetensors", "llama", false, 3},
-    {ROOT "qwen2", ROOT "qwen2/expect.safetensors", "qwen2", true, 2},
-    {ROOT "qwen3", ROOT "qwen3/expect.safetensors", "qwen3", false, 2},
-    {ROOT "qwen3-tied", ROOT "qwen3-tied/expect.safetensors", "qwen3", true, 2},
-    {ROOT "ministral3", ROOT "ministral3/expect.safetensors", "ministral3", false, 3},
-    {ROOT "mistral3", ROOT "mistral3/expect.safetensors", "ministral3", true, 2},
-    {ROOT "deepseek_v3", ROOT "deepseek_v3/expect.safetensors", "deepseek_v3", false,
-     3},
-    {ROOT "deepseek_v3-groups", ROOT "deepseek_v3-groups/expect.safetensors",
-     "deepseek_v3", false, 3},
-    {ROOT "qwen3_5", ROOT "qwen3_5/expect.safetensors", "qwen3_5", false, 4},
-    {ROOT "qwen3_5_moe", ROOT "qwen3_5_moe/expect.safetensors", "qwen3_5_moe", false,
-     4},
-    {ROOT "qwen3_next", ROOT "qwen3_next/expect.safetensors", "qwen3_next", false, 4},
-    {ROOT "qwen3_moe", ROOT "qwen3_moe/expect.safetensors", "qwen3_moe", false, 2},
-    {ROOT "kimi_linear", ROOT "kimi_linear/expect.safetensors", "kimi_linear", false,
-     4},
-    {ROOT "kimi_linear-published", ROOT "kimi_linear/expect.safetensors", "kimi_linear",
-     false, 4},
-    {ROOT "deepseek_v32", ROOT "deepseek_v32/expect.safetensors", "deepseek_v32", false,
-     3},
-    {ROOT "glm_moe_dsa", ROOT "glm_moe_dsa/expect.safetensors", "glm_moe_dsa", false,
-     3},
-    {ROOT "qwen4_exp", ROOT "qwen4_exp/expect.safetensors", "qwen4_exp", false, 4},
-    {ROOT "nemotron_h", ROOT "nemotron_h/expect.safetensors", "nemotron_h", false, 7},
-    {ROOT "nemotron_h-published", ROOT "nemotron_h/expect.safetensors", "nemotron_h",
-     false, 7},
-    {ROOT "nemotron_h-dense", ROOT "nemotron_h-dense/expect.safetensors", "nemotron_h",
-     false, 4},
-    {ROOT "glm5_next", ROOT "glm5_next/expect.safetensors", "glm5_next", false, 4},
-    {ROOT "glm5_next-published", ROOT "glm5_next/expect.safetensors", "glm5_next",
-     false, 4},
-    {ROOT "deepseek_v3-fp8", ROOT "deepseek_v3-fp8/expect.safetensors", "deepseek_v3",
-     false, 2},
-    {ROOT "qwen3_next-fp8", ROOT "qwen3_next-fp8/expect.safetensors", "qwen3_next",
-     false, 2},
-    {ROOT "qwen4_exp-fp8", ROOT "qwen4_exp-fp8/expect.safetensors", "qwen4_exp", false,
-     3},
-    {ROOT "ministral3-fp8", ROOT "ministral3-fp8/expect.safetensors", "ministral3",
-     false, 2},
-    {ROOT "qwen3-fp8", ROOT "qwen3-fp8/expect.safetensors", "qwen3", false, 2},
-    {ROOT "llama-mixed.gguf", ROOT "llama-mixed.expect.safetensors", "llama", false, 2},
-    {ROOT "llama-k.gguf", ROOT "llama-k.expect.safetensors", "llama", true, 1},
-    {ROOT "mistral3.gguf", ROOT "mistral3.expect.safetensors", "ministral3", false, 2},
-};
-static const char *const backends[] = {"ref", "cpu"};
-
-enum { V = 97, T = 53, NEW = 20 };
-
-/* where the logits of token t lie */
-static ptrdiff_t at(ptrdiff_t t)
-{
-    return t * V;
-}
-static const double LOGITS = 1e-4, CACHED = 1e-5, INCREMENTAL = 1e-5, STATES = 1e-4;
-
-typedef struct run {
-    const golden *g;
-    kvm_arena keep;
-    kvm_st *expect;
-    kvm_model *model;
-    const kvm_model_info *info;
-    const int32_t *ids;  /* (T) */
-    const float *logits; /* (T,V) expected */
-} run;
-
-static const kvm_st_tensor *want(const run *r, const char *name, ptrdiff_t layer)
-{
-    char full[32];
-    if (layer < 0)
-        snprintf(full, sizeof full, "%s", name);
-    else
-        snprintf(full, sizeof full, "%s.%td", name, layer);
-    return kvm_st_find(r->expect, kvm_str_of(full));
-}
-
-static run start(const golden *g, const char *backend)
-{
-    kvm_err err = {0};
-    kvm_compute *c;
-    run r = {.g = g, .keep = check_arena((size_t)1 << 30)};
-    const kvm_backend *b = kvm_backend_find(kvm_str_of(backend));
-    assert_non_null(b);
-    check_ok(kvm_compute_new(&c, &r.keep, b, 2, &err), &err);
-    const kvm_model_options o = {.no_tokenizer = true, .check_finite = true};
-    check_ok(kvm_model_open(&r.model, &r.keep, c, kvm_str_of(g->model), &o, &err),
-             &err);
-    check_ok(kvm_st_open(&r.expect, &r.keep, kvm_str_of(g->expect), &err), &err);
-    r.info = kvm_model_info_of(r.model);
-    r.ids = want(&r, "ids", -1)->t.data;
-    r.logits = want(&r, "logits", -1)->t.data;
-    return r;
-}
-
-static kvm_cache *fresh(run *r)
-{
-    kvm_err err = {0};
-    kvm_cache *c;
-    check_ok(kvm_cache_new(&c, &r->keep, r->model, 100, &err), &err);
-    return c;
-}
-
-/* largest difference over the largest expected magnitude */
-static double worst(const float *got, const float *expected, ptrdiff_t n)
-{
-    double diff = 0, most = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const double d = fabs((double)got[i] - (double)expected[i]);
-        if (!(d <= diff)) diff = d;
-        most = fmax(most, fabs((double)expected[i]));
-    }
-    return diff / most;
-}
-
-#define check_close(r, what, got, expected, n, tolerance)                              \
-    do {                                                                               \
-        const double w_ = worst(got, expected, n);                                     \
-        if (!(w_ <= (tolerance)))                                                      \
-            fail_msg("%s: %s differs by %.2e of its largest (%.0e allowed)",           \
-                     (r)->g->model, what, w_, tolerance);                              \
-    } while (0)
+enum { NEW = 20 };
+static const double LOGITS = 1e-4, CACHED = 1e-5, STATES = 1e-4;
+/* pieces against the whole: make.py lets PyTorch's be 1e-5 apart (qwen3_5's are 9.7e-6,
+ * for why see test_models_pairs.c), and ours round both otherwise (there 1.01e-5) */
+static const double INCREMENTAL = 2e-5;
 
 /* ---- one pass, everything looked at ---- */
 
@@ -418,8 +294,10 @@ static void put_in_again(const golden *g, const char *backend)
 
 static void everywhere(void (*test)(const golden *, const char *))
 {
-    for (size_t b = 0; b < COUNT(backends); b++)
+    for (size_t b = 0; b < COUNT(backends); b++) {
+        if (!kvm_backend_find(kvm_str_of(backends[b]))) continue;
         for (size_t i = 0; i < COUNT(cases); i++) test(&cases[i], backends[b]);
+    }
 }
 
 static void test_one_pass(void **state)
@@ -566,35 +444,6 @@ static void test_inputs(void **state)
     everywhere(rule_again);
 }
 
-/* ---- activations rounded to bf16 ---- */
-
-/* cpu-bf16 against the f32 reference: an activation moves by 2^-9 = 0.2 %; 1 to 3
- * layers and the head made 0.2 to 0.8 % of the largest logit of it. */
-static const double PAIRS = 2e-2;
-
-static void test_pairs(void **state)
-{
-    (void)state;
-    if (!kvm_backend_find(KVM_STR("cpu-bf16"))) {
-        print_message("skipped: this machine does not multiply pairs of bf16\n");
-        skip();
-    }
-    int rounded = 0, expected = 0;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        run r = start(&cases[i], "cpu-bf16");
-        kvm_err err = {0};
-        static float logits[T * V];
-        const kvm_forward_options o = {.logits_last = T, .logits = logits};
-        check_ok(kvm_model_forward(r.model, fresh(&r), r.ids, T, &o, &err), &err);
-        check_close(&r, "logits of pairs", logits, r.logits, at(T), PAIRS);
-        const bool bf16 = r.info->weight_dtype == KVM_BF16;
-        rounded += bf16 && worst(logits, r.logits, at(T)) > LOGITS;
-        expected += bf16;
-        kvm_arena_free(&r.keep);
-    }
-    assert_int_equal(rounded, expected); /* the models with bf16 weights did round */
-}
-
 /* ---- both rope dialects say the same ---- */
 
 static void test_dialects(void **state)
@@ -625,8 +474,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_pass), cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_greedy),   cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_inputs),   cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_inputs),   cmocka_unit_test(test_dialects),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,12 +14,13 @@ static inline double slope_of(double (*f)(void *ctx, double x), void *ctx, doubl
     enum { HALVINGS = 7 };
     double fourth = 0, sixth = 0, best = 0, apart = INFINITY;
     double f2 = f(ctx, 2 * h), b2 = f(ctx, -2 * h);
-    for (int i = 0; i < HALVINGS; i++, h /= 2) {
+    for (int i = 0; i < HALVINGS; i++) {
         const double f1 = f(ctx, h), b1 = f(ctx, -h);
         const double coarse = fourth, last = sixth;
         fourth = (8 * (f1 - b1) - (f2 - b2)) / (12 * h);
         sixth = (16 * fourth - coarse) / 15;
         f2 = f1, b2 = b1;
+        h /= 2;
         if (i < 2 || !(fabs(sixth - last) < apart)) continue;
         apart = fabs(sixth - last);
         best = sixth;

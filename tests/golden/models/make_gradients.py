@@ -117,9 +117,13 @@ def prefix(model, ids, point):
     for i, layer in enumerate(cache.layers):
         for name, states in (("state3", "recurrent_states"), ("window3", "conv_states")):
             for j, x in getattr(layer, states, {}).items():
-                if x is not None and point == 3:
+                if x is None or not x.is_floating_point():
+                    continue
+                if point == 3:
                     leaves[f"{name}.{j}.{i}"] = leaf_of(x)
                     getattr(layer, states)[j] = leaves[f"{name}.{j}.{i}"]
+                elif j > 0:  # n-grams: no inputs of theirs are injected
+                    getattr(layer, states)[j] = x.detach()
         if getattr(layer, "indexer_keys", None) is not None:
             layer.indexer_keys = layer.indexer_keys.detach()
         if point == 3 and f"both3.{i}" not in leaves and getattr(layer, "keys", None) is not None:
@@ -162,8 +166,8 @@ def gradients(model, ids):
                     out[f"latent1.{layer}"] = picked(g[0, :, :rank])
                     if g.shape[-1] > rank:
                         out[f"rotary1.{layer}"] = picked(g[0, :, rank:])
-            elif state and point == 3 and state == ["0"]:
-                out[f"{kind}.{layer}"] = picked(g[0])
+            elif state:
+                out[f"{kind if state == ['0'] else 'ngrams3'}.{layer}"] = picked(g[0])
             elif not state and kind != "v1":
                 out[name] = picked(rows(g))
         out["loss"] = loss.detach().reshape(1)
