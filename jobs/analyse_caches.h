@@ -6,8 +6,8 @@
  *   tail   the first part of the prefix translated, the last share r of it read by the
  *          target itself (r of 0: the translated cache)
  *
- * Those come after the native and the translated cache. Kinds that a target does not keep
- * bring no caches, nor do splits that would be whole. */
+ * Those come after the native and the translated cache. Kinds that a target does not
+ * keep bring no caches, nor do splits that would be whole. */
 #ifndef KVM_JOBS_ANALYSE_CACHES_H
 #define KVM_JOBS_ANALYSE_CACHES_H
 
@@ -19,8 +19,8 @@
 enum { KVM_ANALYSE_NATIVE, KVM_ANALYSE_TRANSLATED };
 enum { KVM_MOST_TAILS = 16 };
 
-/* kvm_analyse_tails - "tails" of an analysis' parameters, or those there are by default:
- * ascending shares in (0, 1) */
+/* kvm_analyse_tails - "tails" of an analysis' parameters, or those there are by
+ * default: ascending shares in (0, 1) */
 KVM_MUST kvm_status kvm_analyse_tails(kvm_jat params, kvm_arena *keep,
                                       double tails[KVM_MOST_TAILS], ptrdiff_t *n,
                                       kvm_err *err);

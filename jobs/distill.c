@@ -56,6 +56,7 @@ typedef struct distillation {
     char config[65];
     double loss, norm, rate; /* of the latest update */
     double learned;          /* mean loss since the last validation */
+    double indexed;          /* likewise, of indexers' scores */
     ptrdiff_t since;         /* updates since then */
     double started;          /* of the updates of this attempt */
     double tokens;           /* that they have gone through */
@@ -234,15 +235,16 @@ static kvm_status put_point(distillation *d, kvm_err *err)
                sizeof *d->at.best * (size_t)kvm_distill_parameters(d->trainer));
     }
     json_t *point =
-        json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:f}", "step", (json_int_t)step, "kl",
-                  v.kl, "first_kl", v.first, "train_kl",
+        json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:f}", "step", (json_int_t)step,
+                  "kl", v.kl, "first_kl", v.first, "train_kl",
                   d->since ? json_real(d->learned / (double)d->since) : json_null(),
                   "norm", d->since ? json_real(d->norm) : json_null(), "rate", d->rate,
-                  "tokens_per_s", seconds > 0 ? d->tokens / seconds : 0.0);
+                  "tokens_per_s", seconds > 0 ? d->tokens / seconds : 0.0, "index_kl",
+                  d->since ? d->indexed / (double)d->since : 0.0);
     if (!point)
         return kvm_fail(err, KVM_NAN, "a figure of step %td is not finite", step);
     json_array_append_new(d->at.curve, point);
-    d->learned = 0;
+    d->learned = d->indexed = 0;
     d->since = 0;
     json_t *labels = json_pack("{s:I}", "step", (json_int_t)step);
     const kvm_status s = j->host->metric(j, "distill_kl", v.kl, labels, err);
@@ -266,6 +268,7 @@ static kvm_status update(distillation *d, kvm_err *err)
                                   "last validation stays)",
                                   step + 1, i);
         d->loss += one.kl / (double)d->o.batch;
+        d->indexed += one.index / (double)d->o.batch;
         d->tokens += (double)(l->prefix_n + l->after_n);
     }
     d->rate = rate_at(&d->o, step);

@@ -102,6 +102,8 @@ struct kvm_backend {
                                    kvm_in gate, kvm_in up, kvm_in dy, kvm_err *err);
     kvm_status (*relu2_back)(kvm_compute *c, kvm_in dx, kvm_in x, kvm_in dy,
                              kvm_err *err);
+    kvm_status (*index_score_back)(kvm_compute *c, kvm_in dk, kvm_in q, kvm_in k,
+                                   kvm_in w, kvm_in dy, double scale, kvm_err *err);
     kvm_status (*kl_back)(kvm_compute *c, double *kl, kvm_in logits, kvm_in native,
                           double by, kvm_err *err);
     kvm_status (*conv_back)(kvm_compute *c, kvm_in dx, kvm_in dwindow, kvm_in x,

@@ -10,6 +10,7 @@
 #include "kernels/delta.h"
 #include "kernels/gemm.h"
 #include "kernels/index.h"
+#include "kernels/index_back.h"
 #include "kernels/moments.h"
 #include "kernels/recur_back.h"
 #include "kernels/rows.h"
@@ -64,6 +65,7 @@ const kvm_backend CPU_TABLE = {
     .sigmoid_mul_back = sigmoid_mul_back,
     .relu2_back = relu2_back,
     .kl_back = kl_back,
+    .index_score_back = index_score_back,
     .conv_back = conv_back,
     .delta_back = delta_back,
     .scan_back = scan_back,

@@ -356,6 +356,15 @@ kvm_status kvm_op_attention_back(kvm_compute *c, kvm_tensor dq, kvm_tensor dk,
                          err);
 }
 
+kvm_status kvm_op_index_score_back(kvm_compute *c, kvm_tensor dk, kvm_tensor q,
+                                   kvm_tensor k, kvm_tensor w, kvm_tensor dy,
+                                   double scale, kvm_err *err)
+{
+    CHECK(index_score_back, &dk, &q, &k, &w, &dy);
+    if (kvm_tensor_count(&dk) == 0 || kvm_tensor_count(&w) == 0) return KVM_OK;
+    return c->backend->index_score_back(c, &dk, &q, &k, &w, &dy, scale, err);
+}
+
 kvm_status kvm_op_silu_mul_back(kvm_compute *c, kvm_tensor dgate, kvm_tensor dup,
                                 kvm_tensor gate, kvm_tensor up, kvm_tensor dy,
                                 kvm_err *err)

@@ -163,6 +163,12 @@ KVM_MUST kvm_status kvm_op_attention_back(kvm_compute *c, kvm_tensor dq, kvm_ten
                                           ptrdiff_t window, const kvm_mask *mask,
                                           double scale, kvm_err *err);
 
+/* dk (C,D) += the gradient of kvm_op_index_score by k, given dy (T,C); queries and
+ * weights are constants */
+KVM_MUST kvm_status kvm_op_index_score_back(kvm_compute *c, kvm_tensor dk, kvm_tensor q,
+                                            kvm_tensor k, kvm_tensor w, kvm_tensor dy,
+                                            double scale, kvm_err *err);
+
 /* dgate, dup (T,F) of y = silu(gate) * up, and of y = up * sigmoid(gate); each may be
  * gate, up or dy */
 KVM_MUST kvm_status kvm_op_silu_mul_back(kvm_compute *c, kvm_tensor dgate,

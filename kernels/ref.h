@@ -65,6 +65,8 @@ kvm_status kvm_ref__sigmoid_mul_back(kvm_compute *c, kvm_in dgate, kvm_in dup,
                                      kvm_in gate, kvm_in up, kvm_in dy, kvm_err *err);
 kvm_status kvm_ref__relu2_back(kvm_compute *c, kvm_in dx, kvm_in x, kvm_in dy,
                                kvm_err *err);
+kvm_status kvm_ref__index_score_back(kvm_compute *c, kvm_in dk, kvm_in q, kvm_in k,
+                                     kvm_in w, kvm_in dy, double scale, kvm_err *err);
 kvm_status kvm_ref__kl_back(kvm_compute *c, double *kl, kvm_in logits, kvm_in native,
                             double by, kvm_err *err);
 

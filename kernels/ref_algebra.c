@@ -216,6 +216,7 @@ const kvm_backend kvm_backend__ref = {
     .sigmoid_mul_back = kvm_ref__sigmoid_mul_back,
     .relu2_back = kvm_ref__relu2_back,
     .kl_back = kvm_ref__kl_back,
+    .index_score_back = kvm_ref__index_score_back,
     .conv_back = kvm_ref__conv_back,
     .delta_back = kvm_ref__delta_back,
     .scan_back = kvm_ref__scan_back,

@@ -118,6 +118,22 @@ kvm_status kvm_ref__attention_back(kvm_compute *c, kvm_in dq, kvm_in dk, kvm_in 
     return KVM_OK;
 }
 
+kvm_status kvm_ref__index_score_back(kvm_compute *c, kvm_in dk, kvm_in q, kvm_in k,
+                                     kvm_in w, kvm_in dy, double scale, kvm_err *err)
+{
+    (void)c, (void)err;
+    const ptrdiff_t d = k->dim[1];
+    for (ptrdiff_t at = 0; at < q->dim[0] * q->dim[1]; at++) {
+        const ptrdiff_t t = at / q->dim[1], h = at % q->dim[1];
+        const float *query = kvm_head32(q, t, h);
+        const double by = scale * (double)kvm_row32(w, t)[h];
+        for (ptrdiff_t j = 0; j < k->dim[0]; j++)
+            if (scale * dot_of(query, kvm_row32(k, j), d) > 0)
+                add_times(kvm_row32(dk, j), by * (double)kvm_row32(dy, t)[j], query, d);
+    }
+    return KVM_OK;
+}
+
 /* of y = g s(g) u, or of y = s(g) u */
 static void gated_back(kvm_in dgate, kvm_in dup, kvm_in gate, kvm_in up, kvm_in dy,
                        bool silu)

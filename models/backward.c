@@ -4,12 +4,14 @@
 
 #include <string.h>
 
+#include "models/indexer.h"
 #include "models/model_internal.h"
 
 /* what the parts of a block were given; NULL: the block has no such part */
 typedef struct tape_block {
     float *ngram, *mixer, *ffn; /* (n, streams * hidden) */
     kvm_choice choice;          /* as its mixer found it or made it */
+    kvm_asked asked;            /* by its indexer; NULL where it has none */
 } tape_block;
 
 struct kvm_tape {
@@ -139,6 +141,13 @@ static ptrdiff_t head_rows(const kvm_model *m, ptrdiff_t n)
     return most < 1 ? 1 : most < n ? most : n;
 }
 
+/* of block l, and its first object; NULL: it has none of its own */
+static const kvm_indexer *indexer_of(const kvm_model *m, ptrdiff_t l, ptrdiff_t *object)
+{
+    const kvm_layer *mixer = m->blocks[l].mixer.layer;
+    return mixer && mixer->kind->indexer ? mixer->kind->indexer(mixer, object) : NULL;
+}
+
 static size_t work_bytes(const kvm_model *m, ptrdiff_t first, ptrdiff_t n)
 {
     const ptrdiff_t wide = m->last.streams * m->config.hidden, rows = head_rows(m, n);
@@ -151,6 +160,9 @@ static size_t work_bytes(const kvm_model *m, ptrdiff_t first, ptrdiff_t n)
         most = most_of(most, kvm_site_backward_scratch(&b->mixer, first, n));
         most = most_of(most, kvm_site_backward_scratch(&b->ffn, first, n));
         if (b->ngram) most = most_of(most, kvm_ngram_backward_scratch(b->ngram, n));
+        ptrdiff_t object;
+        const kvm_indexer *i = indexer_of(m, l, &object);
+        if (i) most = most_of(most, kvm_indexer_scores_scratch(i, first + n));
     }
     return most + kvm_step_rows_bytes(n, wide) + 4096;
 }
@@ -176,6 +188,12 @@ static kvm_status reserve_blocks(kvm_tape *t, kvm_arena *keep, kvm_err *err)
         if (m->config.index.heads == 0) continue;
         b->choice.bits = kvm_new_raw(keep, uint64_t, t->tokens_most * words);
         if (!b->choice.bits) return kvm_nomem(err, keep);
+        ptrdiff_t object;
+        if (!indexer_of(m, l, &object)) continue;
+        const ptrdiff_t heads = m->config.index.heads, dim = m->config.index.dim;
+        b->asked.q = kvm_new_raw(keep, float, t->tokens_most *heads *dim);
+        b->asked.w = kvm_new_raw(keep, float, t->tokens_most *heads);
+        if (!b->asked.q || !b->asked.w) return kvm_nomem(err, keep);
     }
     return KVM_OK;
 }
@@ -280,6 +298,7 @@ static kvm_status record_block(kvm_tape *t, kvm_step *s, ptrdiff_t l, kvm_tensor
     keep_rows(to->ngram, h);
     if (b->ngram) TRY(kvm_ngram_forward(b->ngram, s, b->ngram_object, h, err));
     keep_rows(to->mixer, h);
+    s->asked = to->asked.q ? &to->asked : NULL;
     TRY(kvm_site_forward(&b->mixer, s, h, s->n, err));
     keep_choice(&to->choice, s);
     keep_rows(to->ffn, h);
@@ -380,21 +399,26 @@ static kvm_status check_backward(const kvm_tape *t, const kvm_cache *cache,
     return KVM_OK;
 }
 
+static kvm_step step_back(const kvm_tape *t, const kvm_gradients *g)
+{
+    return (kvm_step){.compute = t->m->compute,
+                      .first = t->first,
+                      .n = t->n,
+                      .out = t->n,
+                      .pos = t->pos,
+                      .ids = t->ids,
+                      .slots = t->slots,
+                      .grads = g->slots,
+                      .again = t->again,
+                      .scratch = t->work};
+}
+
 kvm_status kvm_tape_backward(kvm_tape *t, kvm_cache *cache, const kvm_loss *loss,
                              kvm_gradients *g, kvm_err *err)
 {
     const kvm_model *m = t->m;
     TRY(check_backward(t, cache, g, err));
-    kvm_step s = {.compute = m->compute,
-                  .first = t->first,
-                  .n = t->n,
-                  .out = t->n,
-                  .pos = t->pos,
-                  .ids = t->ids,
-                  .slots = t->slots,
-                  .grads = g->slots,
-                  .again = t->again,
-                  .scratch = t->work};
+    kvm_step s = step_back(t, g);
     const kvm_tensor dh =
         kvm_step_rows(&s.scratch, t->n, m->last.streams * m->config.hidden);
     if (!dh.data) return kvm_nomem(err, &s.scratch);
@@ -405,6 +429,35 @@ kvm_status kvm_tape_backward(kvm_tape *t, kvm_cache *cache, const kvm_loss *loss
     for (ptrdiff_t l = m->config.layers - 1; l >= 0; l--)
         TRY(block_back(t, &s, l, dh, err));
     return KVM_OK;
+}
+
+/* ---- a loss on an indexer's scores ---- */
+
+ptrdiff_t kvm_tape_units(const kvm_tape *t, ptrdiff_t object)
+{
+    const ptrdiff_t block = t->m->objects[object].block;
+    return (t->first + t->n) / (block > 0 ? block : 1);
+}
+
+kvm_status kvm_tape_scores(kvm_tape *t, const kvm_cache *cache, ptrdiff_t object,
+                           const kvm_tape_scores_loss *loss, kvm_gradients *g,
+                           kvm_err *err)
+{
+    const kvm_model *m = t->m;
+    TRY(check_object(m, object, err));
+    TRY(check_backward(t, cache, g, err));
+    if (m->objects[object].kind != KVM_OBJECT_INDEX_KEY)
+        return kvm_fail(err, KVM_USAGE, "%s: tokens are chosen by index keys",
+                        kvm_object_name(m->objects[object].kind));
+    const ptrdiff_t l = m->objects[object].layer, units = kvm_tape_units(t, object);
+    ptrdiff_t first;
+    const kvm_indexer *i = indexer_of(m, l, &first);
+    const kvm_step s = step_back(t, g);
+    const kvm_tensor scores = kvm_view2(loss->scores, KVM_F32, t->n, units);
+    if (units == 0) return KVM_OK;
+    TRY(kvm_indexer_scores(i, &s, first, &t->blocks[l].asked, scores, err));
+    TRY(loss->rows(loss->ctx, t->n, units, loss->scores, err));
+    return kvm_indexer_scores_back(i, &s, first, &t->blocks[l].asked, scores, err);
 }
 
 /* ---- to earlier points ---- */

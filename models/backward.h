@@ -56,6 +56,25 @@ KVM_MUST kvm_status kvm_tape_backward(kvm_tape *t, kvm_cache *cache,
                                       const kvm_loss *loss, kvm_gradients *g,
                                       kvm_err *err);
 
+/* What a loss of their own makes of an indexer's scores. Row t is of the query at
+ * position P + t, P tokens before the recorded ones, and column j of token j, or of the
+ * j-th whole block of tokens where blocks are chosen; those that end behind the query
+ * mean nothing and get no gradient. */
+typedef struct kvm_tape_scores_loss {
+    /* scores (n, units) -> the gradient by them, in place */
+    kvm_status (*rows)(void *ctx, ptrdiff_t n, ptrdiff_t units, float *scores,
+                       kvm_err *err);
+    void *ctx;
+    float *scores; /* room for n * kvm_tape_units */
+} kvm_tape_scores_loss;
+ptrdiff_t kvm_tape_units(const kvm_tape *t, ptrdiff_t object);
+/* kvm_tape_scores - g += the gradient of such a loss by index keys at point 3 (object
+ * is theirs) of the prefix, and by the gates beside them. What the recorded tokens
+ * asked is a constant. */
+KVM_MUST kvm_status kvm_tape_scores(kvm_tape *t, const kvm_cache *cache,
+                                    ptrdiff_t object, const kvm_tape_scores_loss *loss,
+                                    kvm_gradients *g, kvm_err *err);
+
 /* kvm_model_pull - gradients by an object of tokens at point 3 -> at an earlier point,
  * in place.
  *   grad   in out (n, H*D)  of tokens first .. first+n-1

@@ -361,13 +361,18 @@ static kvm_status pull(const kvm_layer *l, kvm_compute *c, ptrdiff_t which, int 
     const gqa *g = of(l);
     if (which == OBJECT_V) return KVM_OK;
     if (which == OBJECT_INDEX)
-        return kvm_fail(err, KVM_UNSUPPORTED,
-                        "layer %td: gradients of index keys stay at point 3", l->index);
+        return kvm_indexer_pull(g->index, 0, c, point, pos, n, rows, grad, err);
     const kvm_tensor dk = kvm_view2(grad, KVM_F32, n, g->kv_heads * g->dim);
     TRY(rotate_back(g, c, dk, pos, err));
     if (point != KVM_POINT_RAW || !g->k_norm) return KVM_OK;
     return norm_heads_back(g, c, dk, kvm_view2_const(rows, KVM_F32, n, dk.dim[1]),
                            g->k_norm, err);
+}
+
+static const kvm_indexer *indexer(const kvm_layer *l, ptrdiff_t *object)
+{
+    *object = l->first_object + OBJECT_INDEX;
+    return of(l)->index;
 }
 
 const kvm_layer_kind kvm_gqa = {.name = "gqa",
@@ -379,4 +384,5 @@ const kvm_layer_kind kvm_gqa = {.name = "gqa",
                                 .retreat = retreat,
                                 .backward_scratch = backward_scratch,
                                 .backward = backward,
-                                .pull = pull};
+                                .pull = pull,
+                                .indexer = indexer};

@@ -27,30 +27,11 @@
  *   query p attends to the most / r blocks of the largest score, of those that end at p
  *   or before, and to what follows the last of them. Its own block must win its
  *   place. */
-#include "models/indexer.h"
+#include "models/indexer_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-struct kvm_indexer {
-    ptrdiff_t layer, hidden, low;
-    kvm_index_config size;
-    kvm_rope rope;
-    kvm_weight *q, *k, *w;       /* of blocks: q holds [q | k] */
-    kvm_weight *gate;            /* of pools */
-    float *places;               /* (block, dim) a of pools */
-    float *norm, *norm_bias;     /* (dim) of keys */
-    float *query_norm, *weights; /* (dim), (heads) ones: of blocks */
-    double eps;
-};
-
-/* Qwen's blocks, whose keys are normed when they are scored */
-static bool late(const kvm_index_config *c)
-{
-    return c->block > 1 && !c->pooled;
-}
-
-static const double norm_eps = 1e-6;
 enum {
     SCORE_ROWS = 32, /* queries whose scores over the whole cache are kept at once */
     UNIT_ROWS = 512  /* blocks that are rotated at once */
@@ -114,7 +95,7 @@ kvm_status kvm_indexer_load(kvm_indexer **out, kvm_loader *ld, ptrdiff_t layer,
                        .rope = rope_of(c, &ld->rope),
                        .eps = c->eps};
     const ptrdiff_t dim = c->index.dim;
-    if (late(&c->index)) {
+    if (indexer_is_late(&c->index)) {
         TRY(load_blocks(i, ld, layer, err));
         *out = i;
         return KVM_OK;
@@ -139,8 +120,8 @@ ptrdiff_t kvm_indexer_objects(const kvm_config *c, ptrdiff_t layer,
                           .heads = 1,
                           .dim = c->index.dim,
                           .block = c->index.block > 1 ? c->index.block : 0,
-                          .normed = !late(&c->index),
-                          .rotary = !late(&c->index) && rope->width > 0,
+                          .normed = !indexer_is_late(&c->index),
+                          .rotary = !indexer_is_late(&c->index) && rope->width > 0,
                           .rope = rope_of(c, rope)};
     if (!c->index.pooled) return 1;
     out[1] = (kvm_object){
@@ -161,7 +142,7 @@ static void layer_norm(const kvm_indexer *i, float *rows, ptrdiff_t n)
             const double d = (double)rows[j] - mean;
             square += d * d;
         }
-        const double by = 1 / sqrt(square / (double)dim + norm_eps);
+        const double by = 1 / sqrt(square / (double)dim + KVM_INDEX_NORM_EPS);
         for (ptrdiff_t j = 0; j < dim; j++)
             rows[j] =
                 (float)(((double)rows[j] - mean) * by) * i->norm[j] + i->norm_bias[j];
@@ -172,7 +153,8 @@ kvm_status kvm_indexer_advance(const kvm_indexer *i, ptrdiff_t which, kvm_comput
                                int point, const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (which > 0 || point == KVM_POINT_ENGINE || late(&i->size)) return KVM_OK;
+    if (which > 0 || point == KVM_POINT_ENGINE || indexer_is_late(&i->size))
+        return KVM_OK;
     if (point == KVM_POINT_RAW) layer_norm(i, rows, n);
     return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos, &i->rope,
                        false, err);
@@ -182,7 +164,8 @@ kvm_status kvm_indexer_retreat(const kvm_indexer *i, ptrdiff_t which, kvm_comput
                                int point, const int32_t *pos, ptrdiff_t n, float *rows,
                                kvm_err *err)
 {
-    if (which > 0 || point == KVM_POINT_ENGINE || late(&i->size)) return KVM_OK;
+    if (which > 0 || point == KVM_POINT_ENGINE || indexer_is_late(&i->size))
+        return KVM_OK;
     if (point == KVM_POINT_NORMED)
         return kvm_op_rope(c, kvm_view3(rows, KVM_F32, n, 1, i->size.dim), pos,
                            &i->rope, true, err);
@@ -335,10 +318,8 @@ static kvm_status make_blocks(const kvm_indexer *i, const kvm_step *s,
                        false, err);
 }
 
-/* What queries are scored against: the cached keys, or blocks made of them, each once
- * while its tokens stand. */
-static kvm_status units_of(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
-                           kvm_tensor *units, kvm_arena temp, kvm_err *err)
+kvm_status kvm_indexer__units(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                              kvm_tensor *units, kvm_arena temp, kvm_err *err)
 {
     const ptrdiff_t dim = i->size.dim, n = (s->first + s->n) / i->size.block;
     const kvm_slot *slot = &s->slots[object];
@@ -384,10 +365,9 @@ static kvm_status choose(const kvm_indexer *i, const kvm_step *s, kvm_tensor uni
                   .bits = s->choice->bits + from * s->choice->words,
                   .words = s->choice->words};
     if (!c.scores.data || !c.copy) return kvm_nomem(err, &temp);
-    const double scale = 1 / sqrt((double)(dim * (late(&i->size) ? 1 : i->size.heads)));
     TRY(kvm_op_index_score(s->compute, c.scores,
-                           kvm_heads(q, 0, i->size.heads, dim, dim), units, w, scale,
-                           err));
+                           kvm_heads(q, 0, i->size.heads, dim, dim), units, w,
+                           indexer_scale(i), err));
     kvm_pool_run(kvm_compute_pool(s->compute), n, choose_row, &c);
     return KVM_OK;
 }
@@ -440,6 +420,18 @@ static kvm_status ask_blocks(const kvm_indexer *i, const kvm_step *s, ptrdiff_t 
                           dim, i->eps, false, err);
 }
 
+static void keep_asked(const kvm_indexer *i, kvm_tensor q, kvm_tensor w,
+                       const kvm_asked *to)
+{
+    const ptrdiff_t heads = i->size.heads, width = heads * i->size.dim;
+    for (ptrdiff_t t = 0; t < q.dim[0]; t++) {
+        memcpy(to->q + t * width, (const float *)q.data + t * q.stride[0],
+               (size_t)width * sizeof(float));
+        memcpy(to->w + t * heads, (const float *)w.data + t * w.stride[0],
+               (size_t)heads * sizeof(float));
+    }
+}
+
 kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
                               kvm_tensor x, kvm_tensor low, kvm_err *err)
 {
@@ -447,17 +439,19 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
     const ptrdiff_t n = s->out, skipped = s->n - n, block = i->size.block;
     kvm_tensor q, w, units;
     forget_units(i, s, object);
-    if (late(&i->size))
+    if (indexer_is_late(&i->size))
         TRY(ask_blocks(i, s, object, x, &q, &w, &temp, err));
     else
         TRY(append(i, s, object, x, temp, err));
     s->choice->all = s->first + s->n < i->size.most + block;
-    if (n == 0 || s->choice->all) return KVM_OK;
-    if (!late(&i->size)) TRY(ask(i, s, x, low, &q, &w, &temp, err));
+    if (n == 0 || (s->choice->all && !s->asked)) return KVM_OK;
+    if (!indexer_is_late(&i->size)) TRY(ask(i, s, x, low, &q, &w, &temp, err));
     TRY(kvm_op_rope(s->compute,
                     kvm_heads(q, 0, i->size.heads, i->size.dim, i->size.dim),
                     s->pos + skipped, &i->rope, false, err));
-    TRY(units_of(i, s, object, &units, temp, err));
+    if (s->asked) keep_asked(i, q, w, s->asked);
+    if (s->choice->all) return KVM_OK;
+    TRY(kvm_indexer__units(i, s, object, &units, temp, err));
     for (ptrdiff_t t = 0; t < n; t += SCORE_ROWS) {
         kvm_tensor qt = kvm_last_rows(q, n - t), wt = kvm_last_rows(w, n - t);
         qt.dim[0] = wt.dim[0] = n - t < SCORE_ROWS ? n - t : SCORE_ROWS;

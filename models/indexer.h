@@ -23,6 +23,25 @@ size_t kvm_indexer_scratch(const kvm_indexer *i, ptrdiff_t n);
 KVM_MUST kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *step,
                                        ptrdiff_t object, kvm_tensor x, kvm_tensor low,
                                        kvm_err *err);
+/* ---- a loss on its scores ---- */
+
+ptrdiff_t kvm_indexer_heads(const kvm_indexer *i);
+/* scores (n, units) of the step's queries, which it asked, against the cached keys, or
+ * what is made of whole blocks of them */
+KVM_MUST kvm_status kvm_indexer_scores(const kvm_indexer *i, const kvm_step *step,
+                                       ptrdiff_t object, const kvm_asked *asked,
+                                       kvm_tensor scores, kvm_err *err);
+/* step->grads of tokens before the step += the gradient by keys (and gates), given that
+ * by the scores */
+KVM_MUST kvm_status kvm_indexer_scores_back(const kvm_indexer *i, const kvm_step *step,
+                                            ptrdiff_t object, const kvm_asked *asked,
+                                            kvm_tensor dscores, kvm_err *err);
+size_t kvm_indexer_scores_scratch(const kvm_indexer *i, ptrdiff_t tokens);
+KVM_MUST kvm_status kvm_indexer_pull(const kvm_indexer *i, ptrdiff_t which,
+                                     kvm_compute *c, int point, const int32_t *pos,
+                                     ptrdiff_t n, const float *rows, float *grad,
+                                     kvm_err *err);
+
 /* rows of its first (0) or second object from a point to 3 and back, as
  * kvm_layer_kind's */
 KVM_MUST kvm_status kvm_indexer_advance(const kvm_indexer *i, ptrdiff_t which,

@@ -47,6 +47,12 @@ typedef struct kvm_choice {
     bool all; /* no query sees more tokens than it may attend to: bits mean nothing */
 } kvm_choice;
 
+/* What an indexer asked of the tokens before: queries of all heads, rotated, and the
+ * heads' weights. For a loss on its scores (models/backward.h). */
+typedef struct kvm_asked {
+    float *q, *w; /* (n, heads * dim), (n, heads) */
+} kvm_asked;
+
 /* One chunk of tokens on its way through the stack. */
 typedef struct kvm_step {
     kvm_compute *compute;
@@ -59,6 +65,7 @@ typedef struct kvm_step {
     /* of a backward, NULL elsewhere: gradients by object index; and slots whose states
      * a layer may move when it runs forward once more, the others those of `slots` */
     const kvm_slot *grads, *again;
+    const kvm_asked *asked;     /* NULL: nobody keeps it, or no layer asks */
     kvm_choice *choice;         /* NULL where no layer chooses */
     const kvm_capture *capture; /* NULL: none */
     kvm_arena scratch;
@@ -94,6 +101,9 @@ typedef struct kvm_layer_kind {
     kvm_status (*backward)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,
                            kvm_tensor dy, kvm_tensor dx, kvm_err *err);
     size_t (*backward_scratch)(const kvm_layer *l, ptrdiff_t first, ptrdiff_t n);
+    /* the layer's own indexer (models/indexer.h) and its first object; NULL: it has
+     * none, and as a member: no layer of the kind has one */
+    const struct kvm_indexer *(*indexer)(const kvm_layer *l, ptrdiff_t *object);
     /* x (T, replay): what the layer's states make of these inputs, its result left out.
      * NULL where no object has a replay. */
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,

@@ -419,6 +419,12 @@ static kvm_status retreat(const kvm_layer *l, kvm_compute *c, ptrdiff_t which,
                     l->index);
 }
 
+static const kvm_indexer *indexer(const kvm_layer *l, ptrdiff_t *object)
+{
+    *object = l->first_object + mla_index_object(&mla_of(l)->size);
+    return mla_of(l)->index;
+}
+
 const kvm_layer_kind kvm_mla = {.name = "mla",
                                 .load = load,
                                 .objects = objects,
@@ -428,4 +434,5 @@ const kvm_layer_kind kvm_mla = {.name = "mla",
                                 .retreat = retreat,
                                 .backward_scratch = kvm_mla__backward_scratch,
                                 .backward = kvm_mla__backward,
-                                .pull = kvm_mla__pull};
+                                .pull = kvm_mla__pull,
+                                .indexer = indexer};

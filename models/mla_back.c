@@ -138,8 +138,8 @@ kvm_status kvm_mla__pull(const kvm_layer *l, kvm_compute *c, ptrdiff_t which, in
     const mla *a = mla_of(l);
     const ptrdiff_t rank = a->size.rank, rope = a->size.rope;
     if (which >= mla_index_object(&a->size))
-        return kvm_fail(err, KVM_UNSUPPORTED,
-                        "layer %td: gradients of index keys stay at point 3", l->index);
+        return kvm_indexer_pull(a->index, which - mla_index_object(&a->size), c, point,
+                                pos, n, rows, grad, err);
     if (which == OBJECT_ROTARY)
         return rotate_back(a, c, kvm_view3(grad, KVM_F32, n, 1, rope), pos, err);
     if (point != KVM_POINT_RAW) return KVM_OK;

@@ -27,6 +27,7 @@ struct kvm_distill {
     float *part, *part_dy;   /* (block, widest row) one object's part of them */
     float *inputs, *dinputs; /* (prefix_most, widest input) of a replayed layer */
     double *kl;              /* (after_most) */
+    float *scores;           /* (after_most, units) of an indexer */
     ptrdiff_t top;           /* tokens kept of what the target says; 0: all */
     float *logits;           /* (ROWS, V) */
     float *said;             /* (ROWS, V) what was said, spread out */
@@ -169,7 +170,9 @@ kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
     d->inputs = kvm_new_raw(keep, float, prefix_most *input);
     d->dinputs = kvm_new_raw(keep, float, prefix_most *input);
     d->kl = kvm_new(keep, double, after_most);
-    if (!d->dy || !d->part || !d->part_dy || !d->inputs || !d->dinputs || !d->kl)
+    d->scores = kvm_new_raw(keep, float, after_most *(prefix_most + after_most));
+    if (!d->dy || !d->part || !d->part_dy || !d->inputs || !d->dinputs || !d->kl ||
+        !d->scores)
         return kvm_nomem(err, keep);
     *out = d;
     return KVM_OK;
@@ -203,6 +206,120 @@ ptrdiff_t *kvm_distill_steps(kvm_distill *d)
 const kvm_translator *kvm_distill_translator(const kvm_distill *d)
 {
     return &d->t;
+}
+
+/* ---- indexers ---- */
+
+static bool indexes(const kvm_step *s)
+{
+    return s->mapping.out == KVM_SPACE_INDEX;
+}
+
+static ptrdiff_t index_object(const kvm_distill *d, const kvm_step *s)
+{
+    return kvm_model_find_object(d->target, KVM_OBJECT_INDEX_KEY, s->layer);
+}
+
+/* scores of one indexer over what of the prefix can be chosen whole */
+typedef struct scoring {
+    const kvm_lesson *l;
+    float *native; /* (after_n, of the prefix); taken, or compared with */
+    bool take;
+    double share; /* of this indexer in the loss, which is the mean over them */
+    double kl;    /* mean over rows */
+} scoring;
+
+/* tokens or blocks of the prefix alone: those of the continuation are not predicted */
+static ptrdiff_t of_prefix(const kvm_lesson *l, ptrdiff_t units)
+{
+    const ptrdiff_t block = units > 0 ? (l->prefix_n + l->after_n) / units : 1;
+    return l->prefix_n / (block > 0 ? block : 1);
+}
+
+static double softmax(const float *x, ptrdiff_t n, double *most)
+{
+    double sum = 0;
+    *most = -HUGE_VAL;
+    for (ptrdiff_t i = 0; i < n; i++) *most = fmax(*most, (double)x[i]);
+    for (ptrdiff_t i = 0; i < n; i++) sum += exp((double)x[i] - *most);
+    return sum;
+}
+
+/* a row of scores becomes the gradient of KL(native || it), by `by` */
+static double compare(const float *native, float *x, ptrdiff_t n, double by)
+{
+    double most_p, most_q, kl = 0;
+    const double sum_p = softmax(native, n, &most_p), sum_q = softmax(x, n, &most_q);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double lp = (double)native[i] - most_p - log(sum_p);
+        const double lq = (double)x[i] - most_q - log(sum_q);
+        kl += exp(lp) * (lp - lq);
+        x[i] = (float)(by * (exp(lq) - exp(lp)));
+    }
+    return kl;
+}
+
+static kvm_status see_scores(void *ctx, ptrdiff_t n, ptrdiff_t units, float *scores,
+                             kvm_err *err)
+{
+    scoring *s = ctx;
+    const ptrdiff_t most = of_prefix(s->l, units);
+    (void)err;
+    for (ptrdiff_t t = 0; t < n; t++) {
+        float *row = scores + t * units, *native = s->native + t * most;
+        if (s->take)
+            memcpy(native, row, sizeof *row * (size_t)most);
+        else
+            s->kl += compare(native, row, most, s->share / (double)n) / (double)n;
+        const ptrdiff_t from = s->take ? 0 : most; /* no gradient by these */
+        memset(row + from, 0, sizeof *row * (size_t)(units - from));
+    }
+    return KVM_OK;
+}
+
+/* every indexer's scores of the recorded tokens: taken as native, or compared with
+ * them, their gradient added to the index keys' */
+static kvm_status score_indexers(kvm_distill *d, const kvm_lesson *l, bool take,
+                                 double *kl, kvm_err *err)
+{
+    double sum = 0, n = 0;
+    for (ptrdiff_t i = 0; i < d->t.count; i++) n += indexes(&d->steps[i]);
+    for (ptrdiff_t i = 0; i < d->t.count; i++) {
+        if (!indexes(&d->steps[i])) continue;
+        scoring s = {.l = l, .native = l->scores[i], .take = take, .share = 1 / n};
+        const kvm_tape_scores_loss loss = {see_scores, &s, d->scores};
+        TRY(kvm_tape_scores(d->tape, d->cache, index_object(d, &d->steps[i]), &loss,
+                            d->gradients, err));
+        sum += s.kl;
+    }
+    *kl = n > 0 ? sum / n : 0;
+    return KVM_OK;
+}
+
+static bool any_indexer(const kvm_distill *d)
+{
+    for (ptrdiff_t i = 0; i < d->t.count; i++)
+        if (indexes(&d->steps[i])) return true;
+    return false;
+}
+
+/* what the target's own index keys score, behind its own cache */
+static kvm_status take_scores(kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
+                              kvm_err *err)
+{
+    double kl;
+    l->scores = kvm_new(keep, float *, d->t.count);
+    if (!l->scores) return kvm_nomem(err, keep);
+    if (!any_indexer(d)) return KVM_OK;
+    TRY(kvm_gradients_clear(d->gradients, l->prefix_n, err));
+    TRY(kvm_tape_record(d->tape, d->cache, l->after, l->after_n, err));
+    for (ptrdiff_t i = 0; i < d->t.count; i++) {
+        if (!indexes(&d->steps[i])) continue;
+        const ptrdiff_t units = kvm_tape_units(d->tape, index_object(d, &d->steps[i]));
+        l->scores[i] = kvm_new_raw(keep, float, l->after_n *of_prefix(l, units));
+        if (!l->scores[i]) return kvm_nomem(err, keep);
+    }
+    return score_indexers(d, l, true, &kl, err);
 }
 
 /* ---- lessons ---- */
@@ -295,6 +412,9 @@ kvm_status kvm_distill_prepare(kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
     TRY(kvm_model_forward(d->target, d->cache, l->prefix, l->prefix_n,
                           &(kvm_forward_options){0}, err));
     const ptrdiff_t v = kvm_model_info_of(d->target)->vocab;
+    kvm_cache_mark(d->cache);
+    TRY(take_scores(d, l, keep, err));
+    TRY(kvm_cache_truncate(d->cache, l->prefix_n, err));
     for (ptrdiff_t t = 0; t < l->after_n; t += ROWS) {
         const ptrdiff_t n = l->after_n - t < ROWS ? l->after_n - t : ROWS;
         TRY(kvm_model_forward(
@@ -369,7 +489,7 @@ static kvm_status sum_loss(const kvm_distill *d, const kvm_lesson *l,
     double sum = 0;
     for (ptrdiff_t t = 0; t < l->after_n; t++) sum += d->kl[t];
     if (!isfinite(sum)) return kvm_fail(err, KVM_NAN, "the loss is not finite");
-    *loss = (kvm_distill_loss){sum / (double)l->after_n, d->kl[0]};
+    *loss = (kvm_distill_loss){sum / (double)l->after_n, d->kl[0], 0};
     return KVM_OK;
 }
 
@@ -452,8 +572,7 @@ static kvm_status add_step(kvm_distill *d, ptrdiff_t i, const kvm_ready *r,
 
 static bool trained(const kvm_step *s)
 {
-    /* index keys choose, which has no gradient: they have a loss of their own */
-    return s->map == KVM_MAP_RIDGE && s->mapping.out != KVM_SPACE_INDEX;
+    return s->map == KVM_MAP_RIDGE;
 }
 
 /* does a norm lie between the rows that a step makes and the cache? */
@@ -509,12 +628,14 @@ static kvm_status learn_rows(kvm_distill *d, const kvm_lesson *l, ptrdiff_t pass
 {
     const kvm_pass *p = &d->apply->pass[pass];
     const ptrdiff_t n = block_rows(d, l, first);
+    const bool indexed = any_indexer(d);
     TRY(load_block(d, l, pass, first, n, err));
     for (ptrdiff_t k = 0; k < p->steps; k++) {
         const kvm_step *s = p->step[k];
         float *made = p->x.made + p->column[k];
         if (!trained(s) || s->mapping.out == KVM_SPACE_INPUT) continue;
-        if (behind_norm(s))
+        /* what a norm is behind, and what another step of the layer reads */
+        if (behind_norm(s) || indexed)
             TRY(kvm_apply__step(d->c, &p->ready[k], &p->x, n, made, p->x.made_ld,
                                 d->apply->hidden, err));
         TRY(pull(d, s, behind_norm(s) ? made : NULL, p->x.made_ld, first, n, err));
@@ -590,6 +711,7 @@ kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,
     TRY(kvm_tape_backward(d->tape, d->cache, &(kvm_loss){judge, &j}, d->gradients,
                           err));
     TRY(sum_loss(d, l, loss, err));
+    TRY(score_indexers(d, l, false, &loss->index, err));
     for (ptrdiff_t i = 0; i < d->apply->passes; i++) {
         for (ptrdiff_t first = 0; first < l->prefix_n; first += d->apply->block)
             TRY(learn_rows(d, l, i, first, err));
@@ -601,18 +723,54 @@ kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,
     return KVM_OK;
 }
 
+/* norm of the gradient by parameters [from, from+n) */
+static double norm_of(const kvm_distill *d, ptrdiff_t from, ptrdiff_t n)
+{
+    double sum = 0;
+    for (ptrdiff_t i = from; i < from + n; i++)
+        sum += (double)d->g[i] * (double)d->g[i];
+    return sqrt(sum);
+}
+
+static double shrink_by(double norm, double clip)
+{
+    return clip > 0 && norm > clip ? clip / norm : 1;
+}
+
+static void step(kvm_distill *d, ptrdiff_t from, ptrdiff_t n, double by,
+                 const kvm_distill_rates *r)
+{
+    kvm_adam_step(d->c, d->p + from, d->m + from, d->v + from, d->g + from, n, by,
+                  r->rate, r->decay, d->updates);
+}
+
+/* Index maps learn from another loss: each is clipped by its own norm, the others by
+ * theirs together. */
 kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
                               const kvm_distill_rates *r, double *norm, kvm_err *err)
 {
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < d->count; i++) sum += (double)d->g[i] * (double)d->g[i];
-    *norm = sqrt(sum) / (double)lessons;
-    if (!isfinite(*norm))
+    const double share = 1 / (double)lessons;
+    double all = norm_of(d, 0, d->count), others = all * all;
+    for (ptrdiff_t i = 0; i < d->t.count; i++) {
+        if (!indexes(&d->steps[i])) continue;
+        const double one = norm_of(d, d->step_at[i], parameters_of(&d->steps[i]));
+        others -= one * one;
+    }
+    *norm = sqrt(fmax(others, 0)) * share;
+    if (!isfinite(all))
         return kvm_fail(err, KVM_NAN, "the gradient of step %td is not finite",
                         d->updates + 1);
-    const double shrink = r->clip > 0 && *norm > r->clip ? r->clip / *norm : 1;
-    kvm_adam_step(d->c, d->p, d->m, d->v, d->g, d->count, shrink / (double)lessons,
-                  r->rate, r->decay, ++d->updates);
+    d->updates++;
+    ptrdiff_t from = 0; /* of a run of parameters that are no index map's */
+    const double by = shrink_by(*norm, r->clip) * share;
+    for (ptrdiff_t i = 0; i < d->t.count; i++) {
+        if (!indexes(&d->steps[i])) continue;
+        const ptrdiff_t at = d->step_at[i], n = parameters_of(&d->steps[i]);
+        step(d, from, at - from, by, r);
+        step(d, at, n, shrink_by(norm_of(d, at, n) * share, r->clip) * share, r);
+        from = at + n;
+    }
+    step(d, from, d->count - from, by, r);
     memset(d->g, 0, sizeof *d->g * (size_t)d->count);
     return KVM_OK;
 }

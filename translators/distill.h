@@ -9,7 +9,10 @@
  *
  * back through the target's layers to the injected cache (models/backward.h), through
  * norm and rotary to the rows that the maps made, and so to their weights (Castin et
- * al. 2026, stage 2). AdamW, gradients clipped by their norm over all parameters.
+ * al. 2026, stage 2). Index keys choose, and a choice has no gradient: where the target
+ * has an indexer, its maps learn from a loss of their own, the KL of the scores that
+ * the continuation gives to the prefix's tokens or blocks, native against predicted.
+ * AdamW, gradients clipped by their norm over all parameters.
  *
  *   new -> prepare (each lesson, once) -> [learn * batch -> update] * steps
  *
@@ -30,6 +33,7 @@ typedef struct kvm_lesson {
     int32_t *told;   /* (prefix_n) tokens as the translator is told them */
     float **rows;    /* (passes) of (prefix_n, width), stripped of position */
     float **states;  /* (state steps, 2) the source's; NULL: not read */
+    float **scores;  /* (steps) of an index step (after_n, units); NULL of others */
     kvm_said native; /* (after_n) the target on its own cache */
 } kvm_lesson;
 
@@ -51,6 +55,8 @@ KVM_MUST kvm_status kvm_distill_prepare(kvm_distill *d, kvm_lesson *l, kvm_arena
 typedef struct kvm_distill_loss {
     double kl;    /* mean over the continuation's tokens */
     double first; /* of its first token */
+    double
+        index; /* of indexers' scores, mean over them; 0: there are none, or not asked */
 } kvm_distill_loss;
 /* kvm_distill_score - the loss alone */
 KVM_MUST kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l,
@@ -66,7 +72,8 @@ typedef struct kvm_distill_rates {
 } kvm_distill_rates;
 /* kvm_distill_update - one step with the mean gradient of `lessons` lessons, which are
  * then forgotten; norm: of that mean, before clipping. The gradients of several ranks
- * are summed in kvm_distill_gradient's array before it. */
+ * are summed in kvm_distill_gradient's array before it. Index maps, which learn from
+ * another loss, are clipped by themselves and not in `norm`. */
 KVM_MUST kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
                                        const kvm_distill_rates *r, double *norm,
                                        kvm_err *err);

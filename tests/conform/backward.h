@@ -150,6 +150,39 @@ static void cases_kl_back(bed *b)
     }
 }
 
+static void index_back_case(bed *b, ptrdiff_t t, ptrdiff_t h, ptrdiff_t d, ptrdiff_t n,
+                            bool strided)
+{
+    LABEL(b, "T=%td H=%td D=%td C=%td strided=%d", t, h, d, n, strided);
+    const kvm_tensor q = make3(b, t, h, d, strided);
+    const kvm_tensor k = make(b, KVM_F32, n, d, strided);
+    const kvm_tensor w = make(b, KVM_F32, t, h, strided);
+    const kvm_tensor dy = make(b, KVM_F32, t, n, strided);
+    const kvm_tensor dk = make(b, KVM_F32, n, d, strided);
+    for (ptrdiff_t i = 0; i < n; i++) /* dots are +-1 at least */
+        for (ptrdiff_t x = 0; x < d; x++)
+            kvm_row32(&k, i)[x] = (float)(kvm_rng_below(&b->rng, 2) ? 1 : -1);
+    for (ptrdiff_t i = 0; i < t * h; i++)
+        for (ptrdiff_t x = 0; x < d; x++)
+            kvm_head32(&q, i / h, i % h)[x] =
+                (float)(x == 0                      ? 2 + 2 * (d / 2)
+                        : kvm_rng_below(&b->rng, 2) ? 1
+                                                    : -1) *
+                (x == 0 && kvm_rng_below(&b->rng, 2) ? -1.0f : 1.0f);
+    RUN(b, dk, kvm_op_index_score_back(c, o, q, k, w, dy, 0.3, &err));
+}
+
+static void cases_index_score_back(bed *b)
+{
+    static const ptrdiff_t shapes[][4] = {{0, 2, 4, 5},    {1, 1, 1, 1},
+                                          {3, 5, 17, 70},  {40, 4, 16, 200},
+                                          {9, 30, 64, 65}, {2, 64, 40, 130}};
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int form = 0; form < 2; form++)
+            index_back_case(b, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
+                            form);
+}
+
 /* (n0,n1,n2); strided: rows of more than n2 numbers */
 static kvm_tensor make_slot(bed *b, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2,
                             bool strided)

@@ -128,6 +128,27 @@ static void test_attention(void **state)
     attention_case(0, &mask);
 }
 
+static double index_loss(void *ctx)
+{
+    bed *b = ctx;
+    OK(kvm_ref__index_score(&context, &b->y, &b->q, &b->k, &b->w, scale, &failure));
+    return inner(b->y, b->dy);
+}
+
+static void test_index(void **state)
+{
+    (void)state;
+    bed b = {.q = random_view(3, 4, 5),
+             .k = random_view(6, 5, 0),
+             .w = random_view(3, 4, 0),
+             .dy = random_view(3, 6, 0)};
+    b.y = zero_view(b.dy);
+    kvm_tensor dk = zero_view(b.k);
+    OK(kvm_ref__index_score_back(&context, &dk, &b.q, &b.k, &b.w, &b.dy, scale,
+                                 &failure));
+    check_gradient("index keys", b.k, dk, index_loss, &b);
+}
+
 /* ---- gates ---- */
 
 static double value_at(kvm_tensor t, ptrdiff_t i)
@@ -209,8 +230,8 @@ static void test_kl(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_rmsnorm), TEST(test_linear), TEST(test_rope), TEST(test_attention),
-        TEST(test_gates),   TEST(test_relu2),  TEST(test_kl),
+        TEST(test_rmsnorm), TEST(test_linear), TEST(test_rope),  TEST(test_attention),
+        TEST(test_index),   TEST(test_gates),  TEST(test_relu2), TEST(test_kl),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -384,6 +384,17 @@ static kvm_status golden_relu2_back(const vector *v, kvm_tensor *out, kvm_err *e
     return kvm_op_relu2_back(c, *out, *out, matrix(v, "dy", v->n[0], v->n[1]), err);
 }
 
+static kvm_status golden_index_score_back(const vector *v, kvm_tensor *out,
+                                          kvm_err *err)
+{
+    const ptrdiff_t t = v->n[0], h = v->n[1], d = v->n[2], n = v->n[3];
+    *out = empty(KVM_F32, n, d);
+    memset(out->data, 0, (size_t)(n * d) * sizeof(float));
+    return kvm_op_index_score_back(c, *out, kvm_view3(data(v, "q"), KVM_F32, t, h, d),
+                                   matrix(v, "k", n, d), matrix(v, "w", t, h),
+                                   matrix(v, "dy", t, n), (double)v->real, err);
+}
+
 static kvm_status golden_kl_back(const vector *v, kvm_tensor *out, kvm_err *err)
 {
     double kl[4];

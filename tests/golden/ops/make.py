@@ -283,6 +283,12 @@ got, = torch.autograd.grad(0.7 * F.kl_div(xs[0].log_softmax(-1), t64(native).log
                                           reduction="sum", log_target=True), xs)
 case("kl_back", got.numpy(), [2, 19], [0.7], x=x, native=native)
 
+q, k, w, dy = f32(3, 4, 5), f32(7, 5), f32(3, 4), f32(3, 7)
+xs = leaves(k)
+y = (torch.einsum("thd,cd->thc", t64(q), xs[0]).mul(0.3).relu() * t64(w)[:, :, None]).sum(1)
+got, = torch.autograd.grad((y * t64(dy)).sum(), xs)
+case("index_score_back", got.numpy(), [3, 4, 5, 7], [0.3], q=q, k=k, w=w, dy=dy)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.json")
 with open(path, "w") as f:
     json.dump({"cases": cases, "dtypes": dtypes}, f, indent=0, sort_keys=True)
