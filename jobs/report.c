@@ -186,9 +186,9 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 }
 
 static const char *const inputs[] = {
-    "fit",        "translator", "mlp?",    "distill?",   "items.*",
-    "figures.*",  "ablation.*", "timing?", "analysis.*", "analysis_figures.*",
-    "cost.*",     NULL};
+    "fit",       "translator", "mlp?",    "distill?",   "items.*",
+    "figures.*", "ablation.*", "timing?", "analysis.*", "analysis_figures.*",
+    "tails?",    "cost.*",     NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {
     .id = KVM_JOB_REPORT,
