@@ -6,8 +6,8 @@
  *   tail   the first part of the prefix translated, the last share r of it read by the
  *          target itself (r of 0: the translated cache)
  *
- * Those come after the native and the translated cache. Kinds that a target does not keep
- * bring no caches, nor do splits that would be whole. */
+ * Those come after the native and the translated cache. Kinds that a target does not
+ * keep bring no caches, nor do splits that would be whole. */
 #ifndef KVM_JOBS_ANALYSE_CACHES_H
 #define KVM_JOBS_ANALYSE_CACHES_H
 

@@ -1,8 +1,8 @@
 /* evaluate.c - score one suite on every anchor and control, item by item.
  *
  * Output "items" holds the lines of scored.h, each with "bos": begin-of-text ids in its
- * prefix, "donor": the item whose prefix was the wrong one (null: none), and "said": what
- * was generated. */
+ * prefix, "donor": the item whose prefix was the wrong one (null: none), and "said":
+ * what was generated. */
 #include <string.h>
 
 #include "jobs/arm_caches.h"

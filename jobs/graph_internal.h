@@ -1,5 +1,5 @@
-/* graph_internal.h - a graph while it is built, for the files that add to it: graph.c (the
- * translator, its evaluation, the report), graph_analyse.c. */
+/* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
+ * (the translator, its evaluation, the report), graph_analyse.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -58,8 +58,8 @@ KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
 /* n suites, at least one, each once */
 KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
 /* kvm_graph__suite_params - params of a job that scores the suite named at `suite`
- * (scored.h), with the `items` of a section; check: look at the items, which is done once
- * for a section: the other direction's models read the same */
+ * (scored.h), with the `items` of a section; check: look at the items, which is done
+ * once for a section: the other direction's models read the same */
 KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
                                             const char *section, bool check,
                                             json_t **params, kvm_suite **out);

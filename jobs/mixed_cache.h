@@ -1,13 +1,14 @@
 /* mixed_cache.h - a target's cache put together out of others, object by object.
  *
- * What is taken from a cache is copied as an engine keeps it, into a cache that is being
- * injected; the cache that it is taken from is read and never continued. */
+ * What is taken from a cache is copied as an engine keeps it, into a cache that is
+ * being injected; the cache that it is taken from is read and never continued. */
 #ifndef KVM_JOBS_MIXED_CACHE_H
 #define KVM_JOBS_MIXED_CACHE_H
 
 #include "models/model.h"
 
-/* The kinds of things that a cache holds, for taking it apart. X(NAME, "key", "title") */
+/* The kinds of things that a cache holds, for taking it apart. X(NAME, "key",
+ * "title") */
 #define KVM_CACHE_PARTS(X)                                                             \
     X(ATTENTION, "attention", "attention rows") /* keys, values, latents */            \
     X(STATES, "states", "recurrent states")     /* all that is kept once per prompt */ \
@@ -20,8 +21,8 @@ typedef enum kvm_cache_part {
 } kvm_cache_part;
 kvm_cache_part kvm_cache_part_of(const kvm_object *o);
 
-/* kvm_mix_room - *rows: scratch for the largest object of both models (b: NULL or another
- * one) at so many tokens */
+/* kvm_mix_room - *rows: scratch for the largest object of both models (b: NULL or
+ * another one) at so many tokens */
 KVM_MUST kvm_status kvm_mix_room(float **rows, kvm_arena *keep, const kvm_model *a,
                                  const kvm_model *b, ptrdiff_t tokens, kvm_err *err);
 

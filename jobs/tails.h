@@ -1,5 +1,5 @@
-/* tails.h - shares of a prefix that the target reads itself, behind a translated head: for
- * scores (analyse.c) and for times (timing.c). */
+/* tails.h - shares of a prefix that the target reads itself, behind a translated head:
+ * for scores (analyse.c) and for times (timing.c). */
 #ifndef KVM_JOBS_TAILS_H
 #define KVM_JOBS_TAILS_H
 
@@ -11,8 +11,8 @@ typedef struct kvm_tails {
     ptrdiff_t n;
 } kvm_tails;
 
-/* kvm_tails_read - "tails" of a job's parameters, or the n shares of `otherwise` where they
- * say nothing */
+/* kvm_tails_read - "tails" of a job's parameters, or the n shares of `otherwise` where
+ * they say nothing */
 KVM_MUST kvm_status kvm_tails_read(kvm_tails *t, kvm_jat params, kvm_arena *keep,
                                    const double *otherwise, ptrdiff_t n, kvm_err *err);
 /* those of an analysis that names none */

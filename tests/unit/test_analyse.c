@@ -1,5 +1,5 @@
-/* An analysis of a hybrid pair, run in this process: which caches there are, that all of
- * the target's own objects are its own cache again, that a killed one goes on. */
+/* An analysis of a hybrid pair, run in this process: which caches there are, that all
+ * of the target's own objects are its own cache again, that a killed one goes on. */
 #include <string.h>
 
 #include "jobs/analyse_caches.h"
