@@ -26,8 +26,13 @@ typedef struct analysis {
     float *native_logits; /* of a perplexity suite; else NULL */
 } analysis;
 
-static kvm_status open_caches(analysis *a, const double *tails, ptrdiff_t tail_count,
-                              kvm_err *err)
+static kvm_status read_tails(kvm_tails *t, kvm_job *j, kvm_err *err)
+{
+    return kvm_tails_read(t, j->params, j->keep, kvm_default_tails, KVM_DEFAULT_TAILS,
+                          err);
+}
+
+static kvm_status open_caches(analysis *a, const kvm_tails *tails, kvm_err *err)
 {
     kvm_job *j = a->job;
     const kvm_items *items = &a->scored.items;
@@ -39,7 +44,7 @@ static kvm_status open_caches(analysis *a, const double *tails, ptrdiff_t tail_c
     TRY(kvm_translator_open(t, j->keep, in->path, err));
     a->arm = distilled ? KVM_ARM_DISTILLED : KVM_ARM_CLOSED_FORM;
     TRY(kvm_analyse_caches_new(&a->caches, j->keep, t, a->arm, a->source, a->target,
-                               tails, tail_count, items->longest, err));
+                               tails, items->longest, err));
     if (a->scored.suite->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
     for (ptrdiff_t i = 0; i < items->n; i++)
         if (items->ids[i].after_n[0] > after) after = items->ids[i].after_n[0];
@@ -80,14 +85,13 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 {
     analysis a = {.job = j};
     kvm_compute *c;
-    double tails[KVM_MOST_TAILS];
-    ptrdiff_t tail_count;
-    TRY(kvm_analyse_tails(j->params, j->keep, tails, &tail_count, err));
+    kvm_tails tails;
+    TRY(read_tails(&tails, j, err));
     TRY(kvm_job_compute(j, &c, err));
     TRY(kvm_job_model(j, c, "source", &a.source, err));
     TRY(kvm_job_model(j, c, "target", &a.target, err));
     TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(a.target), err));
-    TRY(open_caches(&a, tails, tail_count, err));
+    TRY(open_caches(&a, &tails, err));
     TRY(kvm_scored_resume(&a.scored, err));
     TRY(kvm_scored_all(&a.scored, score_one, &a, err));
     return finish(&a, err);
@@ -95,10 +99,10 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 
 static kvm_status check(kvm_job *j, kvm_err *err)
 {
-    double tails[KVM_MOST_TAILS];
+    kvm_tails tails;
     ptrdiff_t n;
     TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &n, err));
-    return kvm_analyse_tails(j->params, j->keep, tails, &n, err);
+    return read_tails(&tails, j, err);
 }
 
 static const char *const inputs[] = {"translator", "distilled?", NULL};

@@ -1,7 +1,5 @@
 #include "jobs/analyse_caches.h"
 
-#include <math.h>
-
 static const struct {
     const char *key, *title;
 } parts[] = {
@@ -9,39 +7,6 @@ static const struct {
     KVM_CACHE_PARTS(X)
 #undef X
 };
-
-static const double default_tails[] = {0.05, 0.10, 0.25, 0.50};
-
-kvm_status kvm_analyse_tails(kvm_jat params, kvm_arena *keep,
-                             double tails[KVM_MOST_TAILS], ptrdiff_t *n, kvm_err *err)
-{
-    const kvm_jat list = kvm_json_get(params, keep, "tails");
-    if (!kvm_json_has(list)) {
-        *n = (ptrdiff_t)(sizeof default_tails / sizeof *default_tails);
-        for (ptrdiff_t i = 0; i < *n; i++) tails[i] = default_tails[i];
-        return KVM_OK;
-    }
-    TRY(kvm_json_array(list, n, err));
-    if (*n > KVM_MOST_TAILS)
-        return kvm_json_fail(err, KVM_RANGE, list, "are %td, at most %d", *n,
-                             KVM_MOST_TAILS);
-    for (ptrdiff_t i = 0; i < *n; i++) {
-        const kvm_jat at = kvm_json_item(list, keep, i);
-        const double least = i ? tails[i - 1] : 0;
-        TRY(kvm_json_f64(at, &tails[i], err));
-        if (!(tails[i] > least && tails[i] < 1))
-            return kvm_json_fail(err, KVM_RANGE, at,
-                                 "is %g, must be a share more than %g and less than 1",
-                                 tails[i], least);
-    }
-    return KVM_OK;
-}
-
-ptrdiff_t kvm_tail_tokens(double share, ptrdiff_t n)
-{
-    const ptrdiff_t tail = (ptrdiff_t)floor(share * (double)n + 0.5);
-    return tail < n ? tail : n - 1;
-}
 
 /* ---- which caches ---- */
 
@@ -112,33 +77,33 @@ static void add_splits(listing *l, const inventory *v)
 }
 
 static kvm_status list_caches(kvm_analyse_caches *a, kvm_arena *keep,
-                              const kvm_model *target, const double *tails,
-                              ptrdiff_t tail_count, kvm_err *err)
+                              const kvm_model *target, const kvm_tails *tails,
+                              kvm_err *err)
 {
     inventory v;
     listing l = {.a = a, .keep = keep};
     const ptrdiff_t layers = kvm_model_info_of(target)->layers;
     TRY(take_stock(&v, target, keep, err));
     a->cache = kvm_new(keep, kvm_analyse_cache,
-                       2 + layers + KVM_PART_COUNT + 1 + 3 + tail_count);
+                       2 + layers + KVM_PART_COUNT + 1 + 3 + tails->n);
     if (!a->cache) return kvm_nomem(err, keep);
     add(&l, "", KVM_STR("native"), KVM_STR("native"), KVM_FROM_NATIVE);
     add(&l, "", KVM_STR("translated"), KVM_STR("translated"), KVM_FROM_TRANSLATED);
     add_swaps(&l, &v, layers);
     add_splits(&l, &v);
-    for (ptrdiff_t i = 0; i < tail_count; i++)
-        add(&l, "tail", kvm_str_fmt(keep, "tail.%g", tails[i]),
-            kvm_str_fmt(keep, "last %g %% read by the target", 100 * tails[i]),
+    for (ptrdiff_t i = 0; i < tails->n; i++)
+        add(&l, "tail", kvm_str_fmt(keep, "tail.%g", tails->share[i]),
+            kvm_str_fmt(keep, "last %g %% read by the target", 100 * tails->share[i]),
             KVM_FROM_TRANSLATED)
-            ->tail = tails[i];
+            ->tail = tails->share[i];
     return l.failed ? kvm_nomem(err, keep) : KVM_OK;
 }
 
 kvm_status kvm_analyse_caches_new(kvm_analyse_caches *a, kvm_arena *keep,
                                   const kvm_translator *t, kvm_arm by,
                                   kvm_model *source, kvm_model *target,
-                                  const double *tails, ptrdiff_t tail_count,
-                                  ptrdiff_t capacity, kvm_err *err)
+                                  const kvm_tails *tails, ptrdiff_t capacity,
+                                  kvm_err *err)
 {
     *a = (kvm_analyse_caches){.by = by};
     TRY(kvm_arm_caches_new(&a->arms, keep, source, target, capacity, err));
@@ -146,7 +111,7 @@ kvm_status kvm_analyse_caches_new(kvm_analyse_caches *a, kvm_arena *keep,
                       target, NULL, err));
     TRY(kvm_arm_caches_take(&a->arms, keep, capacity, err));
     TRY(kvm_cache_new(&a->translated, keep, target, capacity, err));
-    return list_caches(a, keep, target, tails, tail_count, err);
+    return list_caches(a, keep, target, tails, err);
 }
 
 /* ---- filling them ---- */

@@ -15,18 +15,9 @@
 
 #include "jobs/arm_caches.h"
 #include "jobs/mixed_cache.h"
+#include "jobs/tails.h"
 
 enum { KVM_ANALYSE_NATIVE, KVM_ANALYSE_TRANSLATED };
-enum { KVM_MOST_TAILS = 16 };
-
-/* kvm_analyse_tails - "tails" of an analysis' parameters, or those there are by
- * default: ascending shares in (0, 1) */
-KVM_MUST kvm_status kvm_analyse_tails(kvm_jat params, kvm_arena *keep,
-                                      double tails[KVM_MOST_TAILS], ptrdiff_t *n,
-                                      kvm_err *err);
-/* how many tokens of n the target reads itself: to the nearest, at least one is left to
- * translate */
-ptrdiff_t kvm_tail_tokens(double share, ptrdiff_t n);
 
 typedef enum kvm_origin {
     KVM_FROM_TRANSLATED,
@@ -55,8 +46,8 @@ typedef struct kvm_analyse_caches {
 KVM_MUST kvm_status kvm_analyse_caches_new(kvm_analyse_caches *a, kvm_arena *keep,
                                            const kvm_translator *t, kvm_arm by,
                                            kvm_model *source, kvm_model *target,
-                                           const double *tails, ptrdiff_t tail_count,
-                                           ptrdiff_t capacity, kvm_err *err);
+                                           const kvm_tails *tails, ptrdiff_t capacity,
+                                           kvm_err *err);
 /* kvm_analyse_prefill - both models read the prefix, and it is translated */
 KVM_MUST kvm_status kvm_analyse_prefill(kvm_analyse_caches *a, const int32_t *ids,
                                         ptrdiff_t n, kvm_err *err);

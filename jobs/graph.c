@@ -120,8 +120,7 @@ static json_t *calibration(const kvm_builder *b)
     return c;
 }
 
-/* what is read must fit both models' contexts */
-static kvm_status fits(kvm_builder *b, kvm_jat at)
+kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at)
 {
     const kvm_graph_side *sides[] = {&b->source, &b->target};
     int64_t v;
@@ -138,7 +137,7 @@ static kvm_status fits(kvm_builder *b, kvm_jat at)
 static kvm_status add_captures(kvm_builder *b)
 {
     const kvm_jat c = kvm_json_get(b->spec->root, b->keep, "calibration");
-    TRY(fits(b, kvm_json_get(c, b->keep, "tokens")));
+    TRY(kvm_graph__fits(b, kvm_json_get(c, b->keep, "tokens")));
     const kvm_graph_side *sides[] = {&b->source, &b->target};
     for (int i = 0; i < 2; i++) {
         json_t *p = calibration(b);
@@ -472,7 +471,8 @@ static kvm_status add_timing(kvm_builder *b)
     const kvm_jat lengths = kvm_json_get(timing, b->keep, "lengths");
     ptrdiff_t n = 0;
     if (kvm_json_has(lengths)) TRY(kvm_json_array(lengths, &n, b->err));
-    for (ptrdiff_t i = 0; i < n; i++) TRY(fits(b, kvm_json_item(lengths, b->keep, i)));
+    for (ptrdiff_t i = 0; i < n; i++)
+        TRY(kvm_graph__fits(b, kvm_json_item(lengths, b->keep, i)));
     json_t *p = kvm_graph__section(b, "timing");
     ptrdiff_t node;
     kvm_graph__put_models(b, p);

@@ -1,6 +1,7 @@
 /* graph_analyse.c - the analyses of a spec: one for each suite, of the distilled
  * translator when there is one, else of the closed form. */
 #include "jobs/graph_internal.h"
+#include "jobs/tails.h"
 
 static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
 {
@@ -25,6 +26,35 @@ static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
     return kvm_graph__numbered(b, b->report, "analysis_figures", i, node, "figures");
 }
 
+/* What a tail costs is timed as a switch is: by its kind, which reuses no results. */
+static kvm_status time_tails(kvm_builder *b, kvm_jat analyse)
+{
+    const ptrdiff_t a = b->source.info->context, c = b->target.info->context;
+    const ptrdiff_t most = (a < c ? a : c) - 1, usual = most < 1024 ? most : 1024;
+    const kvm_jat lengths = kvm_json_get(analyse, b->keep, "tail_lengths");
+    kvm_tails tails;
+    ptrdiff_t n = 1, node;
+    if (kvm_json_has(lengths)) TRY(kvm_json_array(lengths, &n, b->err));
+    for (ptrdiff_t i = 0; kvm_json_has(lengths) && i < n; i++)
+        TRY(kvm_graph__fits(b, kvm_json_item(lengths, b->keep, i)));
+    TRY(kvm_tails_read(&tails, analyse, b->keep, kvm_default_tails, KVM_DEFAULT_TAILS,
+                       b->err));
+    if (n == 0 || tails.n == 0) return KVM_OK;
+    json_t *p = json_object(), *shares = json_array();
+    for (ptrdiff_t i = 0; i < tails.n; i++)
+        json_array_append_new(shares, json_real(tails.share[i]));
+    kvm_graph__put_models(b, p);
+    json_object_set_new(p, "seed", json_integer(b->spec->seed));
+    json_object_set_new(p, "lengths",
+                        kvm_json_has(lengths) ? json_deep_copy(lengths.v)
+                                              : json_pack("[I]", (json_int_t)usual));
+    json_object_set_new(p, "tails", shares);
+    TRY(kvm_graph__node(b, KVM_JOB_TIMING, KVM_STR("timing of tails"), p, &node));
+    TRY(kvm_graph__input(b, node, "translator", b->distill >= 0 ? b->distill : b->fit,
+                         "translator"));
+    return kvm_graph__input(b, b->report, "tails", node, "timing");
+}
+
 kvm_status kvm_graph__analyses(kvm_builder *b)
 {
     if (!kvm_graph__has_section(b, "analyse")) return KVM_OK;
@@ -34,5 +64,5 @@ kvm_status kvm_graph__analyses(kvm_builder *b)
     TRY(kvm_graph__suites(b, list, &n));
     for (ptrdiff_t i = 0; i < n; i++)
         TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
-    return KVM_OK;
+    return time_tails(b, at);
 }

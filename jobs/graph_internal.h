@@ -1,5 +1,5 @@
-/* graph_internal.h - a graph while it is built, for the files that add to it:
- * graph.c (the translator, its evaluation, the report), graph_analyse.c. */
+/* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
+ * (the translator, its evaluation, the report), graph_analyse.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -53,6 +53,8 @@ json_t *kvm_graph__split_params(const kvm_builder *b);
 void kvm_graph__put_models(const kvm_builder *b, json_t *params);
 /* the calibration text and what is read of it, into params */
 void kvm_graph__put_text(const kvm_builder *b, json_t *params);
+/* so many tokens must fit both models' contexts */
+KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
 /* n suites, at least one, each once */
 KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
 /* kvm_graph__suite_params - params of a job that scores the suite named at `suite`

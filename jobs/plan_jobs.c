@@ -272,21 +272,22 @@ static kvm_status analyse_cost(planner *a, const kvm_node *n, cost *c, kvm_err *
 {
     enum { SPLITS = 3, SWAPS = KVM_PART_COUNT + 1 };
     const kvm_items *it;
-    double tails[KVM_MOST_TAILS], longest = 0;
-    ptrdiff_t tail_count;
+    double longest = 0;
+    kvm_tails tails;
     const kvm_jat params = {.v = n->params, .file = "", .path = "analyse"};
     const kvm_model_info *s = kvm_model_info_of(a->source),
                          *t = kvm_model_info_of(a->target);
     TRY(items_of(a, n, &it, err));
-    TRY(kvm_analyse_tails(params, a->p->keep, tails, &tail_count, err));
-    const double caches = 2 + (double)t->layers + SWAPS + SPLITS + (double)tail_count;
+    TRY(kvm_tails_read(&tails, params, a->p->keep, kvm_default_tails, KVM_DEFAULT_TAILS,
+                       err));
+    const double caches = 2 + (double)t->layers + SWAPS + SPLITS + (double)tails.n;
     *c = (cost){0};
     for (ptrdiff_t i = 0; i < it->n; i++) {
         const kvm_item_ids *ids = &it->ids[i];
         const double prefix = (double)ids->prefix_n;
         c->seconds += item_s(a, it->suite, ids, caches, 1, true);
-        for (ptrdiff_t k = 0; k < tail_count; k++) {
-            const double head = prefix * (1 - tails[k]);
+        for (ptrdiff_t k = 0; k < tails.n; k++) {
+            const double head = prefix * (1 - tails.share[k]);
             c->seconds += call_s(a, a->source, 0, head, 0) +
                           head * apply_flops(a) / a->p->rates->flops +
                           call_s(a, a->target, head, prefix - head, 0);
@@ -306,16 +307,20 @@ static kvm_status timing_cost(const planner *a, const kvm_node *n, cost *c,
     int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t count;
     const kvm_jat params = {.v = n->params, .file = "", .path = "timing"};
+    kvm_tails tails;
     TRY(kvm_timing_lengths(params, a->p->keep, lengths, &count, err));
+    TRY(kvm_tails_read(&tails, params, a->p->keep, NULL, 0, err));
     const kvm_model_info *s = kvm_model_info_of(a->source),
                          *t = kvm_model_info_of(a->target);
     const double rounds = number(n, "rounds", KVM_ROUNDS);
     *c = (cost){0};
     for (ptrdiff_t i = 0; i < count; i++) {
         const double length = (double)lengths[i];
-        const double round =
-            kvm_round_flops(t, apply_flops(a), length) / a->p->rates->flops +
-            3 * (double)t->weight_bytes / a->p->rates->bytes;
+        const double arms = 3 + 2 * (double)tails.n; /* calls of the target */
+        const double round = (kvm_round_flops(t, apply_flops(a), length) +
+                              kvm_tails_flops(t, apply_flops(a), &tails, length)) /
+                                 a->p->rates->flops +
+                             arms * (double)t->weight_bytes / a->p->rates->bytes;
         c->seconds += call_s(a, a->source, 0, length, 0) +
                       round * (number(n, "warmups", KVM_WARMUPS) +
                                kvm_rounds_within((ptrdiff_t)rounds,

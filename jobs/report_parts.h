@@ -5,6 +5,7 @@
 #define KVM_JOBS_REPORT_PARTS_H
 
 #include "jobs/job.h"
+#include "reports/stats.h"
 
 typedef struct kvm_report_builder {
     kvm_job *job;
@@ -14,6 +15,19 @@ typedef struct kvm_report_builder {
     json_t *backends; /* [suite, what scored it] of each evaluation; owned likewise */
     uint64_t seed;
 } kvm_report_builder;
+
+/* a row of metrics.def */
+typedef enum kvm_metric_mean {
+    KVM_MEAN_ITEM,
+    KVM_MEAN_TOKEN,
+    KVM_MEAN_PERPLEXITY
+} kvm_metric_mean;
+typedef struct kvm_report_metric {
+    const char *kind, *name, *title, *format; /* kind: of suite */
+    bool low;                                 /* is better */
+    kvm_metric_mean mean;
+} kvm_report_metric;
+extern const kvm_report_metric kvm_report_metrics[]; /* ends with a NULL kind */
 
 /* an input's JSON (or the lines of a .jsonl as an array), owned by the job's arena */
 KVM_MUST kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in,
@@ -26,6 +40,14 @@ KVM_MUST kvm_status kvm_report_load_lines(kvm_report_builder *b,
 const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix,
                                     ptrdiff_t i, const char **rest);
 
+/* a list of seconds as numbers, in the arena; NULL: it is spent */
+const double *kvm_report_numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a);
+/* of the rounds of a stage of a timing's arm; "total": of all its stages */
+kvm_est kvm_report_median(const json_t *arm, const char *stage, kvm_arena scratch);
+/* how much sooner an arm is than the cold start */
+kvm_est kvm_report_speedup(const kvm_report_builder *b, const json_t *cold,
+                           const json_t *arm, kvm_arena scratch);
+
 KVM_MUST kvm_status kvm_report_fit(
     kvm_report_builder *b, kvm_err *err); /* translator, calibration, linearity */
 KVM_MUST kvm_status kvm_report_layers(kvm_report_builder *b,
@@ -33,6 +55,8 @@ KVM_MUST kvm_status kvm_report_layers(kvm_report_builder *b,
 KVM_MUST kvm_status kvm_report_quality(kvm_report_builder *b,
                                        kvm_err *err); /* suites, needle */
 KVM_MUST kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err);
+KVM_MUST kvm_status kvm_report_analyses(kvm_report_builder *b,
+                                        kvm_err *err); /* analyses */
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,
                                       kvm_err *err); /* timing, build */
 

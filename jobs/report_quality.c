@@ -9,20 +9,13 @@
 
 enum { MAX_LENGTHS = 32 };
 
-typedef struct metric {
-    const char *kind, *name, *title, *format;
-    bool low;
-    int mean;
-} metric;
-
 enum { HIGH, LOW };
-enum { ITEM, TOKEN, PERPLEXITY };
-static const metric metrics[] = {
+const kvm_report_metric kvm_report_metrics[] = {
 #define X(kind, name, title, format, better, mean)                                     \
-    {#kind, #name, title, format, better == LOW, mean},
+    {#kind, #name, title, format, better == LOW, KVM_MEAN_##mean},
 #include "jobs/metrics.def"
 #undef X
-};
+    {0}};
 
 static json_t *get(const json_t *o, const char *key)
 {
@@ -31,7 +24,7 @@ static json_t *get(const json_t *o, const char *key)
 
 /* an arm is scored on every item or on none: a hole would count as 0 */
 static kvm_status check_holes(const ptrdiff_t seen[KVM_ARM_COUNT], ptrdiff_t n,
-                              const metric *m, kvm_err *err)
+                              const kvm_report_metric *m, kvm_err *err)
 {
     for (int a = 0; a < KVM_ARM_COUNT; a++)
         if (seen[a] && seen[a] != n)
@@ -43,15 +36,16 @@ static kvm_status check_holes(const ptrdiff_t seen[KVM_ARM_COUNT], ptrdiff_t n,
 
 /* the items of a suite as columns, one per arm; items of stated length `length` only
  * (0: all) */
-static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m,
-                          int64_t length, kvm_arena *scratch, kvm_err *err)
+static kvm_status columns(kvm_scores *s, const json_t *items,
+                          const kvm_report_metric *m, int64_t length,
+                          kvm_arena *scratch, kvm_err *err)
 {
     double *column[KVM_ARM_COUNT];
     ptrdiff_t seen[KVM_ARM_COUNT] = {0};
     const ptrdiff_t most = (ptrdiff_t)json_array_size(items);
     double *weight = kvm_new(scratch, double, most + 1);
     if (!weight) return kvm_nomem(err, scratch);
-    if (m->mean != ITEM) s->weight = weight;
+    if (m->mean != KVM_MEAN_ITEM) s->weight = weight;
     for (int a = 0; a < KVM_ARM_COUNT; a++)
         if (!(column[a] = kvm_new(scratch, double, most + 1)))
             return kvm_nomem(err, scratch);
@@ -74,13 +68,13 @@ static kvm_status columns(kvm_scores *s, const json_t *items, const metric *m,
 }
 
 static kvm_status compare(kvm_report_builder *b, kvm_comparison out[KVM_ARM_COUNT],
-                          kvm_scores *s, const json_t *items, const metric *m,
-                          double chance, int64_t length, kvm_arena scratch,
-                          kvm_err *err)
+                          kvm_scores *s, const json_t *items,
+                          const kvm_report_metric *m, double chance, int64_t length,
+                          kvm_arena scratch, kvm_err *err)
 {
     *s = (kvm_scores){.chance = m->low ? (double)NAN : chance,
                       .lower_better = m->low,
-                      .exp_of_mean = m->mean == PERPLEXITY,
+                      .exp_of_mean = m->mean == KVM_MEAN_PERPLEXITY,
                       .seed = b->seed};
     TRY(columns(s, items, m, length, &scratch, err));
     return kvm_compare(out, s, scratch, err);
@@ -113,8 +107,8 @@ static json_t *absent_note(const json_t *figures)
 }
 
 static kvm_status add_suite(kvm_report_builder *b, json_t *suites, const json_t *items,
-                            const json_t *figures, const metric *m, kvm_arena scratch,
-                            kvm_err *err)
+                            const json_t *figures, const kvm_report_metric *m,
+                            kvm_arena scratch, kvm_err *err)
 {
     kvm_comparison c[KVM_ARM_COUNT];
     kvm_scores s;
@@ -172,7 +166,8 @@ static double mean_tokens(const json_t *items, int64_t length)
 }
 
 static kvm_status add_needle(kvm_report_builder *b, const json_t *items,
-                             const metric *m, kvm_arena scratch, kvm_err *err)
+                             const kvm_report_metric *m, kvm_arena scratch,
+                             kvm_err *err)
 {
     int64_t lengths[MAX_LENGTHS];
     const ptrdiff_t n = lengths_of(items, lengths);
@@ -209,11 +204,11 @@ static kvm_status add_one(kvm_report_builder *b, json_t *suites,
     json_array_append_new(b->backends, json_pack("[O, O]", get(figures, "suite"),
                                                  get(figures, "backend")));
     const char *kind = json_string_value(get(figures, "kind"));
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
-        if (strcmp(metrics[i].kind, kind) != 0) continue;
-        TRY(add_suite(b, suites, items, figures, &metrics[i], scratch, err));
+    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++) {
+        if (strcmp(kvm_report_metrics[i].kind, kind) != 0) continue;
+        TRY(add_suite(b, suites, items, figures, &kvm_report_metrics[i], scratch, err));
         if (strcmp(kind, "needle") == 0)
-            TRY(add_needle(b, items, &metrics[i], scratch, err));
+            TRY(add_needle(b, items, &kvm_report_metrics[i], scratch, err));
     }
     return KVM_OK;
 }
@@ -276,9 +271,27 @@ kvm_status kvm_report_quality(kvm_report_builder *b, kvm_err *err)
 static const char *kind_of_items(const json_t *items)
 {
     const json_t *scores = get(get(json_array_get(items, 0), "scores"), "native");
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
-        if (get(scores, metrics[i].name)) return metrics[i].kind;
+    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++)
+        if (get(scores, kvm_report_metrics[i].name)) return kvm_report_metrics[i].kind;
     return "";
+}
+
+static kvm_status ablation_cell(kvm_report_builder *b, const json_t *items,
+                                const kvm_report_metric *m, int64_t length,
+                                json_t *cells, kvm_arena scratch, kvm_err *err)
+{
+    kvm_comparison c[KVM_ARM_COUNT];
+    kvm_scores s;
+    TRY(compare(b, c, &s, items, m, 0, length, scratch, err));
+    json_array_append_new(cells, kvm_est_json(c[KVM_ARM_CLOSED_FORM].score));
+    return KVM_OK;
+}
+
+/* a needle's metrics also by its lengths: a translator may fail beyond one alone */
+static ptrdiff_t lengths_shown(const json_t *items, const kvm_report_metric *m,
+                               int64_t lengths[MAX_LENGTHS])
+{
+    return strcmp(m->kind, "needle") == 0 ? lengths_of(items, lengths) : 0;
 }
 
 static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items,
@@ -286,24 +299,37 @@ static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items,
 {
     const char *kind = kind_of_items(items);
     *cells = json_array();
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
-        if (strcmp(metrics[i].kind, kind) != 0) continue;
-        kvm_comparison c[KVM_ARM_COUNT];
-        kvm_scores s;
-        TRY(compare(b, c, &s, items, &metrics[i], 0, 0, scratch, err));
-        json_array_append_new(*cells, kvm_est_json(c[KVM_ARM_CLOSED_FORM].score));
+    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++) {
+        const kvm_report_metric *m = &kvm_report_metrics[i];
+        int64_t lengths[MAX_LENGTHS];
+        if (strcmp(m->kind, kind) != 0) continue;
+        TRY(ablation_cell(b, items, m, 0, *cells, scratch, err));
+        const ptrdiff_t n = lengths_shown(items, m, lengths);
+        for (ptrdiff_t k = 0; k < n; k++)
+            TRY(ablation_cell(b, items, m, lengths[k], *cells, scratch, err));
     }
     return KVM_OK;
 }
 
-static json_t *ablation_columns(const char *kind)
+static json_t *ablation_columns(const json_t *items)
 {
+    const char *kind = kind_of_items(items);
     json_t *columns_ = json_array();
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
-        if (strcmp(metrics[i].kind, kind) == 0)
-            json_array_append_new(columns_,
-                                  json_pack("{s:s, s:s}", "title", metrics[i].title,
-                                            "format", metrics[i].format));
+    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++) {
+        const kvm_report_metric *m = &kvm_report_metrics[i];
+        int64_t lengths[MAX_LENGTHS];
+        if (strcmp(m->kind, kind) != 0) continue;
+        json_array_append_new(
+            columns_, json_pack("{s:s, s:s}", "title", m->title, "format", m->format));
+        const ptrdiff_t n = lengths_shown(items, m, lengths);
+        for (ptrdiff_t k = 0; k < n; k++) {
+            char title[96];
+            snprintf(title, sizeof title, "%s at %lld", m->title,
+                     (long long)lengths[k]);
+            json_array_append_new(
+                columns_, json_pack("{s:s, s:s}", "title", title, "format", m->format));
+        }
+    }
     return columns_;
 }
 
@@ -315,7 +341,7 @@ static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *e
     for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "ablation", i, &name)); i++) {
         const kvm_ablation *a = NULL;
         TRY(kvm_report_load_lines(b, in, &items, err));
-        if (!columns_) columns_ = ablation_columns(kind_of_items(items));
+        if (!columns_) columns_ = ablation_columns(items);
         if (strcmp(name, "none") != 0)
             TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"},
                                   err));

@@ -13,8 +13,7 @@ static json_t *get(const json_t *o, const char *key)
     return json_object_get(o, key);
 }
 
-/* a list of seconds as numbers, in the arena */
-static const double *numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a)
+const double *kvm_report_numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a)
 {
     *n = (ptrdiff_t)json_array_size(list);
     double *x = kvm_new(a, double, *n + 1);
@@ -23,10 +22,10 @@ static const double *numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a)
     return x;
 }
 
-static kvm_est median_of(const json_t *arm, const char *stage, kvm_arena scratch)
+kvm_est kvm_report_median(const json_t *arm, const char *stage, kvm_arena scratch)
 {
     ptrdiff_t n;
-    const double *x = numbers(get(arm, stage), &n, &scratch);
+    const double *x = kvm_report_numbers(get(arm, stage), &n, &scratch);
     return x ? kvm_median(x, n, scratch) : kvm_est_missing(KVM_STR("out of memory"));
 }
 
@@ -36,16 +35,16 @@ static json_t *stages_json(json_t *arm, kvm_arena scratch)
     const char *stage;
     json_object_foreach(arm, stage, list) if (strcmp(stage, "total") != 0)
         json_object_set_new(out, stage,
-                            json_real(median_of(arm, stage, scratch).value));
+                            json_real(kvm_report_median(arm, stage, scratch).value));
     return out;
 }
 
-static kvm_est speedup(kvm_report_builder *b, const json_t *cold, const json_t *swap,
-                       kvm_arena scratch)
+kvm_est kvm_report_speedup(const kvm_report_builder *b, const json_t *cold,
+                           const json_t *swap, kvm_arena scratch)
 {
     ptrdiff_t n, m;
-    const double *x = numbers(get(cold, "total"), &n, &scratch);
-    const double *y = numbers(get(swap, "total"), &m, &scratch);
+    const double *x = kvm_report_numbers(get(cold, "total"), &n, &scratch);
+    const double *y = kvm_report_numbers(get(swap, "total"), &m, &scratch);
     if (!x || !y || n != m)
         return kvm_est_missing(KVM_STR("rounds of the arms differ"));
     return kvm_ratio_rounds(x, y, n, b->seed, scratch);
@@ -55,13 +54,16 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
 {
     json_t *cold = get(p, "cold"), *swap = get(p, "switch");
     const double tokens = json_number_value(get(p, "tokens"));
-    const double translate = median_of(swap, "translate", scratch).value;
+    const double translate = kvm_report_median(swap, "translate", scratch).value;
     json_t *out = json_object();
     json_object_set(out, "tokens", get(p, "tokens"));
     json_object_set(out, "rounds", get(p, "rounds"));
-    json_object_set_new(out, "cold", kvm_est_json(median_of(cold, "total", scratch)));
-    json_object_set_new(out, "switch", kvm_est_json(median_of(swap, "total", scratch)));
-    json_object_set_new(out, "speedup", kvm_est_json(speedup(b, cold, swap, scratch)));
+    json_object_set_new(out, "cold",
+                        kvm_est_json(kvm_report_median(cold, "total", scratch)));
+    json_object_set_new(out, "switch",
+                        kvm_est_json(kvm_report_median(swap, "total", scratch)));
+    json_object_set_new(out, "speedup",
+                        kvm_est_json(kvm_report_speedup(b, cold, swap, scratch)));
     json_object_set_new(out, "cold_stages", stages_json(cold, scratch));
     json_object_set_new(out, "switch_stages", stages_json(swap, scratch));
     json_object_set(out, "computed_bytes", get(p, "computed_bytes"));
@@ -146,8 +148,8 @@ static kvm_status add_timing(kvm_report_builder *b, const json_t *timing,
         if (n == MAX_POINTS) break;
         json_array_append_new(points, point_json(b, p, scratch));
         tokens[n] = json_number_value(get(p, "tokens"));
-        cold[n] = median_of(get(p, "cold"), "total", scratch).value;
-        swap[n] = median_of(get(p, "switch"), "total", scratch).value;
+        cold[n] = kvm_report_median(get(p, "cold"), "total", scratch).value;
+        swap[n] = kvm_report_median(get(p, "switch"), "total", scratch).value;
         rounds = json_integer_value(get(p, "rounds")) > rounds
                      ? json_integer_value(get(p, "rounds"))
                      : rounds;

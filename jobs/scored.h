@@ -28,7 +28,8 @@ typedef struct kvm_scored {
 KVM_MUST kvm_status kvm_scored_open(kvm_scored *s, kvm_job *j, const kvm_tokenizer *t,
                                     kvm_err *err);
 /* kvm_scored_resume - the log, and the samples of the lines that an earlier attempt
- * left; KVM_MISMATCH when they are of other items */
+ * left;
+ * KVM_MISMATCH when they are of other items */
 KVM_MUST kvm_status kvm_scored_resume(kvm_scored *s, kvm_err *err);
 const kvm_item *kvm_scored_item(const kvm_scored *s, ptrdiff_t i);
 /* kvm_scored_line - the line of item i, to be filled: its "scores" are empty. In
@@ -44,9 +45,8 @@ typedef kvm_status kvm_score_one(void *ctx, ptrdiff_t i, json_t *line,
                                  kvm_arena *scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_scored_all(kvm_scored *s, kvm_score_one *one, void *ctx,
                                    kvm_err *err);
-/* kvm_scored_card - what the figures say of the suite and of the backend, by the
- * name of its instruction set: scores differ between two in rounding. A new
- * reference. */
+/* kvm_scored_card - what the figures say of the suite and of the backend, by the name
+ * of its instruction set: scores differ between two in rounding. A new reference. */
 KVM_MUST kvm_status kvm_scored_card(const kvm_scored *s, const kvm_compute *c,
                                     json_t **card, kvm_err *err);
 

@@ -42,6 +42,9 @@ static const kvm_field analyse_fields[] = {
     {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
      KVM_FIELD_STR},
     KVM_ANALYSE_PARAMS,
+    {"tail_lengths", KVM_FIELD_LIST, false,
+     "prefix lengths in tokens at which the tails are timed (1024); []: none", NULL,
+     KVM_FIELD_INT},
     {0},
 };
 static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};

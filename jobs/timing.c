@@ -1,13 +1,15 @@
 /* timing.c - the switch against the cold prefill, over lengths.
  *
  * Both arms run in one process on the same kernels and threads, no capture hooks in
- * either, interleaved round by round after the warm-ups, the order turned every round:
+ * any, interleaved round by round after the warm-ups, the order turned every round:
  *   cold    the target reads the n tokens, then takes one more (first decode)
  *   switch  the source's cache, already there, is copied out (transfer), mapped
  *           (translate), put in
  *           (inject), and the target takes the same one more token
+ *   tail.r  a switch of the first (1 - r) n tokens, the last r n read by the target
+ *           (recompute)
  * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch":
- * {stage: [s…]}, "computed_bytes": tokens * kvm_apply_bytes, …}]}. */
+ * {stage: [s…]}, "tail.0.05": …, "computed_bytes": tokens * kvm_apply_bytes, …}]}. */
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -21,12 +23,15 @@ static const kvm_field params[] = {
     /* filled in by the graph */
     KVM_PAIR_PARAMS,
     {"seed", KVM_FIELD_INT, false, "of the token ids", NULL, 0},
+    {"tails", KVM_FIELD_LIST, false, "shares that the target reads itself (none)", NULL,
+     KVM_FIELD_NUM},
     {0},
 };
 
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
 #define STAGES(X)                                                                      \
-    X(prefill) X(capture) X(transfer) X(translate) X(inject) X(first_decode)
+    X(prefill)                                                                         \
+    X(capture) X(transfer) X(translate) X(inject) X(recompute) X(first_decode)
 typedef enum stage {
 #define X(name) STAGE_##name,
     STAGES(X)
@@ -43,18 +48,30 @@ typedef struct cell { /* seconds of one arm at one length */
     double *at[STAGE_COUNT], *total;
 } cell;
 
+/* A switch as the source hands it over: the whole prefix, or the head before a tail. */
+typedef struct leg {
+    const char *arm;
+    double tail; /* share */
+    kvm_cache *source;
+    kvm_taken *taken; /* NULL: the cache is enough */
+    double capturing; /* seconds it took to take them, of this length */
+    cell cell;
+} leg;
+
 typedef struct timing {
     kvm_job *job;
     kvm_model *source, *target;
     kvm_translator translator;
     kvm_apply *apply;
-    kvm_taken *taken; /* NULL: the cache is enough */
-    double capturing; /* seconds it took to take them, of this length */
+    kvm_tails tails;
+    leg leg[1 + KVM_MOST_TAILS]; /* the whole prefix, then its heads */
+    ptrdiff_t legs;
+    cell cold;
     int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t length_count, rounds, warmups;
     double budget;
     int32_t *ids;
-    kvm_cache *source_cache, *received, *target_cache;
+    kvm_cache *received, *target_cache;
     float *logits;
     json_t *points;
     double started, done; /* flops behind us */
@@ -66,6 +83,7 @@ static kvm_status read_params(timing *t, kvm_err *err)
     TRY(kvm_timing_lengths(j->params, j->keep, t->lengths, &t->length_count, err));
     TRY(kvm_job_i64(j, "rounds", KVM_ROUNDS, 1, 10000, &t->rounds, err));
     TRY(kvm_job_i64(j, "warmups", KVM_WARMUPS, 0, 1000, &t->warmups, err));
+    TRY(kvm_tails_read(&t->tails, j->params, j->keep, NULL, 0, err));
     return kvm_job_f64(j, "seconds", 0, 0, 1e6, &t->budget, err);
 }
 
@@ -83,6 +101,22 @@ static kvm_status open_models(timing *t, kvm_err *err)
                          NULL, err);
 }
 
+static kvm_status open_legs(timing *t, ptrdiff_t longest, kvm_err *err)
+{
+    kvm_arena *keep = t->job->keep;
+    const kvm_spaces takes = kvm_apply_takes(t->apply);
+    t->legs = 1 + t->tails.n;
+    for (ptrdiff_t i = 0; i < t->legs; i++) {
+        leg *l = &t->leg[i];
+        l->tail = i ? t->tails.share[i - 1] : 0;
+        l->arm = i ? kvm_str_fmt(keep, "tail.%g", l->tail).at : "switch";
+        if (!l->arm) return kvm_nomem(err, keep);
+        TRY(kvm_cache_new(&l->source, keep, t->source, longest, err));
+        if (takes) TRY(kvm_taken_new(&l->taken, keep, t->source, takes, longest, err));
+    }
+    return KVM_OK;
+}
+
 static kvm_status open_caches(timing *t, kvm_err *err)
 {
     kvm_job *j = t->job;
@@ -90,12 +124,9 @@ static kvm_status open_caches(timing *t, kvm_err *err)
     const ptrdiff_t vocab = kvm_model_info_of(t->target)->vocab;
     ptrdiff_t seed;
     TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &seed, err));
-    TRY(kvm_cache_new(&t->source_cache, j->keep, t->source, longest, err));
+    TRY(open_legs(t, longest, err));
     TRY(kvm_cache_new(&t->received, j->keep, t->source, longest, err));
     TRY(kvm_cache_new(&t->target_cache, j->keep, t->target, longest, err));
-    if (kvm_apply_takes(t->apply))
-        TRY(kvm_taken_new(&t->taken, j->keep, t->source, kvm_apply_takes(t->apply),
-                          longest, err));
     t->ids = kvm_new(j->keep, int32_t, longest);
     t->logits = kvm_new_raw(j->keep, float, vocab);
     if (!t->ids || !t->logits) return kvm_nomem(err, j->keep);
@@ -133,20 +164,32 @@ static kvm_status run_cold(timing *t, ptrdiff_t n, double s[STAGE_COUNT], kvm_er
     return KVM_OK;
 }
 
-static kvm_status run_switch(timing *t, ptrdiff_t n, double s[STAGE_COUNT],
-                             kvm_err *err)
+/* tokens that the target reads itself */
+static ptrdiff_t tail_of(const leg *l, ptrdiff_t n)
+{
+    return l->tail > 0 ? kvm_tail_tokens(l->tail, n) : 0;
+}
+
+static kvm_status run_switch(timing *t, const leg *l, ptrdiff_t n,
+                             double s[STAGE_COUNT], kvm_err *err)
 {
     kvm_apply_times times = {0};
+    const ptrdiff_t tail = tail_of(l, n);
     kvm_cache_clear(t->received);
     kvm_cache_clear(t->target_cache);
     double clock = kvm_now();
-    TRY(kvm_cache_copy(t->received, t->source_cache, err));
+    TRY(kvm_cache_copy(t->received, l->source, err));
     s[STAGE_transfer] = lap(&clock);
-    const kvm_handover from = {.cache = t->received, .taken = t->taken, .ids = t->ids};
+    const kvm_handover from = {.cache = t->received, .taken = l->taken, .ids = t->ids};
     TRY(kvm_apply_run(t->apply, &from, t->target_cache, &times, err));
-    s[STAGE_capture] = t->capturing;
+    s[STAGE_capture] = l->capturing;
     s[STAGE_inject] = times.inject;
     s[STAGE_translate] = lap(&clock) - times.inject;
+    if (tail > 0) {
+        TRY(kvm_model_forward(t->target, t->target_cache, t->ids + n - tail, tail,
+                              &(kvm_forward_options){0}, err));
+        s[STAGE_recompute] = lap(&clock);
+    }
     TRY(first_decode(t, n, err));
     s[STAGE_first_decode] = lap(&clock);
     return KVM_OK;
@@ -161,17 +204,21 @@ static void keep_round(cell *c, ptrdiff_t round, const double s[STAGE_COUNT])
     }
 }
 
-static kvm_status one_round(timing *t, ptrdiff_t n, ptrdiff_t round, cell *cold,
-                            cell *swap, kvm_err *err)
+/* every arm once; which is first turns with the round */
+static kvm_status one_round(timing *t, ptrdiff_t n, ptrdiff_t round, kvm_err *err)
 {
-    double sc[STAGE_COUNT] = {0}, ss[STAGE_COUNT] = {0};
-    const bool switch_first = round & 1;
-    if (switch_first) TRY(run_switch(t, n, ss, err));
-    TRY(run_cold(t, n, sc, err));
-    if (!switch_first) TRY(run_switch(t, n, ss, err));
-    if (round < 0) return KVM_OK;
-    keep_round(cold, round, sc);
-    keep_round(swap, round, ss);
+    const ptrdiff_t arms = 1 + t->legs;
+    const ptrdiff_t first = ((round % arms) + arms) % arms;
+    for (ptrdiff_t i = 0; i < arms; i++) {
+        const ptrdiff_t arm = (first + i) % arms;
+        double s[STAGE_COUNT] = {0};
+        if (arm == 0)
+            TRY(run_cold(t, n, s, err));
+        else
+            TRY(run_switch(t, &t->leg[arm - 1], n, s, err));
+        if (round >= 0)
+            keep_round(arm == 0 ? &t->cold : &t->leg[arm - 1].cell, round, s);
+    }
     return KVM_OK;
 }
 
@@ -222,7 +269,9 @@ static double peak_bytes(void)
 
 static double round_flops(const timing *t, double n)
 {
-    return kvm_round_flops(kvm_model_info_of(t->target), kvm_apply_flops(t->apply), n);
+    const kvm_model_info *i = kvm_model_info_of(t->target);
+    const double apply = kvm_apply_flops(t->apply);
+    return kvm_round_flops(i, apply, n) + kvm_tails_flops(i, apply, &t->tails, n);
 }
 
 /* of a length that has not begun, at the rate so far */
@@ -252,33 +301,34 @@ static void did(timing *t, ptrdiff_t i, double flops, double left)
 
 /* The source reads the prefix, which has happened before a switch, but for what it
  * costs to take rows that its cache does not keep. */
-static kvm_status read_source(timing *t, ptrdiff_t n, kvm_err *err)
+static kvm_status read_source(timing *t, leg *l, ptrdiff_t n, kvm_err *err)
 {
     kvm_capture sink;
     kvm_forward_options o = {0};
-    if (t->taken) {
-        sink = kvm_taken_capture(t->taken);
+    if (l->taken) {
+        sink = kvm_taken_capture(l->taken);
         o.capture = &sink;
     }
-    kvm_cache_clear(t->source_cache);
-    const double before = t->taken ? kvm_taken_seconds(t->taken) : 0;
-    TRY(kvm_model_forward(t->source, t->source_cache, t->ids, n, &o, err));
-    t->capturing = t->taken ? kvm_taken_seconds(t->taken) - before : 0;
+    kvm_cache_clear(l->source);
+    const double before = l->taken ? kvm_taken_seconds(l->taken) : 0;
+    TRY(kvm_model_forward(t->source, l->source, t->ids, n - tail_of(l, n), &o, err));
+    l->capturing = l->taken ? kvm_taken_seconds(l->taken) - before : 0;
     return KVM_OK;
 }
 
 static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
 {
-    cell cold, swap;
     const ptrdiff_t n = (ptrdiff_t)t->lengths[i];
     const double each = round_flops(t, (double)n);
-    TRY(new_cell(t, &cold, err));
-    TRY(new_cell(t, &swap, err));
-    TRY(read_source(t, n, err));
+    TRY(new_cell(t, &t->cold, err));
+    for (ptrdiff_t k = 0; k < t->legs; k++) {
+        TRY(new_cell(t, &t->leg[k].cell, err));
+        TRY(read_source(t, &t->leg[k], n, err));
+    }
     did(t, i, kvm_prefill_flops(kvm_model_info_of(t->source), (double)n),
         (double)(t->warmups + t->rounds));
     for (ptrdiff_t r = -t->warmups; r < 0; r++) {
-        TRY(one_round(t, n, r, &cold, &swap, err));
+        TRY(one_round(t, n, r, err));
         did(t, i, each, (double)(t->rounds - r - 1));
     }
     const double started = kvm_now();
@@ -286,7 +336,7 @@ static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
     while (rounds < t->rounds) {
         if (kvm_progress_cancelled(t->job->progress))
             return kvm_fail(err, KVM_CANCELLED, "cancelled at %td tokens", n);
-        TRY(one_round(t, n, rounds++, &cold, &swap, err));
+        TRY(one_round(t, n, rounds++, err));
         const double each_s = (kvm_now() - started) / (double)rounds;
         did(t, i, each,
             kvm_rounds_within(t->rounds, t->budget, each_s) - (double)rounds);
@@ -299,8 +349,10 @@ static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
         (json_int_t)rounds, "computed_bytes", kvm_apply_bytes(t->apply) * (double)n,
         "flops", kvm_apply_flops(t->apply) * (double)n, "peak_bytes", peak_bytes());
     json_array_append_new(t->points, point);
-    TRY(put_cell(t, "cold", n, &cold, rounds, point, err));
-    return put_cell(t, "switch", n, &swap, rounds, point, err);
+    TRY(put_cell(t, "cold", n, &t->cold, rounds, point, err));
+    for (ptrdiff_t k = 0; k < t->legs; k++)
+        TRY(put_cell(t, t->leg[k].arm, n, &t->leg[k].cell, rounds, point, err));
+    return KVM_OK;
 }
 
 static kvm_status run(kvm_job *j, kvm_err *err)

@@ -6,7 +6,7 @@
 #ifndef KVM_JOBS_TIMING_H
 #define KVM_JOBS_TIMING_H
 
-#include "base/json.h"
+#include "jobs/tails.h"
 #include "models/model.h"
 
 enum {
@@ -30,6 +30,10 @@ double kvm_decode_flops(const kvm_model_info *i, double tokens);
 /* both arms once: a prefill of the target, a translation of apply_flops a token, and a
  * first decode in either */
 double kvm_round_flops(const kvm_model_info *target, double apply_flops, double tokens);
+/* what a round takes more with arms that read a tail themselves: each a shorter
+ * translation, a forward behind it and a first decode */
+double kvm_tails_flops(const kvm_model_info *target, double apply_flops,
+                       const kvm_tails *tails, double tokens);
 /* how many of `rounds` that take each_s begin within budget_s; 0: not limited, not
  * known */
 double kvm_rounds_within(ptrdiff_t rounds, double budget_s, double each_s);

@@ -53,6 +53,18 @@ double kvm_round_flops(const kvm_model_info *target, double apply_flops, double 
            2 * kvm_decode_flops(target, tokens);
 }
 
+double kvm_tails_flops(const kvm_model_info *target, double apply_flops,
+                       const kvm_tails *tails, double tokens)
+{
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < tails->n; i++) {
+        const double tail = tails->share[i] * tokens, head = tokens - tail;
+        sum += apply_flops * head + kvm_forward_flops(target, head, tail) +
+               kvm_decode_flops(target, tokens);
+    }
+    return sum;
+}
+
 double kvm_rounds_within(ptrdiff_t rounds, double budget_s, double each_s)
 {
     if (budget_s <= 0 || each_s <= 0) return (double)rounds;

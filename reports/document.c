@@ -302,6 +302,7 @@ kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
     read_notes(&r, doc);
     kvm_doc__fit(&r, doc);
     kvm_doc__results(&r, doc);
+    kvm_doc__analyses(&r, doc);
     if (!r.status) *out = d;
     return r.status;
 }

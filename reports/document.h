@@ -20,6 +20,8 @@
     X(LINEARITY, "linearity", "How linear the caches are")                             \
     X(LAYERS, "layers", "Layer by layer")                                              \
     X(ABLATIONS, "ablations", "Ablations")                                             \
+    X(ANALYSES, "analyses", "What of the cache matters")                               \
+    X(INVERSION, "inversion", "Tokens read out of caches")                             \
     X(PROVENANCE, "provenance", "Provenance")
 
 typedef enum kvm_section {
@@ -155,6 +157,48 @@ typedef struct kvm_ablation_row {
     kvm_est *cells; /* (ablation_columns) */
 } kvm_ablation_row;
 
+/* A cache put together out of others (jobs/analyse_caches.h). */
+typedef struct kvm_analysed_cache {
+    kvm_str group, title; /* group: "swap", "split", "tail"; "": the translated cache */
+    double share;         /* of a tail */
+    kvm_est score, versus; /* versus: less the translated cache's, paired */
+} kvm_analysed_cache;
+
+/* One measure of one suite. */
+typedef struct kvm_analysis {
+    kvm_str title, metric;
+    kvm_format format;
+    bool lower_better;
+    double items;
+    int translator; /* arm whose cache is taken apart */
+    kvm_est native;
+    kvm_analysed_cache *caches; /* the translated one first */
+    ptrdiff_t count;
+} kvm_analysis;
+
+typedef struct kvm_tail_time {
+    double share;
+    kvm_est seconds, speedup;
+} kvm_tail_time;
+typedef struct kvm_tail_times {
+    double tokens, rounds;
+    kvm_est cold;
+    kvm_tail_time *at;
+    ptrdiff_t count;
+} kvm_tail_times;
+
+/* Tokens read out of the rows of one object, layer by layer. */
+typedef struct kvm_inverted_layer {
+    double layer, r2;
+    kvm_est top1;
+} kvm_inverted_layer;
+typedef struct kvm_inverted {
+    kvm_str model, side, object;
+    double point, features;
+    kvm_inverted_layer *layers;
+    ptrdiff_t count;
+} kvm_inverted;
+
 typedef struct kvm_facts {
     kvm_str title;
     kvm_str (*rows)[2]; /* (count) label, value */
@@ -217,6 +261,18 @@ typedef struct kvm_document {
         kvm_ablation_row *rows;
         ptrdiff_t row_count;
     } ablations;
+    struct {
+        kvm_analysis *suites;
+        ptrdiff_t suite_count;
+        kvm_tail_times *tails; /* by length */
+        ptrdiff_t tail_count;
+    } analyses;
+    struct {
+        double rows, vocab;
+        kvm_inverted *series;
+        ptrdiff_t count;
+        kvm_inverted codebook; /* of the first layer; count 0: none */
+    } inversion;
     kvm_facts *provenance;
     ptrdiff_t fact_count;
     kvm_str *notes;

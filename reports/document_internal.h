@@ -32,7 +32,10 @@ kvm_numbers kvm_doc__numbers_at(kvm_doc_reader *r, kvm_jat at);
 void kvm_doc__length(kvm_doc_reader *r, kvm_jat at, const char *key, ptrdiff_t is,
                      ptrdiff_t must);
 
-void kvm_doc__fit(kvm_doc_reader *r, kvm_jat doc);     /* gates, linearity, layers */
-void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc); /* suites ... provenance */
+void kvm_doc__fit(kvm_doc_reader *r, kvm_jat doc);      /* gates, linearity, layers */
+void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc);  /* suites ... provenance */
+void kvm_doc__analyses(kvm_doc_reader *r, kvm_jat doc); /* analyses, inversion */
+/* its "better" member */
+bool kvm_doc__lower_better(kvm_doc_reader *r, kvm_jat at);
 
 #endif

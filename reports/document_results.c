@@ -43,7 +43,7 @@ static void put_needle_arm(kvm_doc_reader *r, void *out, kvm_arm arm, kvm_jat at
     p->arms[arm] = kvm_doc__est_at(r, at);
 }
 
-static bool read_better(kvm_doc_reader *r, kvm_jat at)
+bool kvm_doc__lower_better(kvm_doc_reader *r, kvm_jat at)
 {
     const kvm_str word = kvm_doc__str(r, at, "better");
     const bool low = kvm_str_eq(word, KVM_STR("low"));
@@ -68,7 +68,7 @@ static void read_suites(kvm_doc_reader *r, kvm_jat doc)
         s->format = kvm_doc__format(r, at);
         s->chance = kvm_doc__num(r, at, "chance");
         s->items = kvm_doc__num(r, at, "items");
-        s->lower_better = read_better(r, at);
+        s->lower_better = kvm_doc__lower_better(r, at);
         s->secondary = kvm_doc__flag(r, at, "secondary", false);
         if (!s->title.len) s->title = s->name;
         each_arm(r, at, put_suite_arm, s);

@@ -231,6 +231,8 @@ static kvm_status body(kvm_page *p)
     TRY(kvm_page__linearity(p));
     TRY(kvm_page__layers(p));
     TRY(kvm_page__ablations(p));
+    TRY(kvm_page__analyses(p));
+    TRY(kvm_page__inversion(p));
     TRY(kvm_page__provenance(p));
     kvm_page__html(p, "</main>\n<footer>Written by kvmill from one JSON document; the "
                       "same tables lie beside this page as CSV.</footer>\n</body>\n"

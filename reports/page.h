@@ -92,6 +92,21 @@
  *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT}],
  *     "rows": [{"title": "fit on rotated", "cells": [EST, ...], "note": "..."}]},
  *
+ *   "analyses": {
+ *     "suites": [{"title": "prose: KL to native", "translator": ARM, "metric": "...",
+ *       "format": FORMAT, "better": "low", "items": 20, "native": EST,
+ *       "caches": [{"group": "" | "swap" | "split" | "tail", "title": "layer 3 native",
+ *         "share": 0.05, "score": EST,                    share: of a tail
+ *         "versus": EST}]}],                              less the first one's, paired:
+ *                                                         it is the translated cache
+ *     "tails": [{"tokens": 1024, "rounds": 10, "cold": EST,
+ *       "switches": [{"share": 0.05, "seconds": EST, "speedup": EST}]}]},
+ *
+ *   "inversion": {"rows": 6144, "vocab": 2048,            held-out rows
+ *     "series": [INVERTED], "codebook": INVERTED},
+ *     INVERTED: {"model": "mla", "side": "source", "object": "latent", "point": 1,
+ *       "features": 80, "layers": [{"layer": 0, "top1": EST, "r2": 0.9}]}
+ *
  *   "provenance": [{"title": "Models", "rows": [["small", "sha256 ..."], ...]}],
  *   "spec": "the pair's YAML or JSON, as text",
  *   "notes": ["anything a reader must know", ...],

@@ -51,6 +51,8 @@ KVM_MUST kvm_status kvm_page__build(kvm_page *p);
 KVM_MUST kvm_status kvm_page__linearity(kvm_page *p);
 KVM_MUST kvm_status kvm_page__layers(kvm_page *p);
 KVM_MUST kvm_status kvm_page__ablations(kvm_page *p);
+KVM_MUST kvm_status kvm_page__analyses(kvm_page *p);
+KVM_MUST kvm_status kvm_page__inversion(kvm_page *p);
 KVM_MUST kvm_status kvm_page__provenance(kvm_page *p);
 
 extern const char *const kvm_page_css[]; /* lines, NULL-terminated */

@@ -20,6 +20,9 @@
     X(SWEEPS, sweeps, "sweeps")                                                        \
     X(LAYERS, layers, "layers")                                                        \
     X(ABLATIONS, ablations, "ablations")                                               \
+    X(ANALYSES, analyses, "analyses")                                                  \
+    X(TAILS, tails, "tails")                                                           \
+    X(INVERSION, inversion, "inversion")                                               \
     X(PROVENANCE, provenance, "provenance")
 
 #define X(NAME, suffix, file)                                                          \

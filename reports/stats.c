@@ -298,6 +298,23 @@ kvm_status kvm_compare(kvm_comparison out[KVM_ARM_COUNT], const kvm_scores *s,
     return KVM_OK;
 }
 
+kvm_status kvm_paired(kvm_est *score, kvm_est *versus, const kvm_pair_of_scores *p,
+                      kvm_arena scratch, kvm_err *err)
+{
+    kvm_comparison c[KVM_ARM_COUNT];
+    const kvm_scores s = {
+        .item = {[KVM_ARM_NATIVE] = p->base, [KVM_ARM_CLOSED_FORM] = p->item},
+        .weight = p->weight,
+        .n = p->n,
+        .chance = KVM_NONE,
+        .lower_better = true, /* no ratios are asked for */
+        .seed = p->seed};
+    TRY(kvm_compare(c, &s, scratch, err));
+    *score = c[KVM_ARM_CLOSED_FORM].score;
+    *versus = c[KVM_ARM_CLOSED_FORM].versus_native;
+    return KVM_OK;
+}
+
 /* ---- timings ---- */
 
 static double *sorted_copy(const double *x, ptrdiff_t n, kvm_arena *scratch)

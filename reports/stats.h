@@ -95,6 +95,20 @@ KVM_MUST kvm_status kvm_compare(kvm_comparison out[KVM_ARM_COUNT], const kvm_sco
  */
 json_t *kvm_comparison_json(const kvm_comparison *c);
 
+/* One column of scores beside another, of the same n items. */
+typedef struct kvm_pair_of_scores {
+    const double *item, *base; /* (n) */
+    const double *weight;      /* (n) > 0; NULL: 1 each */
+    ptrdiff_t n;
+    uint64_t seed;
+} kvm_pair_of_scores;
+
+/* kvm_paired - the mean of `item`, and item - base, with their intervals. Errors as
+ * kvm_compare, whose resamples of the same seed these are. */
+KVM_MUST kvm_status kvm_paired(kvm_est *score, kvm_est *versus,
+                               const kvm_pair_of_scores *p, kvm_arena scratch,
+                               kvm_err *err);
+
 /* ---- timings ---- */
 
 /* kvm_quantile - of n values in ascending order, 0 <= q <= 1, linear between order

@@ -1,6 +1,6 @@
-/* An analysis of a hybrid pair, run in this process: which caches there are, that
- * all of the target's own objects are its own cache again, that a killed one goes
- * on. */
+/* An analysis of a hybrid pair, run in this process: which caches there are, that all
+ * of the target's own objects are its own cache again, that a killed one goes on. */
+#include <math.h>
 #include <string.h>
 
 #include "jobs/analyse_caches.h"
@@ -31,7 +31,8 @@ static int setup(void **state)
                         "licence: CC0-1.0\nprovenance: this test\n"));
     host_open(&h, "analyse",
               "name: mla-kda\n" SPEC
-              "analyse: {suites: [./analyse_text/two.yaml], tails: [0.25, 0.5]}\n");
+              "analyse: {suites: [./analyse_text/two.yaml], tails: [0.25, 0.5], "
+              "tail_lengths: [32]}\n");
     host_run_to(&h, h.graph.count - 1);
     return 0;
 }
@@ -136,6 +137,54 @@ static void a_killed_analysis_goes_on(void **state)
     check_contains(err.msg, "line 1 is not item a");
 }
 
+/* a measure of the report, and one of its caches */
+static const json_t *reported(const char *measure, const char *cache)
+{
+    const kvm_jat doc = host_json(&h, h.graph.count - 1, "json");
+    const json_t *suites =
+        json_object_get(json_object_get(doc.v, "analyses"), "suites");
+    for (size_t i = 0; i < json_array_size(suites); i++) {
+        const json_t *s = json_array_get(suites, i);
+        const json_t *caches = json_object_get(s, "caches");
+        if (strcmp(json_string_value(json_object_get(s, "title")), measure) != 0)
+            continue;
+        for (size_t k = 0; k < json_array_size(caches); k++) {
+            const json_t *c = json_array_get(caches, k);
+            if (!strcmp(json_string_value(json_object_get(c, "title")), cache))
+                return c;
+        }
+    }
+    fail_msg("the report has no %s of %s", cache, measure);
+    return NULL;
+}
+
+static double value_of(const json_t *cache, const char *key)
+{
+    return json_number_value(json_object_get(json_object_get(cache, key), "value"));
+}
+
+/* KL over all tokens alike, the difference from the same items */
+static void the_report_pairs_caches(void **state)
+{
+    (void)state;
+    double kl = 0, base = 0, tokens = 0;
+    for (ptrdiff_t i = 0; i < 2; i++) {
+        const json_t *line = line_of(items(), i).v;
+        const double n = json_number_value(json_object_get(line, "scored"));
+        kl += n * score(i, "layer.3", "kl");
+        base += n * score(i, "translated", "kl");
+        tokens += n;
+    }
+    const json_t *c = reported("two: KL to native", "layer 3 native");
+    assert_true(fabs(value_of(c, "score") - kl / tokens) < 1e-9);
+    assert_true(fabs(value_of(c, "versus") - (kl - base) / tokens) < 1e-9);
+    assert_true(value_of(reported("two: first-token KL", "all native"), "score") == 0);
+    const json_t *doc = host_json(&h, h.graph.count - 1, "json").v;
+    const json_t *tails = json_object_get(json_object_get(doc, "analyses"), "tails");
+    const json_t *switches = json_object_get(json_array_get(tails, 0), "switches");
+    assert_int_equal(json_array_size(switches), 3); /* of the whole, and two tails */
+}
+
 static void the_target_reads_whole_tokens(void **state)
 {
     (void)state;
@@ -152,6 +201,7 @@ int main(void)
         cmocka_unit_test(every_cache_is_named),
         cmocka_unit_test(all_native_is_native),
         cmocka_unit_test(parts_matter),
+        cmocka_unit_test(the_report_pairs_caches),
         cmocka_unit_test(a_killed_analysis_goes_on),
         cmocka_unit_test(the_target_reads_whole_tokens),
     };

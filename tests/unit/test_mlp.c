@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "tests/support/captures.h"
 #include "tests/support/check.h"
+#include "translators/adam.h"
 #include "translators/apply.h"
 #include "translators/mlp_internal.h"
 
@@ -128,15 +129,21 @@ static void gradients_are_finite_differences(void **state)
 static void adam_follows_its_equations(void **state)
 {
     (void)state;
-    float p = 1, m = 0, v = 0;
-    double pp = 1, mm = 0, vv = 0;
-    for (int t = 1; t <= 5; t++) {
-        const float g = (float)t - 2.5F;
-        kvm_net__adam(compute, &p, &m, &v, &g, 1, 0.01, t);
-        mm = 0.9 * mm + 0.1 * (double)g;
-        vv = 0.999 * vv + 0.001 * (double)g * (double)g;
-        pp -= 0.01 * (mm / (1 - pow(0.9, t))) / (sqrt(vv / (1 - pow(0.999, t))) + 1e-8);
-        assert_true(fabs((double)p - pp) < 1e-5);
+    /* as it is, and with gradients scaled and weights that decay */
+    static const double by[] = {1, 0.25}, decay[] = {0, 0.5};
+    for (int k = 0; k < 2; k++) {
+        float p = 1, m = 0, v = 0;
+        double pp = 1, mm = 0, vv = 0;
+        for (int t = 1; t <= 5; t++) {
+            const float g = (float)t - 2.5F;
+            const double s = (double)g * by[k];
+            kvm_adam_step(compute, &p, &m, &v, &g, 1, by[k], 0.01, decay[k], t);
+            mm = 0.9 * mm + 0.1 * s;
+            vv = 0.999 * vv + 0.001 * s * s;
+            pp -= 0.01 * decay[k] * pp + 0.01 * (mm / (1 - pow(0.9, t))) /
+                                             (sqrt(vv / (1 - pow(0.999, t))) + 1e-8);
+            assert_true(fabs((double)p - pp) < 1e-5);
+        }
     }
 }
 

@@ -90,6 +90,13 @@ static void sample_has_every_section(void **at)
                                         "<section id=\"linearity\">",
                                         "<section id=\"layers\">",
                                         "<section id=\"ablations\">",
+                                        "<section id=\"analyses\">",
+                                        "<section id=\"inversion\">",
+                                        "Native objects put in",
+                                        "Partial recompute",
+                                        "attention rows alone, states empty",
+                                        "zoo-large K, point 3",
+                                        "6,144 held-out rows, 2,048 tokens",
                                         "<section id=\"provenance\">",
                                         "Sample, not a measurement.",
                                         "K content (position stripped)",
@@ -140,7 +147,7 @@ static void empty_document_is_a_whole_page(void **at)
         *at, parse(*at, HEAD PAIR ",\"absent\":{\"timing\":\"spec has none\"}}"));
     ptrdiff_t absent = 0;
     for (const char *p = html.at; (p = strstr(p, "class=\"absent\"")); p++) absent++;
-    assert_int_equal(absent, 9); /* every section says so */
+    assert_int_equal(absent, 11); /* every section says so */
     check_contains(html.at, "Not measured (spec has none).");
     check_contains(html.at, "Not measured (the document gives no reason).");
     check_contains(html.at, "Not decided: not everything was measured.");
@@ -250,6 +257,10 @@ static const struct {
      ",\"ablations\":{\"columns\":[{\"title\":\"a\"}],\"rows\":[{\"cells\":[]}"
      "]}}",
      "0 entries where 1 belong", KVM_FORMAT},
+    {HEAD PAIR ",\"analyses\":{\"suites\":[{\"translator\":\"closed\"}]}}",
+     "\"closed\" is no arm", KVM_FORMAT},
+    {HEAD PAIR ",\"analyses\":{\"tails\":[{\"switches\":3}]}}", "switches", KVM_FORMAT},
+    {HEAD PAIR ",\"inversion\":{\"series\":[{\"layers\":[1]}]}}", "layers", KVM_FORMAT},
     {HEAD PAIR ",\"build\":{\"steps\":[{\"title\":\"fit\",\"serves\":\"all\"}]}}",
      "build.steps[0].serves: \"all\"", KVM_FORMAT},
     {HEAD PAIR ",\"build\":{\"steps\":[{\"title\":\"fit\"}]}}", "serves: \"\"",
@@ -397,9 +408,11 @@ static void speed_is_said_where_quality_was_measured(void **at)
 static void publishes_page_json_and_csv(void **at)
 {
     static const char *const names[] = {
-        "html",       "json",       "gates.csv",  "quality.csv",   "needle.csv",
-        "timing.csv", "stages.csv", "build.csv",  "amortise.csv",  "linearity.csv",
-        "greedy.csv", "sweeps.csv", "layers.csv", "ablations.csv", "provenance.csv"};
+        "html",          "json",          "gates.csv",    "quality.csv",
+        "needle.csv",    "timing.csv",    "stages.csv",   "build.csv",
+        "amortise.csv",  "linearity.csv", "greedy.csv",   "sweeps.csv",
+        "layers.csv",    "ablations.csv", "analyses.csv", "tails.csv",
+        "inversion.csv", "provenance.csv"};
     state *s = *at;
     kvm_err err = {0};
     const kvm_jat doc = sample(s);

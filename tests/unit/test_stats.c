@@ -403,10 +403,32 @@ static void a_build_pays_after_so_many_switches(void **at)
     check_str(kvm_amortise((double)NAN, 2, 1).note, "a time is not known");
 }
 
+/* what a comparison says of the arm beside native, from two columns alone */
+static void a_pair_is_a_comparison_of_two(void **state)
+{
+    (void)state;
+    static const double x[] = {0.3, 0.1, 0.7, 0.2, 0.9},
+                        base[] = {0.1, 0.1, 0.5, 0.3, 0.4};
+    static const double weight[] = {1, 2, 3, 1, 5};
+    kvm_err err = {0};
+    kvm_est score, versus;
+    const kvm_pair_of_scores p = {x, base, weight, 5, 7};
+    check_ok(kvm_paired(&score, &versus, &p, scratch, &err), &err);
+    assert_true(fabs(score.value - 7.3 / 12) < 1e-12);
+    assert_true(fabs(versus.value - (7.3 / 12 - 4.1 / 12)) < 1e-12);
+    assert_true(score.low < score.value && score.value < score.high);
+    assert_true(versus.low < versus.value && versus.value < versus.high);
+    /* a column beside itself differs by nothing, in every resample */
+    const kvm_pair_of_scores same = {x, x, weight, 5, 7};
+    check_ok(kvm_paired(&score, &versus, &same, scratch, &err), &err);
+    assert_true(versus.value == 0 && versus.low == 0 && versus.high == 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pair_is_a_comparison_of_two),
         TEST(agrees_with_numpy),
         TEST(agrees_with_scipy),
         TEST(quantiles_are_numpys),

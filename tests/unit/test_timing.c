@@ -54,6 +54,33 @@ static void progress_is_work_done_of_work_planned(void **state)
     host_close(&h);
 }
 
+/* beside the switch, switches of shorter heads, whose tail the target reads */
+static void tails_are_arms_of_the_same_rounds(void **state)
+{
+    (void)state;
+    host h;
+    kvm_err err = {0};
+    host_open(&h, "timing_tails",
+              "name: small-large\nsource: ../../tests/zoo/small\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 12, tokens: 64}\n"
+              "fit: {k: 1, lambda: 1e-3}\n"
+              "timing: {lengths: [16], rounds: 3, warmups: 1}\n");
+    const ptrdiff_t node = host_node(&h, "timing small-large");
+    host_run_to(&h, host_node(&h, "fit small-large"));
+    json_object_set_new(h.graph.nodes[node].params, "tails", json_pack("[f]", 0.25));
+    check_ok(host_run(&h, node, &err), &err);
+    const json_t *points = json_object_get(host_json(&h, node, "timing").v, "points");
+    const json_t *point = json_array_get(points, 0);
+    const json_t *tail = json_object_get(point, "tail.0.25");
+    assert_int_equal(json_array_size(json_object_get(tail, "recompute")), 3);
+    assert_int_equal(json_array_size(json_object_get(tail, "total")), 3);
+    assert_null(json_object_get(json_object_get(point, "switch"), "recompute"));
+    assert_int_equal(
+        json_array_size(json_object_get(json_object_get(point, "switch"), "total")), 3);
+    host_close(&h);
+}
+
 static void a_budget_bounds_the_rounds(void **state)
 {
     (void)state;
@@ -68,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(progress_is_work_done_of_work_planned),
+        cmocka_unit_test(tails_are_arms_of_the_same_rounds),
         cmocka_unit_test(a_budget_bounds_the_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -309,6 +309,37 @@ doc = {
                            {"title": "one source layer (k = 1)", "cells": [.43, 12.4, .22, .47]},
                            {"title": "no token identity", "cells": [None, None,
                                                                     {"value": None, "note": "the spec asks for none"}, None]}]},
+    "analyses": {
+        "suites": [{"title": "validation: KL to native", "translator": "closed_form", "metric": "KL to native",
+                    "format": "number", "better": "low", "items": 64, "native": 0.,
+                    "caches": [{"group": g, "title": t, "score": {"value": v, "low": .8 * v, "high": 1.25 * v},
+                                **({"share": r} if r else {}),
+                                "versus": {"value": v - .064, "low": v - .07, "high": v - .06} if g else
+                                          {"value": None, "note": "the cache to compare with"}}
+                               for g, t, v, r in (("", "translated", .064, 0), ("swap", "layer 0 native", .063, 0),
+                                                  ("swap", "layer 1 native", .021, 0),
+                                                  ("swap", "attention rows native", .004, 0),
+                                                  ("swap", "recurrent states native", .06, 0),
+                                                  ("swap", "all native", 0., 0),
+                                                  ("split", "attention rows alone, states empty", .31, 0),
+                                                  ("split", "states alone, attention rows empty", .62, 0),
+                                                  ("split", "nothing", 1.45, 0),
+                                                  ("tail", "last 5 % read by the target", .05, .05),
+                                                  ("tail", "last 50 % read by the target", .02, .5))]}],
+        "tails": [{"tokens": 1024, "rounds": 10, "cold": {"value": .8, "low": .79, "high": .82},
+                   "switches": [{"share": r, "seconds": {"value": s, "low": .98 * s, "high": 1.03 * s},
+                                 "speedup": {"value": .8 / s, "low": .76 / s, "high": .83 / s}}
+                                for r, s in ((0, .1), (.05, .14), (.5, .5))]}]},
+    "inversion": {"rows": 6144, "vocab": 2048,
+                  "series": [{"model": m, "side": side, "object": o, "point": point, "features": 80,
+                              "layers": [{"layer": l, "top1": {"value": v, "low": v - .02, "high": min(1., v + .02)},
+                                          "r2": .9 * v} for l, v in enumerate(values)]}
+                             for m, side, o, point, values in (
+                                 ("zoo-small", "source", "latent", 1, (1., .98, .9, .95)),
+                                 ("zoo-small", "source", "latent", 3, (1., .97, .88, .95)),
+                                 ("zoo-large", "target", "K", 3, (.99, .9, .6, .5, .6, .8)))],
+                  "codebook": {"model": "zoo-small", "side": "source", "object": "latent", "point": 1, "features": 80,
+                               "layers": [{"layer": 0, "top1": 1.}]}},
     "provenance": [
         {"title": "Models", "rows": [["zoo-small, weights", "sha256 5d2f…made-up…09ac"],
                                      ["zoo-large, weights", "sha256 e81b…made-up…7730"],

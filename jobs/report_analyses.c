@@ -1,0 +1,222 @@
+/* report_analyses.c - caches that were taken apart: their scores beside those of the
+ * translated cache, and what reading a tail costs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "jobs/report_parts.h"
+
+static json_t *get(const json_t *o, const char *key)
+{
+    return json_object_get(o, key);
+}
+
+/* the suite's headline, and losses, of which few parts of a cache are without */
+static bool shown(const kvm_report_metric *m, const json_t *figures)
+{
+    const char *kind = json_string_value(get(figures, "kind"));
+    const char *headline = json_string_value(get(figures, "metric"));
+    if (strcmp(m->kind, kind) != 0 || m->mean == KVM_MEAN_PERPLEXITY) return false;
+    return m->low || strcmp(m->name, headline) == 0;
+}
+
+/* a metric of one cache on every item; NULL with a message when one lacks it */
+static kvm_status column(double **out, const json_t *items, const char *cache,
+                         const char *metric, kvm_arena *scratch, kvm_err *err)
+{
+    const size_t n = json_array_size(items);
+    double *x = kvm_new(scratch, double, (ptrdiff_t)n + 1);
+    if (!x) return kvm_nomem(err, scratch);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *scores = get(json_array_get(items, i), "scores");
+        const json_t *v = get(get(scores, cache), metric);
+        if (!json_is_number(v))
+            return kvm_fail(err, KVM_MISMATCH, "%s of %s is missing of item %zu",
+                            metric, cache, i + 1);
+        x[i] = json_number_value(v);
+    }
+    *out = x;
+    return KVM_OK;
+}
+
+typedef struct measuring {
+    kvm_report_builder *b;
+    const json_t *items;
+    const kvm_report_metric *metric;
+    const double *translated, *weight; /* (items); weight NULL: alike */
+    kvm_arena scratch;
+} measuring;
+
+static kvm_status weights(measuring *m, kvm_err *err)
+{
+    if (m->metric->mean == KVM_MEAN_ITEM) return KVM_OK;
+    const size_t n = json_array_size(m->items);
+    double *w = kvm_new(&m->scratch, double, (ptrdiff_t)n + 1);
+    if (!w) return kvm_nomem(err, &m->scratch);
+    for (size_t i = 0; i < n; i++)
+        w[i] = json_number_value(get(json_array_get(m->items, i), "scored"));
+    m->weight = w;
+    return KVM_OK;
+}
+
+static kvm_status compare(kvm_est *score, kvm_est *versus, const measuring *m,
+                          const char *cache, kvm_err *err)
+{
+    kvm_arena scratch = m->scratch;
+    double *x;
+    TRY(column(&x, m->items, cache, m->metric->name, &scratch, err));
+    const kvm_pair_of_scores p = {.item = x,
+                                  .base = m->translated,
+                                  .weight = m->weight,
+                                  .n = (ptrdiff_t)json_array_size(m->items),
+                                  .seed = m->b->seed};
+    return kvm_paired(score, versus, &p, scratch, err);
+}
+
+/* what: the row of the figures that names the cache; of the translated one: NULL */
+static kvm_status add_cache(const measuring *m, json_t *what, json_t *caches,
+                            kvm_err *err)
+{
+    kvm_est score, versus;
+    const char *name = what ? json_string_value(get(what, "cache")) : "translated";
+    TRY(compare(&score, &versus, m, name, err));
+    if (!what) versus = kvm_est_missing(KVM_STR("the cache to compare with"));
+    json_array_append_new(
+        caches, json_pack("{s:s, s:s, s:o, s:o, s:O*}", "group",
+                          what ? json_string_value(get(what, "group")) : "", "title",
+                          what ? json_string_value(get(what, "title")) : "translated",
+                          "score", kvm_est_json(score), "versus", kvm_est_json(versus),
+                          "share", get(what, "share")));
+    return KVM_OK;
+}
+
+static kvm_status add_measure(kvm_report_builder *b, json_t *suites,
+                              const json_t *items, const json_t *figures,
+                              const kvm_report_metric *metric, kvm_arena scratch,
+                              kvm_err *err)
+{
+    measuring m = {.b = b, .items = items, .metric = metric, .scratch = scratch};
+    double *translated;
+    kvm_est native, versus;
+    char title[160];
+    size_t i;
+    json_t *what, *caches = json_array();
+    TRY(weights(&m, err));
+    TRY(column(&translated, items, "translated", metric->name, &m.scratch, err));
+    m.translated = translated;
+    TRY(compare(&native, &versus, &m, "native", err));
+    snprintf(title, sizeof title, "%s: %s", json_string_value(get(figures, "suite")),
+             metric->title);
+    json_array_append_new(suites,
+                          json_pack("{s:s, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "title",
+                                    title, "translator", get(figures, "translator"),
+                                    "metric", metric->title, "format", metric->format,
+                                    "better", metric->low ? "low" : "high", "items",
+                                    (json_int_t)json_array_size(items), "native",
+                                    kvm_est_json(native), "caches", caches));
+    TRY(add_cache(&m, NULL, caches, err));
+    json_array_foreach(get(figures, "caches"), i, what)
+        TRY(add_cache(&m, what, caches, err));
+    return KVM_OK;
+}
+
+static kvm_status add_suite(kvm_report_builder *b, json_t *suites,
+                            const kvm_job_input *items_in,
+                            const kvm_job_input *figures_in, kvm_arena scratch,
+                            kvm_err *err)
+{
+    json_t *items, *figures;
+    TRY(kvm_report_load_lines(b, items_in, &items, err));
+    TRY(kvm_report_load(b, figures_in, &figures, err));
+    for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
+        if (shown(m, figures))
+            TRY(add_measure(b, suites, items, figures, m, scratch, err));
+    return KVM_OK;
+}
+
+/* ---- times ---- */
+
+/* an arm of a timed length: the switch of the whole, or of what stands before a tail */
+static void add_switch(const kvm_report_builder *b, json_t *switches, double share,
+                       const json_t *cold, const json_t *arm, kvm_arena scratch)
+{
+    json_array_append_new(
+        switches,
+        json_pack("{s:f, s:o, s:o}", "share", share, "seconds",
+                  kvm_est_json(kvm_report_median(arm, "total", scratch)), "speedup",
+                  kvm_est_json(kvm_report_speedup(b, cold, arm, scratch))));
+}
+
+static kvm_status add_tails(kvm_report_builder *b, json_t *tails, kvm_arena scratch,
+                            kvm_err *err)
+{
+    const kvm_job_input *in = kvm_job_find_input(b->job, "tails");
+    json_t *timing, *point, *arm;
+    const char *name;
+    size_t i;
+    if (!in) return KVM_OK;
+    TRY(kvm_report_load(b, in, &timing, err));
+    json_array_foreach(get(timing, "points"), i, point)
+    {
+        const json_t *cold = get(point, "cold");
+        json_t *switches = json_array();
+        add_switch(b, switches, 0, cold, get(point, "switch"), scratch);
+        json_object_foreach(point, name, arm)
+        {
+            double share;
+            if (sscanf(name, "tail.%lf", &share) == 1)
+                add_switch(b, switches, share, cold, arm, scratch);
+        }
+        json_array_append_new(
+            tails, json_pack("{s:O, s:O, s:o, s:o}", "tokens", get(point, "tokens"),
+                             "rounds", get(point, "rounds"), "cold",
+                             kvm_est_json(kvm_report_median(cold, "total", scratch)),
+                             "switches", switches));
+    }
+    return KVM_OK;
+}
+
+/* ---- all ---- */
+
+/* the figures beside "analysis.REST" */
+static const kvm_job_input *figures_for(const kvm_report_builder *b, const char *rest)
+{
+    const char *other;
+    const kvm_job_input *in;
+    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "analysis_figures", i, &other)); i++)
+        if (strcmp(other, rest) == 0) return in;
+    return NULL;
+}
+
+static kvm_status add_all(kvm_report_builder *b, json_t *suites, json_t *tails,
+                          kvm_arena scratch, kvm_err *err)
+{
+    const kvm_job_input *items;
+    const char *rest;
+    for (ptrdiff_t i = 0; (items = kvm_report_nth(b, "analysis", i, &rest)); i++) {
+        const kvm_job_input *figures = figures_for(b, rest);
+        if (!figures)
+            return kvm_fail(err, KVM_NOTFOUND,
+                            "the input analysis_figures.%s is "
+                            "missing",
+                            rest);
+        TRY(add_suite(b, suites, items, figures, scratch, err));
+    }
+    return add_tails(b, tails, scratch, err);
+}
+
+kvm_status kvm_report_analyses(kvm_report_builder *b, kvm_err *err)
+{
+    kvm_arena scratch = {0};
+    if (!kvm_report_nth(b, "analysis", 0, NULL)) {
+        json_object_set_new(b->absent, "analyses",
+                            json_string("the spec asks for none"));
+        return KVM_OK;
+    }
+    json_t *suites = json_array(), *tails = json_array();
+    json_object_set_new(b->doc, "analyses",
+                        json_pack("{s:o, s:o}", "suites", suites, "tails", tails));
+    TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
+    const kvm_status s = add_all(b, suites, tails, scratch, err);
+    kvm_arena_free(&scratch);
+    return s;
+}
