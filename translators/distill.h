@@ -55,8 +55,7 @@ KVM_MUST kvm_status kvm_distill_prepare(kvm_distill *d, kvm_lesson *l, kvm_arena
 typedef struct kvm_distill_loss {
     double kl;    /* mean over the continuation's tokens */
     double first; /* of its first token */
-    double
-        index; /* of indexers' scores, mean over them; 0: there are none, or not asked */
+    double index; /* of indexers' scores, mean over them; 0: none, or not asked */
 } kvm_distill_loss;
 /* kvm_distill_score - the loss alone */
 KVM_MUST kvm_status kvm_distill_score(kvm_distill *d, const kvm_lesson *l,
