@@ -48,6 +48,14 @@ static kvm_lambda lambda_of(const group *g, int mapping)
     return g->choice.lambda_given ? g->choice.lambda : g->choice.best[mapping];
 }
 
+static json_t *layers_json(const int32_t *layer, ptrdiff_t n)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(layer[i]));
+    return list;
+}
+
 /* what one step reports and what its gates see */
 static kvm_status put_layer(kvm_fit *f, const kvm_step *s, const kvm_ridge_figures *g,
                             kvm_err *err)
@@ -64,6 +72,7 @@ static kvm_status put_layer(kvm_fit *f, const kvm_step *s, const kvm_ridge_figur
     if (!row)
         return kvm_fail(err, KVM_NAN, "%s of layer %td: a figure is not finite", object,
                         s->layer);
+    json_object_set_new(row, "sources", layers_json(s->source, s->sources));
     json_array_append_new(f->layers, row);
     kvm_gate_add(f->gates, KVM_GATE_ROWS_PER_FEATURE,
                  (double)g->rows / (double)g->features);
@@ -160,13 +169,16 @@ static kvm_status make_step(kvm_fit *f, const group *g, int mapping, ptrdiff_t l
     if (kvm_progress_cancelled(j->progress))
         return kvm_fail(err, KVM_CANCELLED, "cancelled after %td maps",
                         f->translator.count);
-    if (m->out == KVM_SPACE_LATENT && layer == 0 && f->outline.exact)
+    if (m->out == KVM_SPACE_LATENT && layer == 0 && f->outline.exact) {
         *step = (kvm_step){.mapping = {.out = m->out},
                            .map = KVM_MAP_EXACT,
                            .lambda = (double)NAN,
                            .r2_fit = (double)NAN,
                            .r2_held = (double)NAN};
-    else {
+        json_object_set_new(f->figures, "exact",
+                            json_pack("[{s:s, s:I}]", "object", kvm_mapping_label(m),
+                                      "layer", (json_int_t)layer));
+    } else {
         const kvm_status s = solve_step(f, g, mapping, layer, step, err);
         if (s)
             return kvm_err_prefix(err, s, "%s of target layer %td",
@@ -202,26 +214,23 @@ static kvm_status choose(kvm_fit *f, group *g, kvm_err *err)
 static json_t *selected_json(const group *g)
 {
     json_t *all = json_array();
-    for (ptrdiff_t t = 0; t < g->ranking.targets; t++) {
-        json_t *one = json_array();
-        for (ptrdiff_t i = 0; i < g->choice.k; i++)
-            json_array_append_new(
-                one, json_integer(g->ranking.order[t * g->ranking.sources + i]));
-        json_array_append_new(all, one);
-    }
+    for (ptrdiff_t t = 0; t < g->ranking.targets; t++)
+        json_array_append_new(
+            all, layers_json(g->ranking.order + t * g->ranking.sources, g->choice.k));
     return all;
 }
 
 static kvm_status put_group(kvm_fit *f, const group *g, kvm_err *err)
 {
-    json_t *rows = json_array(), *lambdas = json_object();
+    json_t *rows = json_array(), *how = json_array(), *lambdas = json_object();
     for (int i = 0; i < g->mappings; i++) {
         const char *label = kvm_mapping_label(&g->mapping[i]);
         json_array_append_new(rows, json_string(label));
+        json_array_append_new(how, json_string(g->mapping[i].how));
         json_object_set_new(lambdas, label, json_real(lambda_of(g, i).value));
     }
     json_object_set_new(g->figures, "rows", rows);
-    json_object_set_new(g->figures, "how", json_string(g->mapping[0].how));
+    json_object_set_new(g->figures, "how", how);
     json_object_set_new(g->figures, "k", json_integer(g->choice.k));
     json_object_set_new(g->figures, "lambda", lambdas);
     json_object_set_new(g->figures, "lambda_absolute",
@@ -288,7 +297,11 @@ static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
     const kvm_state_map map = map_of(f->outline.states);
     *s = (kvm_state_step){
         .layer = layer, .r2_held = (double)NAN, .r2_window_held = (double)NAN};
-    if (map == KVM_STATE_ZERO) return KVM_OK;
+    if (map == KVM_STATE_ZERO) {
+        json_array_append_new(list, json_pack("{s:I, s:s}", "layer", (json_int_t)layer,
+                                              "map", kvm_state_map_name(map)));
+        return KVM_OK;
+    }
     kvm_state_figures figures;
     kvm_state_options o = {0};
     kvm_moments_split(f->moments, &o.seed, &o.fraction);

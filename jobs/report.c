@@ -124,6 +124,8 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     if (fit) TRY(kvm_report_load(b, fit, &b->fit, err));
     add_pair(b);
     TRY(kvm_report_fit(b, err));
+    TRY(kvm_report_recipes(b, err));
+    TRY(kvm_report_training(b, err));
     TRY(kvm_report_layers(b, err));
     TRY(kvm_report_quality(b, err));
     TRY(kvm_report_ablations(b, err));

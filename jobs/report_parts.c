@@ -41,3 +41,25 @@ const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *pre
     }
     return NULL;
 }
+
+kvm_report_name kvm_report_object(const char *label)
+{
+    static const struct {
+        const char *label;
+        kvm_report_name name;
+    } rows[] = {
+        {"K", {"k", "K content (position stripped)", "K"}},
+        {"K_rotated", {"k_rotated", "K rotated", "K rotated"}},
+        {"V", {"v", "V", "V"}},
+        {"latent", {"latent", "Latent and rotary key, raw", "latent"}},
+        {"latent_engine",
+         {"latent_engine", "Latent and rotary key, as engines keep them",
+          "latent, engine’s"}},
+        {"input", {"input", "Inputs of recurrent layers", "input"}},
+        {"index", {"index", "Index keys", "index key"}},
+    };
+    if (!label) label = "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].label, label) == 0) return rows[i].name;
+    return (kvm_report_name){label, label, label};
+}

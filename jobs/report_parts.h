@@ -48,8 +48,17 @@ kvm_est kvm_report_median(const json_t *arm, const char *stage, kvm_arena scratc
 kvm_est kvm_report_speedup(const kvm_report_builder *b, const json_t *cold,
                            const json_t *arm, kvm_arena scratch);
 
+/* what people read for an object that a fit labels: key of the document, title of a
+ * figure, and in a table; static but for labels without a row, which are all three */
+typedef struct kvm_report_name {
+    const char *key, *title, *brief;
+} kvm_report_name;
+kvm_report_name kvm_report_object(const char *label); /* NULL: empty */
+
 KVM_MUST kvm_status kvm_report_fit(
     kvm_report_builder *b, kvm_err *err); /* translator, calibration, linearity */
+KVM_MUST kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err);
+KVM_MUST kvm_status kvm_report_training(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_layers(kvm_report_builder *b,
                                       kvm_err *err); /* layers, gates */
 KVM_MUST kvm_status kvm_report_quality(kvm_report_builder *b,

@@ -3,9 +3,10 @@
  * Both arms run in one process on the same kernels and threads, no capture hooks in
  * any, interleaved round by round after the warm-ups, the order turned every round:
  *   cold    the target reads the n tokens, then takes one more (first decode)
- *   switch  the source's cache, already there, is copied out (transfer), mapped
- *           (translate), put in
- *           (inject), and the target takes the same one more token
+ *   switch  what the source handed out beside its cache costs what it cost (capture);
+ *           its cache, already there, is copied out (transfer), tokens are read out of
+ *           it where maps are told them (tokens), rows mapped (translate), states made
+ *           (states), all put in (inject), and the target takes the same one more token
  *   tail.r  a switch of the first (1 - r) n tokens, the last r n read by the target
  *           (recompute)
  * Output "timing": {"points": [{"tokens", "rounds", "cold": {stage: [s…]}, "switch":
@@ -31,7 +32,8 @@ static const kvm_field params[] = {
 /* stages of both arms; a stage that an arm does not have stays 0 and is not reported */
 #define STAGES(X)                                                                      \
     X(prefill)                                                                         \
-    X(capture) X(transfer) X(translate) X(inject) X(recompute) X(first_decode)
+    X(capture)                                                                         \
+    X(transfer) X(tokens) X(translate) X(states) X(inject) X(recompute) X(first_decode)
 typedef enum stage {
 #define X(name) STAGE_##name,
     STAGES(X)
@@ -63,6 +65,7 @@ typedef struct timing {
     kvm_model *source, *target;
     kvm_translator translator;
     kvm_apply *apply;
+    bool recurrent; /* states are made */
     kvm_tails tails;
     leg leg[1 + KVM_MOST_TAILS]; /* the whole prefix, then its heads */
     ptrdiff_t legs;
@@ -87,6 +90,13 @@ static kvm_status read_params(timing *t, kvm_err *err)
     return kvm_job_f64(j, "seconds", 0, 0, 1e6, &t->budget, err);
 }
 
+static bool makes_states(const kvm_translator *t)
+{
+    for (ptrdiff_t i = 0; i < t->count; i++)
+        if (t->steps[i].mapping.out == KVM_SPACE_INPUT) return true;
+    return t->state_count > 0;
+}
+
 static kvm_status open_models(timing *t, kvm_err *err)
 {
     kvm_job *j = t->job;
@@ -97,6 +107,7 @@ static kvm_status open_models(timing *t, kvm_err *err)
     TRY(kvm_job_model(j, c, "target", &t->target, err));
     TRY(kvm_job_need_input(j, "translator", &in, err));
     TRY(kvm_translator_open(&t->translator, j->keep, in->path, err));
+    t->recurrent = makes_states(&t->translator);
     return kvm_apply_new(&t->apply, j->keep, c, &t->translator, t->source, t->target,
                          NULL, err);
 }
@@ -184,7 +195,10 @@ static kvm_status run_switch(timing *t, const leg *l, ptrdiff_t n,
     TRY(kvm_apply_run(t->apply, &from, t->target_cache, &times, err));
     s[STAGE_capture] = l->capturing;
     s[STAGE_inject] = times.inject;
-    s[STAGE_translate] = lap(&clock) - times.inject;
+    if (kvm_apply_ids(t->apply)) s[STAGE_tokens] = times.tokens;
+    if (t->recurrent) s[STAGE_states] = times.states;
+    s[STAGE_translate] =
+        lap(&clock) - s[STAGE_inject] - s[STAGE_tokens] - s[STAGE_states];
     if (tail > 0) {
         TRY(kvm_model_forward(t->target, t->target_cache, t->ids + n - tail, tail,
                               &(kvm_forward_options){0}, err));

@@ -115,6 +115,26 @@ kvm_numbers kvm_doc__numbers(kvm_doc_reader *r, kvm_jat at, const char *key)
     return kvm_doc__numbers_at(r, kvm_doc__get(r, at, key));
 }
 
+static bool layer_number(double v)
+{
+    return v >= 0 && v < 1e6;
+}
+
+ptrdiff_t kvm_doc__layer(kvm_doc_reader *r, kvm_jat at, const char *key,
+                         ptrdiff_t fallback)
+{
+    const double v = kvm_doc__num(r, at, key);
+    return layer_number(v) ? (ptrdiff_t)v : fallback;
+}
+
+kvm_numbers kvm_doc__layers(kvm_doc_reader *r, kvm_jat at, const char *key)
+{
+    const kvm_numbers list = kvm_doc__numbers(r, at, key);
+    for (ptrdiff_t i = 0; i < list.n; i++)
+        list.at[i] = layer_number(list.at[i]) ? floor(list.at[i]) : (double)i;
+    return list;
+}
+
 void kvm_doc__length(kvm_doc_reader *r, kvm_jat at, const char *key, ptrdiff_t is,
                      ptrdiff_t must)
 {
@@ -221,16 +241,8 @@ static void read_translator(kvm_doc_reader *r, kvm_jat doc)
     const kvm_str arm = kvm_doc__str(r, at, "arm");
     if (arm.len) r->d->translator.arm = (int)kvm_doc__arm(r, at, arm);
     r->d->translator.shape = kvm_doc__str(r, at, "shape");
-    r->d->translator.k = kvm_doc__num(r, at, "k");
-    r->d->translator.lambda = kvm_doc__num(r, at, "lambda");
     r->d->translator.parameters = kvm_doc__num(r, at, "parameters");
     r->d->translator.bytes = kvm_doc__num(r, at, "bytes");
-    const kvm_jat selected = kvm_doc__get(r, at, "selected");
-    r->d->translator.selected = kvm_doc__list_at(r, selected, sizeof(kvm_numbers),
-                                                 &r->d->translator.selected_count);
-    for (ptrdiff_t i = 0; i < r->d->translator.selected_count; i++)
-        r->d->translator.selected[i] =
-            kvm_doc__numbers_at(r, kvm_json_item(selected, r->keep, i));
 }
 
 static void read_calibration(kvm_doc_reader *r, kvm_jat doc)
@@ -301,6 +313,7 @@ kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
     read_absent(&r, doc);
     read_notes(&r, doc);
     kvm_doc__fit(&r, doc);
+    kvm_doc__translator(&r, doc);
     kvm_doc__results(&r, doc);
     kvm_doc__analyses(&r, doc);
     if (!r.status) *out = d;

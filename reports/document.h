@@ -17,6 +17,8 @@
     X(NEEDLE, "needle", "Needle recall")                                               \
     X(TIMING, "timing", "Time to the first token")                                     \
     X(BUILD, "build", "Cost of the translator")                                        \
+    X(RECIPES, "recipes", "Recipes")                                                   \
+    X(TRAINING, "training", "Training")                                                \
     X(LINEARITY, "linearity", "How linear the caches are")                             \
     X(LAYERS, "layers", "Layer by layer")                                              \
     X(ABLATIONS, "ablations", "Ablations")                                             \
@@ -57,7 +59,8 @@ typedef struct kvm_gate {
 
 typedef struct kvm_r2_map {
     kvm_str title;
-    double *r2; /* (rows = source layers, cols = target layers) */
+    double *r2;              /* (rows = source layers, cols = target layers) */
+    double *source, *target; /* (rows), (cols) numbers of the layers */
     ptrdiff_t rows, cols;
 } kvm_r2_map;
 
@@ -75,17 +78,52 @@ typedef struct kvm_greedy {
 /* A sweep of one knob: the k curve or the lambda curve. */
 typedef struct kvm_sweep {
     kvm_numbers knob;
-    double chosen;
     kvm_str *titles; /* (count) */
+    double *chosen;  /* (count) */
     kvm_numbers *r2; /* (count), each of knob.n */
     ptrdiff_t count;
     double absolute, absolute_at; /* the absolute lambda and where it falls, or NaN */
     kvm_numbers absolute_r2;      /* (count) */
 } kvm_sweep;
 
+/* Objects that share a choice of source layers. */
+typedef struct kvm_linear_group {
+    kvm_str title, how;
+    kvm_r2_map *maps;
+    ptrdiff_t map_count;
+    kvm_greedy *greedy;
+    ptrdiff_t greedy_count;
+    kvm_sweep k, lambda;
+} kvm_linear_group;
+
+/* What one target layer's rows of an object are made of. */
+typedef struct kvm_recipe_layer {
+    ptrdiff_t layer;
+    kvm_numbers sources; /* numbers of source layers, best first */
+    kvm_est r2_fit, r2_choose, r2_held, r2_copy;
+    double rows, features, weight_norm;
+} kvm_recipe_layer;
+
+typedef struct kvm_recipe {
+    kvm_str title, how;
+    double k, lambda;
+    bool absolute; /* lambda is */
+    kvm_recipe_layer *layers;
+    ptrdiff_t count;
+} kvm_recipe;
+
+typedef struct kvm_training_point {
+    double step, kl, first_kl, train_kl, norm, rate, tokens_per_s;
+} kvm_training_point;
+
+typedef struct kvm_object_name {
+    kvm_str key, title;
+} kvm_object_name;
+
 typedef struct kvm_layer_row {
     ptrdiff_t layer;
-    kvm_est k_r2, v_r2, k_r2_fit, v_r2_fit, cosine, c_k, c_v;
+    kvm_est *r2, *r2_fit; /* (layer_objects) */
+    kvm_est cosine, c_k, c_v;
 } kvm_layer_row;
 
 typedef struct kvm_layer_set {
@@ -213,9 +251,7 @@ typedef struct kvm_document {
         bool present;
         int arm; /* < 0: the best one */
         kvm_str shape;
-        double k, lambda, parameters, bytes;
-        kvm_numbers *selected;
-        ptrdiff_t selected_count;
+        double parameters, bytes;
     } translator;
     struct {
         bool present;
@@ -225,11 +261,22 @@ typedef struct kvm_document {
     } calibration;
     kvm_gate *gates;
     ptrdiff_t gate_count;
-    kvm_r2_map *maps;
-    ptrdiff_t map_count;
-    kvm_greedy *greedy;
-    ptrdiff_t greedy_count;
-    kvm_sweep k, lambda;
+    struct {
+        kvm_str token; /* "none", "given" or "decoded"; empty: not stated */
+        kvm_recipe *at;
+        ptrdiff_t count;
+    } recipes;
+    struct {
+        bool present;
+        double steps, batch, lessons, validation, parameters, seconds, tokens_per_s;
+        double closed_kl, best_kl, best_step;
+        kvm_training_point *points;
+        ptrdiff_t count;
+    } training;
+    kvm_linear_group *groups;
+    ptrdiff_t group_count;
+    kvm_object_name *layer_objects;
+    ptrdiff_t layer_object_count;
     kvm_layer_set *layers;
     ptrdiff_t layer_count;
     kvm_suite *suites;

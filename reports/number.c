@@ -121,6 +121,16 @@ static piece seconds(double v)
     return p;
 }
 
+/* seconds in a unit that does not follow from v: beside others of one table */
+static piece in_one_unit(double v, double size, const char *name)
+{
+    const double scaled = v / size;
+    piece p = fabs(scaled) >= 1000 ? grouped(scaled) : general(scaled);
+    const size_t n = strlen(p.at);
+    snprintf(p.at + n, sizeof p.at - n, "%s", name);
+    return p;
+}
+
 static piece bytes(double v)
 {
     static const unit units[] = {{1099511627776.0, NBSP "TiB"},
@@ -172,6 +182,12 @@ static piece piece_of(double v, kvm_format format, bool unit_shown)
                      unit_shown ? TIMES : "");
     case KVM_FORMAT_SECONDS:
         return seconds(v);
+    case KVM_FORMAT_S:
+        return in_one_unit(v, 1, unit_shown ? NBSP "s" : "");
+    case KVM_FORMAT_MS:
+        return in_one_unit(v, 1e-3, unit_shown ? NBSP "ms" : "");
+    case KVM_FORMAT_US:
+        return in_one_unit(v, 1e-6, unit_shown ? NBSP "µs" : "");
     case KVM_FORMAT_BYTES:
         return bytes(v);
     case KVM_FORMAT_COUNT:
@@ -249,10 +265,20 @@ kvm_numeral kvm_numeral_tick(double v, kvm_format format)
     return numeral(v, format, true, true);
 }
 
+kvm_format kvm_seconds_unit(double v)
+{
+    const double size = fabs(v);
+    return size >= 0.5         ? KVM_FORMAT_S
+           : size >= 0.9995e-3 ? KVM_FORMAT_MS
+                               : KVM_FORMAT_US;
+}
+
 kvm_numeral kvm_numeral_interval(kvm_est e, kvm_format format)
 {
     kvm_numeral out = {""};
     if (!kvm_est_has_interval(e)) return out;
+    if (format == KVM_FORMAT_SECONDS && fabs(e.value) < 119.5)
+        format = kvm_seconds_unit(e.value);
     const kvm_numeral low = numeral(e.low, format, false, false);
     const kvm_numeral high = numeral(e.high, format, false, false);
     snprintf(out.at, sizeof out.at, "[%.40s, %.40s]", low.at, high.at);

@@ -17,7 +17,10 @@
     X(BYTES, "bytes")     /* 3.2 MiB */                                                \
     X(COUNT, "count")     /* 32,768 */                                                 \
     X(TOKENS, "tokens")   /* 32K on an axis; 1,500 */                                  \
-    X(RATE, "rate")       /* 1.35 M  (per second; the unit stands in the heading) */
+    X(RATE, "rate")       /* 1.35 M  (per second; the unit stands in the heading) */   \
+    X(S, "s")             /* of seconds, always in this unit: 7,380 s */               \
+    X(MS, "ms")           /* of seconds: 7,380,000 ms */                               \
+    X(US, "us")           /* of seconds: 13.5 µs */
 
 typedef enum kvm_format {
 #define X(NAME, key) KVM_FORMAT_##NAME,
@@ -37,7 +40,9 @@ typedef struct kvm_numeral {
 kvm_numeral kvm_numeral_of(double v, kvm_format format);
 /* the same for an axis or a label: "50 %" and "1 s" for 50.0 % and 1.00 s */
 kvm_numeral kvm_numeral_tick(double v, kvm_format format);
-/* "[95.0, 99.1]", or empty when e has no interval */
+/* the unit in which v seconds are written: KVM_FORMAT_S, _MS or _US */
+kvm_format kvm_seconds_unit(double v);
+/* "[95.0, 99.1]", in the unit of e's value; empty when e has no interval */
 kvm_numeral kvm_numeral_interval(kvm_est e, kvm_format format);
 
 /* the first two as strings in a; at NULL when it is spent */

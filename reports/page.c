@@ -228,6 +228,8 @@ static kvm_status body(kvm_page *p)
     TRY(kvm_page__needle(p));
     TRY(kvm_page__timing(p));
     TRY(kvm_page__build(p));
+    TRY(kvm_page__recipes(p));
+    TRY(kvm_page__training(p));
     TRY(kvm_page__linearity(p));
     TRY(kvm_page__layers(p));
     TRY(kvm_page__ablations(p));

@@ -9,11 +9,11 @@
  * EST, a figure:  0.93 | null | {"value": 0.93, "low": 0.9, "high": 0.96, "note": "…"}
  *   low/high: 95 % interval (quality), quartiles (seconds). value null: note says why.
  *   kvm_est_json makes one. Numbers are SI units: seconds, bytes, fractions.
- * ARM, a key of arms.def.  OBJ, any short name of a cached tensor: "k_content",
- *   "k_rotated", "v", "mla_latent" ...; a "title" beside it is what people read.
+ * ARM, a key of arms.def.  OBJ, any short name of a cached tensor: "k", "k_rotated",
+ *   "v", "latent" ...; a "title" beside it is what people read.
  *
  * {
- *   "format": "kvmill.report", "version": 2,
+ *   "format": "kvmill.report", "version": 3,
  *   "sample": "why these numbers are no measurement",  -> a banner; omit for real runs
  *   "made": "2026-01-31T12:00:00Z",
  *   "pair": {"name": "small-large",                       file names derive from it
@@ -24,9 +24,8 @@
  *
  *   "translator": {"arm": ARM, the one that the verdict speaks of; absent: the ARM with
  *                                the best mean floor-normalised retention
- *     "shape": "per target layer, k best source layers", "k": 4, "lambda": 1e-3,
- *     "parameters": 98304, "bytes": 393216,
- *     "selected": [[2,1,3,0], ...]},                      per target layer, best first
+ *     "shape": "per target layer, k best source layers",
+ *     "parameters": 98304, "bytes": 393216},
  *
  *   "calibration": {"text": "State of the Union 1961-2021", "sequences": 256,
  *     "sequence_tokens": 512, "stride": 4, "rows": 26214, "choosing_rows": 3277,
@@ -37,24 +36,44 @@
  *     "required": true,          (default) a failed one makes it "does not serve"
  *     "where": "layer 3, V", "note": "..."}],
  *
- *   "linearity": {
- *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...]}],
+ *   "recipes": {
+ *     "token": "none" | "given" | "decoded",              what maps are told of it
+ *     "objects": [{"object": OBJ, "title": "K", "how": "keys from keys",
+ *       "k": 2, "lambda": 1e-3, "absolute": false,
+ *       "layers": [{"layer": 3, "sources": [7, 3],        numbers, best first
+ *         "r2_fit": EST, "r2_choose": EST, "r2_held": EST,
+ *         "r2_copy": EST,                                 held-out, before a correction
+ *         "rows": 65536, "features": 256, "weight_norm": 1.1}]}]},
+ *
+ *   "training": {"steps": 400, "batch": 8, "lessons": 240, "validation": 30,
+ *     "parameters": 98304, "seconds": 61.0, "tokens_per_s": 3100.0,
+ *     "closed_kl": 0.03, "best_kl": 0.01, "best_step": 350,
+ *     "curve": [{"step": 0, "kl": 0.03, "first_kl": 0.02,  on the validation lessons
+ *       "train_kl": null, "norm": null,                   since the point before
+ *       "rate": 0, "tokens_per_s": 0}]},
+ *
+ *   "linearity": {"groups": [{                            objects that share a choice
+ *     "title": "K, V", "how": "keys from keys",
+ *     "maps": [{"object": OBJ, "title": "K content", "r2": [[...], ...],
  *         R2 of one source layer alone, r2[source][target], null ok; as all R2 of this
  *         section on the rows that chose layers, k and lambda
+ *       "source_layers": [3, 7], "target_layers": [...]}],  numbers; absent: from 0
  *     "greedy": [{"object": OBJ, "title": "K content",
  *       "layers": [{"target": 0, "order": [2,1], "r2": [0.61, 0.70]}]}],
- *     "k": {"k": [1,2,4,...], "chosen": 4,                mean over layers
- *       "series": [{"title": "K content", "r2": [...]}]},
- *     "lambda": {"lambda": [1e-6,...], "chosen": 1e-3,    relative
- *       "series": [{"title": "K content", "r2": [...]}],
+ *     "k": {"k": [1,2,4,...],                             mean over layers
+ *       "series": [{"title": "K content", "chosen": 4, "r2": [...]}]},
+ *     "lambda": {"lambda": [1e-6,...],                    relative
+ *       "series": [{"title": "K content", "chosen": 1e-3, "r2": [...]}],
  *       "absolute": {"lambda": 0.01, "relative": 6.7e-9,  where it falls on the axis
- *         "r2": [...]}}},                                 one per series
+ *         "r2": [...]}}}]},                               one per series
  *
- *   "layers": [{"arm": ARM, "rows": [{"layer": 0,
- *     "k_r2": EST, "v_r2": EST,                           held-out: nothing was chosen
- *                                                         or fitted on these rows
- *     "k_r2_fit": EST, "v_r2_fit": EST,                   in-sample
- *     "cosine": EST, "c_k": EST, "c_v": EST}]}],
+ *   "layers": {
+ *     "objects": [{"object": OBJ, "title": "K"}],
+ *     "arms": [{"arm": ARM, "rows": [{"layer": 0,
+ *       "r2": [EST, ...],       of each object, held-out: nothing was chosen or fitted
+ *                               on these rows
+ *       "r2_fit": [EST, ...],                             in-sample
+ *       "cosine": EST, "c_k": EST, "c_v": EST}]}]},
  *
  *   "suites": [{"name": "arc", "title": "ARC-Challenge", "metric": "accuracy",
  *     "format": FORMAT, "better": "high" | "low", "chance": 0.25, "items": 400,
@@ -74,7 +93,7 @@
  *       "cold": EST, "switch": EST,                       median s, quartiles
  *       "speedup": EST,                                   cold/switch, rounds' ratio
  *       "cold_stages": {"prefill": s, "first_decode": s},
- *       "switch_stages": {"transfer": s, "translate": s, "inject": s, "decode": s},
+ *       "switch_stages": {"transfer": s, "translate": s, "inject": s},
  *                                                         any names, in this order
  *       "computed_bytes": b,                              not measured: tokens x rows
  *         of the source layers that are read and of all target layers, as an engine
@@ -114,7 +133,7 @@
  * }
  *
  * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |
- *   "count" | "rate"; default "number".
+ *   "count" | "rate" | "s" | "ms" | "us" (of seconds); default "number".
  *
  * The verdict's words (KVM_SERVES_*): "serves" when every required gate passed, the
  * mean floor-normalised retention is at least 0.90 and every suite on which the target
@@ -128,7 +147,7 @@
 #include "base/json.h"
 
 #define KVM_REPORT_FORMAT "kvmill.report"
-enum { KVM_REPORT_VERSION = 2 };
+enum { KVM_REPORT_VERSION = 3 };
 
 /* kvm_page_html - append the whole page to out. On error out may hold a part of it. */
 KVM_MUST kvm_status kvm_page_html(kvm_text *out, kvm_jat doc, kvm_arena scratch,

@@ -23,6 +23,8 @@ static void map_figure(kvm_page *p, const kvm_r2_map *m)
         .cols = m->cols,
         .row_title = KVM_STR("source layer"),
         .col_title = KVM_STR("target layer"),
+        .row_number = m->source,
+        .col_number = m->target,
         .lo = 0,
         .hi = 1};
     const kvm_str mean =
@@ -92,7 +94,26 @@ typedef struct sweep_words {
     bool log;
 } sweep_words;
 
-/* The curve of one knob, the chosen value marked; the absolute lambda as single
+/* a mark at each value that was chosen, with the series it was chosen for where they
+ * differ; gives how many */
+static ptrdiff_t chosen_marks(kvm_page *p, const kvm_sweep *s, kvm_str word,
+                              kvm_mark *marks)
+{
+    ptrdiff_t n = 0;
+    bool differ = false;
+    for (ptrdiff_t i = 1; i < s->count; i++) differ |= s->chosen[i] != s->chosen[0];
+    for (ptrdiff_t i = 0; i < (differ ? s->count : 1); i++) {
+        if (!isfinite(s->chosen[i])) continue;
+        const kvm_str label = differ
+                                  ? kvm_str_fmt(p->mem, "%.*s, %.*s", KVM_STR_ARG(word),
+                                                KVM_STR_ARG(s->titles[i]))
+                                  : word;
+        marks[n++] = (kvm_mark){s->chosen[i], label, false};
+    }
+    return n;
+}
+
+/* The curve of one knob, the chosen values marked; the absolute lambda as single
  * points. */
 static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_words *w)
 {
@@ -118,13 +139,15 @@ static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_word
                                    .n = 1,
                                    .look = kvm_look_palette(2 * i),
                                    .no_line = true};
-    const kvm_mark marks[] = {
-        {s->chosen, w->chosen, false},
-        {s->absolute_at,
-         kvm_str_fmt(p->mem, "absolute λ %.*s",
-                     KVM_STR_ARG(kvm_tick(p->mem, s->absolute, KVM_FORMAT_NUMBER))),
-         false}};
-    const bool chosen = isfinite(s->chosen);
+    kvm_mark *marks = kvm_new(p->mem, kvm_mark, s->count + 1);
+    if (!marks) return kvm_nomem(p->err, p->mem);
+    ptrdiff_t mark_count = chosen_marks(p, s, w->chosen, marks);
+    if (absolute)
+        marks[mark_count++] = (kvm_mark){
+            s->absolute_at,
+            kvm_str_fmt(p->mem, "absolute λ %.*s",
+                        KVM_STR_ARG(kvm_tick(p->mem, s->absolute, KVM_FORMAT_NUMBER))),
+            false};
     const kvm_line_chart chart = {
         .title = w->heading,
         .desc = w->note,
@@ -135,8 +158,8 @@ static kvm_status sweep_figure(kvm_page *p, const kvm_sweep *s, const sweep_word
         .y = unit_axis(KVM_STR("R², choosing split"), series, n),
         .series = series,
         .series_count = n,
-        .marks = chosen ? marks : marks + 1,
-        .mark_count = chosen + absolute};
+        .marks = marks,
+        .mark_count = mark_count};
     kvm_page__figure(p, w->heading, w->note);
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
@@ -160,7 +183,7 @@ static void calibration(kvm_page *p)
     kvm_page__number(p, p->d->calibration.stride, KVM_FORMAT_COUNT);
     kvm_page__html(p, "; ");
     kvm_page__number(p, p->d->calibration.rows, KVM_FORMAT_COUNT);
-    kvm_page__html(p, " rows to fit ");
+    kvm_page__html(p, " rows to fit at most ");
     kvm_page__number(p, p->d->calibration.features, KVM_FORMAT_COUNT);
     kvm_page__html(p, " features, ");
     kvm_page__number(p, p->d->calibration.choosing_rows, KVM_FORMAT_COUNT);
@@ -169,28 +192,10 @@ static void calibration(kvm_page *p)
     kvm_page__html(p, " held out; split by sequence.</p>\n");
 }
 
-kvm_status kvm_page__linearity(kvm_page *p)
+/* everything that was tried for objects that share a choice of layers */
+static kvm_status group(kvm_page *p, const kvm_linear_group *g)
 {
-    const kvm_document *d = p->d;
-    const bool measured =
-        d->map_count + d->greedy_count + d->k.knob.n + d->lambda.knob.n > 0;
-    if (!kvm_page__section(p, KVM_SECTION_LINEARITY, measured)) return KVM_OK;
-    kvm_page__lede(p,
-                   KVM_STR("Share of the target's variance that linear maps of the "
-                           "source explain, on the sequences that chose layers, k "
-                           "and λ: no fit has seen them, but the best of many is "
-                           "flattered. It does not predict quality; the suites do."));
-    calibration(p);
-    if (d->map_count) {
-        kvm_page__grid(p, 3);
-        for (ptrdiff_t i = 0; i < d->map_count; i++) map_figure(p, &d->maps[i]);
-        kvm_page__grid_end(p);
-    } else {
-        kvm_page__missing(p, KVM_STR("R² maps"), d->absent[KVM_SECTION_LINEARITY]);
-    }
-    kvm_page__grid(p, 2);
-    for (ptrdiff_t i = 0; i < d->greedy_count; i++)
-        TRY(greedy_figure(p, &d->greedy[i]));
+    const kvm_str why = p->d->absent[KVM_SECTION_LINEARITY];
     const sweep_words k = {KVM_STR("How many source layers"),
                            KVM_STR("top-k layers by single-layer R², mean over layers"),
                            KVM_STR("source layers used, k"),
@@ -203,12 +208,37 @@ kvm_status kvm_page__linearity(kvm_page *p)
                                 KVM_STR("λ curve"),
                                 KVM_STR("chosen"),
                                 true};
-    TRY(sweep_figure(p, &d->k, &k));
-    TRY(sweep_figure(p, &d->lambda, &lambda));
+    if (g->title.len) kvm_page__part(p, g->title);
+    if (g->how.len) kvm_page__lede(p, g->how);
+    if (!g->map_count) kvm_page__missing(p, KVM_STR("R² maps"), why);
+    const bool own_row = g->map_count > 1; /* one alone stands beside the curves */
+    if (own_row) {
+        kvm_page__grid(p, 3);
+        for (ptrdiff_t i = 0; i < g->map_count; i++) map_figure(p, &g->maps[i]);
+        kvm_page__grid_end(p);
+    }
+    kvm_page__grid(p, 2);
+    if (!own_row && g->map_count) map_figure(p, &g->maps[0]);
+    for (ptrdiff_t i = 0; i < g->greedy_count; i++)
+        TRY(greedy_figure(p, &g->greedy[i]));
+    TRY(sweep_figure(p, &g->k, &k));
+    TRY(sweep_figure(p, &g->lambda, &lambda));
     kvm_page__grid_end(p);
-    if (!d->greedy_count)
-        kvm_page__missing(p, KVM_STR("Greedy curves"),
-                          d->absent[KVM_SECTION_LINEARITY]);
+    if (!g->greedy_count) kvm_page__missing(p, KVM_STR("Greedy curves"), why);
+    return KVM_OK;
+}
+
+kvm_status kvm_page__linearity(kvm_page *p)
+{
+    const kvm_document *d = p->d;
+    if (!kvm_page__section(p, KVM_SECTION_LINEARITY, d->group_count > 0)) return KVM_OK;
+    kvm_page__lede(p,
+                   KVM_STR("Share of the target's variance that linear maps of the "
+                           "source explain, on the sequences that chose layers, k "
+                           "and λ: no fit has seen them, but the best of many is "
+                           "flattered. It does not predict quality; the suites do."));
+    calibration(p);
+    for (ptrdiff_t i = 0; i < d->group_count; i++) TRY(group(p, &d->groups[i]));
     const kvm_table sweeps = kvm_report_table_sweeps(p->mem, d);
     TRY(kvm_page__folded(p, &sweeps, KVM_STR("k and λ, all values")));
     kvm_page__section_end(p);
@@ -217,28 +247,99 @@ kvm_status kvm_page__linearity(kvm_page *p)
 
 /* ---- layer by layer ---- */
 
+/* colours of objects, the first two as far apart as may be */
+static kvm_look object_look(ptrdiff_t object, ptrdiff_t set)
+{
+    const ptrdiff_t at = object % 8;
+    return kvm_look_palette((at < 4 ? 2 * at : 2 * at - 7) + set);
+}
+
+static kvm_str series_name(kvm_page *p, kvm_str name, kvm_arm arm)
+{
+    return p->d->layer_count > 1
+               ? kvm_str_fmt(p->mem, "%.*s, %s", KVM_STR_ARG(name), kvm_arms[arm].label)
+               : name;
+}
+
+/* an object's R2 in the layers that have it: others keep no such rows, so the line goes
+ * on past them */
+static kvm_status r2_line(kvm_page *p, kvm_series *out, ptrdiff_t set, ptrdiff_t object,
+                          bool in_sample)
+{
+    const kvm_layer_set *s = &p->d->layers[set];
+    double *x = kvm_new(p->mem, double, s->count);
+    double *y = kvm_new(p->mem, double, s->count);
+    if (s->count && (!x || !y)) return kvm_nomem(p->err, p->mem);
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < s->count; i++) {
+        const kvm_layer_row *row = &s->rows[i];
+        const kvm_est e = in_sample ? row->r2_fit[object] : row->r2[object];
+        if (!kvm_est_has(e)) continue;
+        x[n] = (double)row->layer;
+        y[n++] = e.value;
+    }
+    const kvm_str title = p->d->layer_objects[object].title;
+    const kvm_str name =
+        in_sample ? kvm_str_fmt(p->mem, "%.*s in-sample", KVM_STR_ARG(title)) : title;
+    *out = (kvm_series){.name = n ? series_name(p, name, s->arm) : KVM_STR(""),
+                        .x = x,
+                        .y = y,
+                        .n = n,
+                        .look = object_look(object, set),
+                        .dashed = in_sample};
+    return KVM_OK;
+}
+
+static kvm_status r2_figure(kvm_page *p)
+{
+    const ptrdiff_t objects = p->d->layer_object_count, sets = p->d->layer_count;
+    kvm_series *series = kvm_arena_alloc(p->mem, sizeof *series * (size_t)(objects + 1),
+                                         _Alignof(kvm_series), sets + 1);
+    if (!series) return kvm_nomem(p->err, p->mem);
+    ptrdiff_t n = 0;
+    for (ptrdiff_t s = 0; s < sets; s++)
+        for (ptrdiff_t o = 0; o < objects; o++)
+            TRY(r2_line(p, &series[n++], s, o, false));
+    /* in-sample curves of the first translator only: enough to see overfitting */
+    for (ptrdiff_t o = 0; o < objects; o++) TRY(r2_line(p, &series[n++], 0, o, true));
+    const kvm_str heading = KVM_STR("R² of the fit");
+    const kvm_str note =
+        KVM_STR("on held-out sequences, which chose nothing; dotted: in-sample");
+    const kvm_line_chart chart = {.title = heading,
+                                  .desc = note,
+                                  .x = {.title = KVM_STR("target layer"),
+                                        .format = KVM_FORMAT_COUNT,
+                                        .whole = true},
+                                  .y = unit_axis(KVM_STR("R²"), series, n),
+                                  .series = series,
+                                  .series_count = n};
+    kvm_page__figure(p, heading, note);
+    kvm_svg_lines(p->out, &chart);
+    kvm_page__figure_end(p);
+    return KVM_OK;
+}
+
 /* One quantity of a layer, with its place in kvm_layer_row. */
 typedef struct layer_line {
     kvm_str name;
     size_t at;
     int colour;
-    bool dashed;
 } layer_line;
-#define LINE(label, member, colour, dashed)                                            \
+#define LINE(label, member, colour)                                                    \
     {                                                                                  \
-        KVM_STR(label), offsetof(kvm_layer_row, member), colour, dashed                \
+        KVM_STR(label), offsetof(kvm_layer_row, member), colour                        \
     }
 
 typedef struct layer_chart {
     kvm_str heading, note, axis;
     kvm_format format;
     bool share; /* the axis is 0 ... 1 */
-    layer_line lines[4];
+    layer_line lines[2];
     int count;
 } layer_chart;
 
 static kvm_status add_line(kvm_page *p, kvm_series *out, const kvm_layer_set *set,
-                           const layer_line *line, bool several)
+                           const layer_line *line)
 {
     double *x = kvm_new(p->mem, double, set->count);
     double *y = kvm_new(p->mem, double, set->count);
@@ -249,16 +350,11 @@ static kvm_status add_line(kvm_page *p, kvm_series *out, const kvm_layer_set *se
         x[i] = (double)set->rows[i].layer;
         y[i] = e.value;
     }
-    const kvm_str name = several
-                             ? kvm_str_fmt(p->mem, "%.*s, %s", KVM_STR_ARG(line->name),
-                                           kvm_arms[set->arm].label)
-                             : line->name;
-    *out = (kvm_series){.name = name,
+    *out = (kvm_series){.name = series_name(p, line->name, set->arm),
                         .x = x,
                         .y = y,
                         .n = set->count,
-                        .look = kvm_look_palette(line->colour),
-                        .dashed = line->dashed};
+                        .look = kvm_look_palette(line->colour)};
     return KVM_OK;
 }
 
@@ -266,17 +362,14 @@ static kvm_status layer_figure(kvm_page *p, const layer_chart *c)
 {
     const ptrdiff_t sets = p->d->layer_count;
     kvm_series *series =
-        kvm_arena_alloc(p->mem, sizeof *series * 4, _Alignof(kvm_series), sets);
+        kvm_arena_alloc(p->mem, sizeof *series * 2, _Alignof(kvm_series), sets);
     if (!series) return kvm_nomem(p->err, p->mem);
     ptrdiff_t n = 0;
     for (ptrdiff_t s = 0; s < sets; s++)
         for (int i = 0; i < c->count; i++) {
-            /* in-sample curves of the first translator only: enough to see
-             * overfitting */
-            if (c->lines[i].dashed && s > 0) continue;
             layer_line line = c->lines[i];
             line.colour += (int)s; /* a neighbour in the palette */
-            TRY(add_line(p, &series[n++], &p->d->layers[s], &line, sets > 1));
+            TRY(add_line(p, &series[n++], &p->d->layers[s], &line));
         }
     kvm_line_chart chart = {.title = c->heading,
                             .desc = c->note,
@@ -296,32 +389,24 @@ static kvm_status layer_figure(kvm_page *p, const layer_chart *c)
 kvm_status kvm_page__layers(kvm_page *p)
 {
     const layer_chart charts[] = {
-        {KVM_STR("R² of the fit"),
-         KVM_STR("on held-out sequences, which chose nothing; dotted: in-sample"),
-         KVM_STR("R²"),
-         KVM_FORMAT_NUMBER,
-         true,
-         {LINE("K", k_r2, 0, false), LINE("V", v_r2, 2, false),
-          LINE("K in-sample", k_r2_fit, 0, true),
-          LINE("V in-sample", v_r2_fit, 2, true)},
-         4},
         {KVM_STR("Attention-output cosine"),
          KVM_STR("translated against native cache; of these figures the one that "
                  "goes with quality"),
          KVM_STR("cosine"),
          KVM_FORMAT_NUMBER,
          true,
-         {LINE("cosine", cosine, 0, false)},
+         {LINE("cosine", cosine, 0)},
          1},
         {KVM_STR("Error concentration"),
          KVM_STR("above 1: the error lies where attention reads"),
          KVM_STR("c_K, c_V"),
          KVM_FORMAT_NUMBER,
          false,
-         {LINE("c_K", c_k, 0, false), LINE("c_V", c_v, 2, false)},
+         {LINE("c_K", c_k, 0), LINE("c_V", c_v, 2)},
          2}};
     if (!kvm_page__section(p, KVM_SECTION_LAYERS, p->d->layer_count > 0)) return KVM_OK;
     kvm_page__grid(p, 3);
+    TRY(r2_figure(p));
     for (size_t i = 0; i < sizeof charts / sizeof *charts; i++)
         TRY(layer_figure(p, &charts[i]));
     kvm_page__grid_end(p);

@@ -112,14 +112,16 @@ static void head(kvm_page *p, const kvm_table *t)
 }
 
 /* A number of a figure: value, interval in small type beside it, mark of its note. */
-static void figure_cell(kvm_page *p, const kvm_cell *cell, int note)
+static void figure_cell(kvm_page *p, const kvm_cell *cell, kvm_format seconds, int note)
 {
+    const kvm_format format =
+        cell->format == KVM_FORMAT_SECONDS ? seconds : cell->format;
     if (kvm_est_has(cell->est))
-        kvm_page__number(p, cell->est.value, cell->format);
+        kvm_page__number(p, cell->est.value, format);
     else
         kvm_page__html(p, "–");
     if (note) kvm_text_addf(p->out, "<sup>%d</sup>", note);
-    const kvm_numeral interval = kvm_numeral_interval(cell->est, cell->format);
+    const kvm_numeral interval = kvm_numeral_interval(cell->est, format);
     if (!*interval.at) return;
     kvm_page__html(p, " <small>");
     kvm_page__text(p, kvm_str_of(interval.at));
@@ -157,7 +159,7 @@ static ptrdiff_t group_length(const kvm_table *t, ptrdiff_t r)
 }
 
 static void row(kvm_page *p, const kvm_table *t, const kvm_table_notes *notes,
-                ptrdiff_t r, ptrdiff_t span)
+                kvm_format seconds, ptrdiff_t r, ptrdiff_t span)
 {
     kvm_page__html(p, "<tr>");
     for (ptrdiff_t c = 0; c < t->column_count; c++) {
@@ -175,7 +177,7 @@ static void row(kvm_page *p, const kvm_table *t, const kvm_table_notes *notes,
         if (text)
             kvm_page__text(p, cell->text);
         else
-            figure_cell(p, cell, notes->of_cell[r * t->column_count + c]);
+            figure_cell(p, cell, seconds, notes->of_cell[r * t->column_count + c]);
         if (c == 0 && text)
             kvm_page__html(p, "</th>");
         else
@@ -204,11 +206,12 @@ kvm_status kvm_page__table(kvm_page *p, const kvm_table *t, bool grouped)
     /* in a wide table the intervals stand below their values */
     kvm_text_addf(p->out, "<div class=\"scroll\"><table%s>\n",
                   t->column_count > 7 ? " class=\"tall\"" : "");
+    const kvm_format seconds = kvm_table_seconds(t);
     head(p, t);
     for (ptrdiff_t r = 0; r < kvm_table_rows(t);) {
         const ptrdiff_t n = grouped ? group_length(t, r) : 1;
         kvm_page__html(p, "<tbody>");
-        for (ptrdiff_t i = 0; i < n; i++) row(p, t, &notes, r + i, i ? 0 : n);
+        for (ptrdiff_t i = 0; i < n; i++) row(p, t, &notes, seconds, r + i, i ? 0 : n);
         kvm_page__html(p, "</tbody>\n");
         r += n;
     }

@@ -48,6 +48,8 @@ KVM_MUST kvm_status kvm_page__quality(kvm_page *p);
 KVM_MUST kvm_status kvm_page__needle(kvm_page *p);
 KVM_MUST kvm_status kvm_page__timing(kvm_page *p);
 KVM_MUST kvm_status kvm_page__build(kvm_page *p);
+KVM_MUST kvm_status kvm_page__recipes(kvm_page *p);
+KVM_MUST kvm_status kvm_page__training(kvm_page *p);
 KVM_MUST kvm_status kvm_page__linearity(kvm_page *p);
 KVM_MUST kvm_status kvm_page__layers(kvm_page *p);
 KVM_MUST kvm_status kvm_page__ablations(kvm_page *p);

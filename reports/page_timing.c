@@ -147,9 +147,10 @@ static void conditions(kvm_page *p)
 {
     kvm_page__html(p, "<p class=\"lede\">Both arms in one process, interleaved, same "
                       "kernels and threads. Cold: the target’s prefill and first "
-                      "decode. Switch: capture overhead, transfer, translation, "
-                      "injection and first decode (the source has read the prefix "
-                      "already). ");
+                      "decode. Switch: capture of what the source’s cache does not "
+                      "keep, transfer, tokens read out of it where maps are told them, "
+                      "translation, states, injection and first decode (the source has "
+                      "read the prefix already). ");
     const double least = least_rounds(p->d);
     const bool fewer = least < p->d->timing.rounds;
     if (fewer) {

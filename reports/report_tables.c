@@ -1,26 +1,10 @@
-#include "reports/report_tables.h"
-
-#define COLUMNS(list) list, (ptrdiff_t)(sizeof(list) / sizeof *(list))
-#define HEAD(key, title, kind)                                                         \
-    {                                                                                  \
-        key, {title, sizeof(title) - 1}, KVM_COL_##kind                                \
-    }
+#include "reports/report_tables_internal.h"
 
 const kvm_report_table kvm_report_tables[] = {
 #define X(NAME, suffix, file) {file, kvm_report_table_##suffix},
     KVM_REPORT_TABLES(X)
 #undef X
         {NULL, NULL}};
-
-static void text(kvm_table *t, const char *s)
-{
-    kvm_table_text(t, kvm_str_of(s), KVM_TONE_PLAIN);
-}
-
-static void words(kvm_table *t, kvm_str s)
-{
-    kvm_table_text(t, s, KVM_TONE_PLAIN);
-}
 
 kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
 {
@@ -33,17 +17,17 @@ kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
     kvm_table t = kvm_table_new(keep, "gates", KVM_STR("Gates"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->gate_count; i++) {
         const kvm_gate *g = &d->gates[i];
-        words(&t, g->title);
+        kvm_table__words(&t, g->title);
         kvm_table_text(&t, kvm_str_of(verdict[g->verdict]), tone[g->verdict]);
         kvm_table_est(&t, g->value, g->format);
-        words(&t, g->need.len ? g->need : KVM_STR("not stated"));
-        text(&t, g->required ? "yes" : "advice");
+        kvm_table__words(&t, g->need.len ? g->need : KVM_STR("not stated"));
+        kvm_table__static(&t, g->required ? "yes" : "advice");
         const kvm_str where =
             g->where.len && g->note.len
                 ? kvm_str_fmt(keep, "%.*s: %.*s", KVM_STR_ARG(g->where),
                               KVM_STR_ARG(g->note))
                 : (g->where.len ? g->where : g->note);
-        words(&t, where.len ? where : KVM_STR("whole translator"));
+        kvm_table__words(&t, where.len ? where : KVM_STR("whole translator"));
     }
     return t;
 }
@@ -87,10 +71,10 @@ kvm_table kvm_report_table_quality(kvm_arena *keep, const kvm_document *d)
             const kvm_suite *s = &d->suites[i];
             const kvm_suite_arm *arm = &s->arms[a];
             if (!arm->present) continue;
-            words(&t, s->title);
-            text(&t, kvm_arms[a].label);
-            text(&t, group_name((kvm_arm)a));
-            words(&t, s->metric.len ? s->metric : KVM_STR("not stated"));
+            kvm_table__words(&t, s->title);
+            kvm_table__static(&t, kvm_arms[a].label);
+            kvm_table__static(&t, group_name((kvm_arm)a));
+            kvm_table__words(&t, s->metric.len ? s->metric : KVM_STR("not stated"));
             kvm_table_num(&t, s->items, KVM_FORMAT_COUNT);
             kvm_table_num(&t, s->chance, s->format);
             kvm_table_est(&t, arm->score, s->format);
@@ -128,8 +112,8 @@ kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d)
             const kvm_suite *s = &d->suites[i];
             const kvm_suite_arm *arm = &s->arms[a];
             if (!arm->present || kvm_arms[a].group != KVM_ARM) continue;
-            words(&t, s->title);
-            text(&t, kvm_arms[a].label);
+            kvm_table__words(&t, s->title);
+            kvm_table__static(&t, kvm_arms[a].label);
             kvm_table_est(&t, arm->score, s->format);
             kvm_table_est(&t, point_only(&s->arms[KVM_ARM_NATIVE]), s->format);
             kvm_table_est(&t, point_only(&s->arms[KVM_ARM_SOURCE]), s->format);
@@ -157,7 +141,7 @@ kvm_table kvm_report_table_needle(kvm_arena *keep, const kvm_document *d)
             kvm_table_num(&t, p->tokens, KVM_FORMAT_COUNT);
             kvm_table_num(&t, p->achieved, KVM_FORMAT_COUNT);
             kvm_table_num(&t, p->bos, KVM_FORMAT_COUNT);
-            text(&t, kvm_arms[a].label);
+            kvm_table__static(&t, kvm_arms[a].label);
             kvm_table_est(&t, p->arms[a], KVM_FORMAT_PERCENT);
         }
     return t;
@@ -217,7 +201,7 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, p->computed_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->peak_bytes, KVM_FORMAT_BYTES);
         kvm_table_num(&t, p->tokens_per_s, KVM_FORMAT_RATE);
-        words(&t, p->note.len ? p->note : KVM_STR("–"));
+        kvm_table__words(&t, p->note.len ? p->note : KVM_STR("–"));
     }
     return t;
 }
@@ -234,8 +218,8 @@ kvm_table kvm_report_table_stages(kvm_arena *keep, const kvm_document *d)
         for (int a = 0; a < 2; a++)
             for (ptrdiff_t s = 0; s < arms[a]->n; s++) {
                 kvm_table_num(&t, p->tokens, KVM_FORMAT_COUNT);
-                text(&t, a ? "switch" : "cold");
-                words(&t, arms[a]->at[s].name);
+                kvm_table__static(&t, a ? "switch" : "cold");
+                kvm_table__words(&t, arms[a]->at[s].name);
                 kvm_table_num(&t, arms[a]->at[s].seconds, KVM_FORMAT_SECONDS);
             }
     }
@@ -255,11 +239,11 @@ kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
     double sum = 0, cpu = 0, attempts = 0;
     for (ptrdiff_t i = 0; i < d->build.step_count; i++) {
         const kvm_build_step *s = &d->build.steps[i];
-        words(&t, s->title);
+        kvm_table__words(&t, s->title);
         kvm_table_num(&t, s->seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->cpu_seconds, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, s->attempts, KVM_FORMAT_COUNT);
-        text(&t, whom[s->serves]);
+        kvm_table__static(&t, whom[s->serves]);
         sum += s->seconds;
         cpu += s->cpu_seconds;
         attempts += s->attempts;
@@ -269,7 +253,7 @@ kvm_table kvm_report_table_build(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, sum, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, cpu, KVM_FORMAT_SECONDS);
         kvm_table_num(&t, attempts, KVM_FORMAT_COUNT);
-        text(&t, "–");
+        kvm_table__static(&t, "–");
     }
     return t;
 }
@@ -285,105 +269,6 @@ kvm_table kvm_report_table_amortise(kvm_arena *keep, const kvm_document *d)
         kvm_table_num(&t, d->build.amortise[i].tokens, KVM_FORMAT_COUNT);
         kvm_table_est(&t, d->build.amortise[i].switches, KVM_FORMAT_COUNT);
     }
-    return t;
-}
-
-kvm_table kvm_report_table_maps(kvm_arena *keep, const kvm_document *d)
-{
-    static const kvm_column columns[] = {HEAD("object", "Object", TEXT),
-                                         HEAD("source_layer", "Source layer", NUMBER),
-                                         HEAD("target_layer", "Target layer", NUMBER),
-                                         HEAD("r2", "R², choosing split", NUMBER)};
-    kvm_table t =
-        kvm_table_new(keep, "linearity", KVM_STR("R² of one layer"), COLUMNS(columns));
-    for (ptrdiff_t m = 0; m < d->map_count; m++)
-        for (ptrdiff_t i = 0; i < d->maps[m].rows * d->maps[m].cols; i++) {
-            const ptrdiff_t source = i / d->maps[m].cols;
-            words(&t, d->maps[m].title);
-            kvm_table_num(&t, (double)source, KVM_FORMAT_COUNT);
-            kvm_table_num(&t, (double)(i % d->maps[m].cols), KVM_FORMAT_COUNT);
-            kvm_table_num(&t, d->maps[m].r2[i], KVM_FORMAT_R2);
-        }
-    return t;
-}
-
-kvm_table kvm_report_table_greedy(kvm_arena *keep, const kvm_document *d)
-{
-    static const kvm_column columns[] = {HEAD("object", "Object", TEXT),
-                                         HEAD("target_layer", "Target layer", NUMBER),
-                                         HEAD("layers", "Layers used", NUMBER),
-                                         HEAD("added", "Source layer added", NUMBER),
-                                         HEAD("r2", "R², choosing split", NUMBER)};
-    kvm_table t =
-        kvm_table_new(keep, "greedy", KVM_STR("Greedy selection"), COLUMNS(columns));
-    for (ptrdiff_t g = 0; g < d->greedy_count; g++)
-        for (ptrdiff_t l = 0; l < d->greedy[g].count; l++) {
-            const kvm_greedy_layer *layer = &d->greedy[g].layers[l];
-            for (ptrdiff_t i = 0; i < layer->r2.n; i++) {
-                words(&t, d->greedy[g].title);
-                kvm_table_num(&t, (double)layer->target, KVM_FORMAT_COUNT);
-                kvm_table_num(&t, (double)(i + 1), KVM_FORMAT_COUNT);
-                kvm_table_num(&t, i < layer->order.n ? layer->order.at[i] : KVM_NONE,
-                              KVM_FORMAT_COUNT);
-                kvm_table_num(&t, layer->r2.at[i], KVM_FORMAT_R2);
-            }
-        }
-    return t;
-}
-
-static void sweep_rows(kvm_table *t, const kvm_sweep *s, const char *knob)
-{
-    for (ptrdiff_t c = 0; c < s->count; c++) {
-        for (ptrdiff_t i = 0; i < s->knob.n; i++) {
-            text(t, knob);
-            kvm_table_num(t, s->knob.at[i], KVM_FORMAT_NUMBER);
-            words(t, s->titles[c]);
-            kvm_table_num(t, s->r2[c].at[i], KVM_FORMAT_R2);
-        }
-        if (!s->absolute_r2.n) continue;
-        text(t, "lambda, absolute");
-        kvm_table_num(t, s->absolute, KVM_FORMAT_NUMBER);
-        words(t, s->titles[c]);
-        kvm_table_num(t, s->absolute_r2.at[c], KVM_FORMAT_R2);
-    }
-}
-
-kvm_table kvm_report_table_sweeps(kvm_arena *keep, const kvm_document *d)
-{
-    static const kvm_column columns[] = {
-        HEAD("knob", "Knob", TEXT), HEAD("value", "Value", NUMBER),
-        HEAD("object", "Object", TEXT), HEAD("r2", "R², choosing split", NUMBER)};
-    kvm_table t = kvm_table_new(keep, "sweeps", KVM_STR("Sweeps"), COLUMNS(columns));
-    sweep_rows(&t, &d->k, "k");
-    sweep_rows(&t, &d->lambda, "lambda, relative");
-    return t;
-}
-
-kvm_table kvm_report_table_layers(kvm_arena *keep, const kvm_document *d)
-{
-    static const kvm_column columns[] = {HEAD("translator", "Translator", TEXT),
-                                         HEAD("layer", "Target layer", NUMBER),
-                                         HEAD("k_r2", "K R² held-out", EST),
-                                         HEAD("v_r2", "V R² held-out", EST),
-                                         HEAD("k_r2_fit", "K R² in-sample", EST),
-                                         HEAD("v_r2_fit", "V R² in-sample", EST),
-                                         HEAD("cosine", "Output cosine", EST),
-                                         HEAD("c_k", "c_K", EST),
-                                         HEAD("c_v", "c_V", EST)};
-    kvm_table t = kvm_table_new(keep, "layers", KVM_STR("Layers"), COLUMNS(columns));
-    for (ptrdiff_t s = 0; s < d->layer_count; s++)
-        for (ptrdiff_t i = 0; i < d->layers[s].count; i++) {
-            const kvm_layer_row *row = &d->layers[s].rows[i];
-            text(&t, kvm_arms[d->layers[s].arm].label);
-            kvm_table_num(&t, (double)row->layer, KVM_FORMAT_COUNT);
-            kvm_table_est(&t, row->k_r2, KVM_FORMAT_R2);
-            kvm_table_est(&t, row->v_r2, KVM_FORMAT_R2);
-            kvm_table_est(&t, row->k_r2_fit, KVM_FORMAT_R2);
-            kvm_table_est(&t, row->v_r2_fit, KVM_FORMAT_R2);
-            kvm_table_est(&t, row->cosine, KVM_FORMAT_R2);
-            kvm_table_est(&t, row->c_k, KVM_FORMAT_NUMBER);
-            kvm_table_est(&t, row->c_v, KVM_FORMAT_NUMBER);
-        }
     return t;
 }
 
@@ -404,10 +289,10 @@ kvm_table kvm_report_table_ablations(kvm_arena *keep, const kvm_document *d)
         kvm_table_new(keep, "ablations", KVM_STR("Ablations"), columns, n + 2);
     for (ptrdiff_t r = 0; r < d->ablations.row_count; r++) {
         const kvm_ablation_row *row = &d->ablations.rows[r];
-        words(&t, row->title);
+        kvm_table__words(&t, row->title);
         for (ptrdiff_t c = 0; c < n; c++)
             kvm_table_est(&t, row->cells[c], d->ablations.formats[c]);
-        words(&t, row->note.len ? row->note : KVM_STR("–"));
+        kvm_table__words(&t, row->note.len ? row->note : KVM_STR("–"));
     }
     return t;
 }
@@ -421,9 +306,9 @@ kvm_table kvm_report_table_provenance(kvm_arena *keep, const kvm_document *d)
         kvm_table_new(keep, "provenance", KVM_STR("Provenance"), COLUMNS(columns));
     for (ptrdiff_t f = 0; f < d->fact_count; f++)
         for (ptrdiff_t i = 0; i < d->provenance[f].count; i++) {
-            words(&t, d->provenance[f].title);
-            words(&t, d->provenance[f].rows[i][0]);
-            words(&t, d->provenance[f].rows[i][1]);
+            kvm_table__words(&t, d->provenance[f].title);
+            kvm_table__words(&t, d->provenance[f].rows[i][0]);
+            kvm_table__words(&t, d->provenance[f].rows[i][1]);
         }
     return t;
 }

@@ -15,6 +15,9 @@
     X(STAGES, stages, "stages")                                                        \
     X(BUILD, build, "build")                                                           \
     X(AMORTISE, amortise, "amortise")                                                  \
+    X(RECIPES, recipes, "recipes")                                                     \
+    X(TRAINING, training, "training")                                                  \
+    X(CURVE, curve, "curve")                                                           \
     X(MAPS, maps, "linearity")                                                         \
     X(GREEDY, greedy, "greedy")                                                        \
     X(SWEEPS, sweeps, "sweeps")                                                        \
@@ -32,6 +35,9 @@ KVM_REPORT_TABLES(X)
 
 /* the translators alone, beside the target's and the source's own score */
 kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d);
+
+/* a row for every object: means over its layers */
+kvm_table kvm_report_table_brief_recipes(kvm_arena *keep, const kvm_document *d);
 
 /* needle recall with a column for every cache, values only */
 kvm_table kvm_report_table_recall(kvm_arena *keep, const kvm_document *d);

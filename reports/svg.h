@@ -96,6 +96,7 @@ typedef struct kvm_heat_map {
     const double *value; /* (rows, cols); not finite: hatched */
     ptrdiff_t rows, cols;
     kvm_str row_title, col_title;
+    const double *row_number, *col_number; /* (rows), (cols); NULL: from 0 */
     double lo, hi; /* of the colours; below lo has a colour of its own */
 } kvm_heat_map;
 void kvm_svg_heat(kvm_text *out, const kvm_heat_map *h);

@@ -28,6 +28,11 @@ static void cell_label(char room[16], double v)
                  (int)(size * 100 + 0.5));
 }
 
+static double number_of(const double *numbers, ptrdiff_t i)
+{
+    return numbers ? numbers[i] : (double)i;
+}
+
 static void cell(kvm_text *out, const kvm_heat_map *h, ptrdiff_t row, ptrdiff_t col,
                  double size)
 {
@@ -38,8 +43,9 @@ static void cell(kvm_text *out, const kvm_heat_map *h, ptrdiff_t row, ptrdiff_t 
     const char *cls = heat_class(room, v, h->lo, h->hi);
     kvm_text_addf(out,
                   "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
-                  "height=\"%.1f\"><title>%td \xe2\x86\x92 %td: ",
-                  cls, x + gap / 2, y + gap / 2, size - gap, size - gap, row, col);
+                  "height=\"%.1f\"><title>%.0f \xe2\x86\x92 %.0f: ",
+                  cls, x + gap / 2, y + gap / 2, size - gap, size - gap,
+                  number_of(h->row_number, row), number_of(h->col_number, col));
     if (isfinite(v))
         kvm_text_addf(out, "%.3f", v);
     else
@@ -70,12 +76,12 @@ static void numbers(kvm_text *out, const kvm_heat_map *h, double size)
     const ptrdiff_t every_row = round_step(12 / size);
     const ptrdiff_t every_col = round_step(18 / size);
     for (ptrdiff_t r = 0; r < h->rows; r += every_row) {
-        snprintf(room, sizeof room, "%td", r);
+        snprintf(room, sizeof room, "%.0f", number_of(h->row_number, r));
         kvm_svg__text(out, LEFT - 6, TOP + size * ((double)r + 0.5) + 4, "t num", 'e',
                       kvm_str_of(room));
     }
     for (ptrdiff_t c = 0; c < h->cols; c += every_col) {
-        snprintf(room, sizeof room, "%td", c);
+        snprintf(room, sizeof room, "%.0f", number_of(h->col_number, c));
         kvm_svg__text(out, LEFT + size * ((double)c + 0.5), TOP - 6, "t num", 'm',
                       kvm_str_of(room));
     }

@@ -56,6 +56,22 @@ void kvm_table_num(kvm_table *t, double v, kvm_format format)
     kvm_table_est(t, kvm_est_of(v), format);
 }
 
+kvm_format kvm_table_seconds(const kvm_table *t)
+{
+    double sum = 0;
+    ptrdiff_t n = 0;
+    for (ptrdiff_t i = 0; i < t->cell_count; i++) {
+        const kvm_cell *c = &t->cells[i];
+        const bool figure = t->columns[i % t->column_count].kind != KVM_COL_TEXT;
+        if (!figure || c->format != KVM_FORMAT_SECONDS || !isfinite(c->est.value) ||
+            !(c->est.value > 0))
+            continue;
+        sum += log(c->est.value);
+        n++;
+    }
+    return kvm_seconds_unit(n ? exp(sum / (double)n) : 1);
+}
+
 /* ---- footnotes ---- */
 
 kvm_status kvm_table_footnotes(kvm_table_notes *out, kvm_arena *keep,

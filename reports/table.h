@@ -57,6 +57,10 @@ static inline ptrdiff_t kvm_table_rows(const kvm_table *t)
     return t->column_count ? t->cell_count / t->column_count : 0;
 }
 
+/* kvm_table_seconds - the one unit for all cells of KVM_FORMAT_SECONDS, that of their
+ * geometric mean: a reader compares rows by their digits */
+kvm_format kvm_table_seconds(const kvm_table *t);
+
 /* What figures say beside their value (reasons, qualifications) becomes footnotes: the
  * same words get one number. */
 typedef struct kvm_table_notes {

@@ -4,9 +4,9 @@
 
 static const struct {
     kvm_state_way way;
-    const char *text;
+    const char *text, *what;
 } ways[] = {
-#define X(id, name, text, what) {KVM_STATES_##name, text},
+#define X(id, name, text, what) {KVM_STATES_##name, text, what},
     KVM_STATE_WAYS(X)
 #undef X
 };
@@ -15,6 +15,11 @@ enum { WAYS = sizeof ways / sizeof *ways };
 const char *kvm_state_way_name(kvm_state_way w)
 {
     return ways[w].text;
+}
+
+const char *kvm_state_way_what(kvm_state_way w)
+{
+    return ways[w].what;
 }
 
 kvm_status kvm_state_way_of_name(kvm_str name, kvm_state_way *w)

@@ -20,6 +20,7 @@ typedef enum kvm_state_way {
 #undef X
 } kvm_state_way;
 const char *kvm_state_way_name(kvm_state_way w);                  /* static */
+const char *kvm_state_way_what(kvm_state_way w);                  /* static */
 kvm_status kvm_state_way_of_name(kvm_str name, kvm_state_way *w); /* KVM_NOTFOUND */
 
 typedef struct kvm_outline_options {

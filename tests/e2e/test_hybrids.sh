@@ -54,7 +54,7 @@ done
 run b killed && run c killed
 ok $? "a distillation killed $sum times goes on to its end"
 curves() {
-    cat $(grep -l '"closed_kl"' "$work/$1"/objects/*/*) | sed 's/"tokens_per_s": *[0-9.e+]*//'
+    cat $(grep -l '"native_top"' "$work/$1"/objects/*/*) | sed 's/"tokens_per_s": *[0-9.e+]*//'
 }
 curves b >"$work/b.json" && curves c >"$work/c.json" && cmp "$work/b.json" "$work/c.json" >"$work/log"
 ok $? "killed or not, its curve is the same to the last digit"

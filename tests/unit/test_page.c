@@ -75,7 +75,7 @@ static void check_no_nan(kvm_str html)
         }
 }
 
-#define HEAD "{\"format\":\"kvmill.report\",\"version\":2,"
+#define HEAD "{\"format\":\"kvmill.report\",\"version\":3,"
 #define PAIR                                                                           \
     "\"pair\":{\"name\":\"a-b\",\"source\":{\"name\":\"A\"},\"target\":{\"name\":"     \
     "\"B\"}}"
@@ -87,6 +87,8 @@ static void sample_has_every_section(void **at)
                                         "<section id=\"needle\">",
                                         "<section id=\"timing\">",
                                         "<section id=\"build\">",
+                                        "<section id=\"recipes\">",
+                                        "<section id=\"training\">",
                                         "<section id=\"linearity\">",
                                         "<section id=\"layers\">",
                                         "<section id=\"ablations\">",
@@ -147,7 +149,7 @@ static void empty_document_is_a_whole_page(void **at)
         *at, parse(*at, HEAD PAIR ",\"absent\":{\"timing\":\"spec has none\"}}"));
     ptrdiff_t absent = 0;
     for (const char *p = html.at; (p = strstr(p, "class=\"absent\"")); p++) absent++;
-    assert_int_equal(absent, 11); /* every section says so */
+    assert_int_equal(absent, 13); /* every section says so */
     check_contains(html.at, "Not measured (spec has none).");
     check_contains(html.at, "Not measured (the document gives no reason).");
     check_contains(html.at, "Not decided: not everything was measured.");
@@ -198,12 +200,17 @@ static void nulls_are_said_to_be_missing(void **at)
 {
     const kvm_str html = page_of(
         *at,
-        parse(*at, HEAD PAIR
-              ",\"suites\":[{\"name\":\"s\",\"arms\":{\"native\":{\"score\":null},"
-              "\"closed_form\":{\"score\":{\"value\":null,\"note\":\"no items\"}}}}],"
-              "\"timing\":{\"points\":[{\"tokens\":64}]},"
-              "\"linearity\":{\"maps\":[{\"title\":\"K\",\"r2\":[[null,0.5],[-9,1]]}]},"
-              "\"layers\":[{\"arm\":\"mlp\",\"rows\":[{}]}]}"));
+        parse(
+            *at, HEAD PAIR
+            ",\"suites\":[{\"name\":\"s\",\"arms\":{\"native\":{\"score\":null},"
+            "\"closed_form\":{\"score\":{\"value\":null,\"note\":\"no items\"}}}}],"
+            "\"timing\":{\"points\":[{\"tokens\":64}]},"
+            "\"recipes\":{\"objects\":[{\"layers\":[{}]},{}]},"
+            "\"training\":{\"curve\":[{}]},"
+            "\"linearity\":{\"groups\":[{\"maps\":[{\"title\":\"K\",\"r2\":[[null,0.5],"
+            "[-9,1]]}]},{}]},"
+            "\"layers\":{\"objects\":[{\"object\":\"k\"}],\"arms\":[{\"arm\":\"mlp\","
+            "\"rows\":[{}]}]}}"));
     check_contains(html.at, "no items");
     check_contains(html.at, "not measured");
     check_no_nan(html);
@@ -226,7 +233,94 @@ static void hostile_names_are_text(void **at)
     check_contains(html.at, "&lt;script&gt;x&lt;/script&gt;");
 }
 
+/* ---- what a translator is made of ---- */
+
+/* the part of the page from a section's heading to its end */
+static const char *section(state *s, kvm_str html, const char *key)
+{
+    const kvm_str head = kvm_str_fmt(&s->keep, "<section id=\"%s\">", key);
+    const char *from = strstr(html.at, head.at);
+    assert_non_null(from);
+    const char *to = strstr(from, "</section>");
+    return kvm_str_copy(&s->keep, (kvm_str){from, to - from}).at;
+}
+
+static void recipes_name_layers_and_token(void **at)
+{
+    const char *part = section(*at, page_of(*at, sample(*at)), "recipes");
+    check_contains(part, "it is read out of the source&#39;s first layer");
+    check_contains(part, "Of held-out tokens 100.0\u00a0% are read right.");
+    check_contains(part,
+                   "<th scope=\"row\">K</th><td>keys from keys, by head content</td>"
+                   "<td>0–5</td><td>0–3</td><td class=\"n\">4</td>");
+    check_contains(part, "<td>2, 5</td><td>–</td>"); /* of the layer's own rows */
+    check_contains(part, "exactly, from the token alone");
+    check_contains(part, "does not apply");
+    /* means of states: held-out 0.76, the worst 0.73, and 0.37 as they were copied */
+    check_contains(part,
+                   "0.760</td><td class=\"n\">0.730</td><td class=\"n\">0.370</td>");
+}
+
+static void a_copy_is_a_column_only_where_something_is_copied(void **at)
+{
+    const char *doc = HEAD PAIR ",\"recipes\":{\"token\":\"none\",\"objects\":[{"
+                                "\"title\":\"K\",\"lambda\":0.01,\"absolute\":true,"
+                                "\"layers\":[{\"layer\":7,\"sources\":[9,3],"
+                                "\"r2_held\":0.5}]}]}}";
+    const char *part = section(*at, page_of(*at, parse(*at, doc)), "recipes");
+    check_contains(part, "No map is told which token a row is of.");
+    check_contains(part, "<td>7</td><td>3, 9</td>");
+    check_contains(part, "<sup>2</sup> absolute");
+    const char *folded = strstr(part, "<details>");
+    assert_non_null(folded);
+    check_contains(folded, "<td>9, 3</td>"); /* best first */
+    assert_true(strstr(part, "R² as copied") > folded);
+}
+
+static void training_shows_the_closed_form_and_the_best_step(void **at)
+{
+    const char *part = section(*at, page_of(*at, sample(*at)), "training");
+    check_contains(part, "closed form</text>");
+    check_contains(part, "best: step 300</text>");
+    check_contains(part, ">validation</text>");
+    check_contains(part, ">training</text>");
+    check_contains(part, "611\u00a0s");
+    check_contains(part, "nothing was learned yet");
+}
+
+static void layers_with_gaps_keep_their_numbers(void **at)
+{
+    const kvm_str html = page_of(*at, sample(*at));
+    const char *linear = section(*at, html, "linearity");
+    check_contains(linear, "<h3>K, V</h3>");
+    check_contains(linear, "<h3>input</h3>");
+    check_contains(linear, "13 \u2192 21: 0.410");
+    check_contains(linear, "layer 24</text>");
+    check_contains(linear, "chosen, V</text>"); /* another lambda than that of K */
+    const char *layers = section(*at, html, "layers");
+    check_contains(layers, "state R² held-out");
+    assert_null(strstr(layers, "state R² in-sample")); /* none has it */
+    check_contains(layers, "no such map");
+}
+
+static void a_table_has_one_unit_of_time(void **at)
+{
+    const char *doc = HEAD PAIR
+        ",\"timing\":{\"points\":["
+        "{\"tokens\":64,\"cold\":{\"value\":0.9,\"low\":0.0009,\"high\":1.5},"
+        "\"switch\":0.0031},{\"tokens\":128,\"cold\":20.5,\"switch\":0.0042}]}}";
+    const char *part = section(*at, page_of(*at, parse(*at, doc)), "timing");
+    const char *table = strstr(part, "<table");
+    assert_non_null(table);
+    check_contains(table, ">900\u00a0ms <small>[0.900, 1,500]</small>");
+    check_contains(table, ">20,500\u00a0ms<");
+    check_contains(table, ">3.10\u00a0ms<");
+    assert_null(strstr(table, "\u00a0s<"));
+}
+
 /* ---- refusals ---- */
+
+#define GROUP(members) ",\"linearity\":{\"groups\":[{" members "}]}}"
 
 static const struct {
     const char *doc, *says;
@@ -249,10 +343,17 @@ static const struct {
      KVM_FORMAT},
     {HEAD PAIR ",\"suites\":[{\"name\":\"s\",\"format\":\"pct\"}]}", "format",
      KVM_FORMAT},
-    {HEAD PAIR ",\"linearity\":{\"maps\":[{\"r2\":[[1,2],[1]]}]}}",
+    {HEAD PAIR GROUP("\"maps\":[{\"r2\":[[1,2],[1]]}]"), "1 entries where 2 belong",
+     KVM_FORMAT},
+    {HEAD PAIR GROUP("\"maps\":[{\"r2\":[[1,2]],\"target_layers\":[3]}]"),
+     "target_layers: 1 entries where 2 belong", KVM_FORMAT},
+    {HEAD PAIR GROUP("\"k\":{\"k\":[1,2],\"series\":[{\"r2\":[1]}]}"),
      "1 entries where 2 belong", KVM_FORMAT},
-    {HEAD PAIR ",\"linearity\":{\"k\":{\"k\":[1,2],\"series\":[{\"r2\":[1]}]}}}",
-     "1 entries where 2 belong", KVM_FORMAT},
+    {HEAD PAIR ",\"recipes\":{\"token\":\"guessed\"}}", "recipes.token: \"guessed\"",
+     KVM_FORMAT},
+    {HEAD PAIR ",\"layers\":{\"objects\":[{\"object\":\"k\"}],\"arms\":[{\"arm\":"
+               "\"mlp\",\"rows\":[{\"r2\":[1,2]}]}]}}",
+     "2 entries where 1 belong", KVM_FORMAT},
     {HEAD PAIR
      ",\"ablations\":{\"columns\":[{\"title\":\"a\"}],\"rows\":[{\"cells\":[]}"
      "]}}",
@@ -408,11 +509,12 @@ static void speed_is_said_where_quality_was_measured(void **at)
 static void publishes_page_json_and_csv(void **at)
 {
     static const char *const names[] = {
-        "html",          "json",          "gates.csv",    "quality.csv",
-        "needle.csv",    "timing.csv",    "stages.csv",   "build.csv",
-        "amortise.csv",  "linearity.csv", "greedy.csv",   "sweeps.csv",
-        "layers.csv",    "ablations.csv", "analyses.csv", "tails.csv",
-        "inversion.csv", "provenance.csv"};
+        "html",          "json",           "gates.csv",    "quality.csv",
+        "needle.csv",    "timing.csv",     "stages.csv",   "build.csv",
+        "amortise.csv",  "linearity.csv",  "greedy.csv",   "sweeps.csv",
+        "layers.csv",    "ablations.csv",  "analyses.csv", "tails.csv",
+        "inversion.csv", "provenance.csv", "recipes.csv",  "training.csv",
+        "curve.csv"};
     state *s = *at;
     kvm_err err = {0};
     const kvm_jat doc = sample(s);
@@ -460,6 +562,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(any_part_may_be_missing, begin, end),
         cmocka_unit_test_setup_teardown(nulls_are_said_to_be_missing, begin, end),
         cmocka_unit_test_setup_teardown(hostile_names_are_text, begin, end),
+        cmocka_unit_test_setup_teardown(recipes_name_layers_and_token, begin, end),
+        cmocka_unit_test_setup_teardown(
+            a_copy_is_a_column_only_where_something_is_copied, begin, end),
+        cmocka_unit_test_setup_teardown(
+            training_shows_the_closed_form_and_the_best_step, begin, end),
+        cmocka_unit_test_setup_teardown(layers_with_gaps_keep_their_numbers, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(a_table_has_one_unit_of_time, begin, end),
         cmocka_unit_test_setup_teardown(wrong_documents_are_refused_with_the_place,
                                         begin, end),
         cmocka_unit_test_setup_teardown(spent_arena_is_an_error, begin, end),

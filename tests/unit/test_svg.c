@@ -279,6 +279,24 @@ static void a_heat_map_labels_its_values(void **at)
     check_contains(s.at, "R² of &lt;each&gt; layer");
 }
 
+static void a_heat_map_shows_the_numbers_it_is_given(void **at)
+{
+    (void)at;
+    const double v[] = {0.5, 0.25}, source[] = {11}, target[] = {3, 47};
+    const kvm_heat_map h = {.title = KVM_STR("T"),
+                            .value = v,
+                            .rows = 1,
+                            .cols = 2,
+                            .row_number = source,
+                            .col_number = target,
+                            .lo = 0,
+                            .hi = 1};
+    const kvm_str s = heat(&h);
+    check_contains(s.at, ">11</text>");
+    check_contains(s.at, ">47</text>");
+    check_contains(s.at, "11 → 47: 0.250");
+}
+
 static void a_large_map_keeps_cells_and_widens(void **at)
 {
     (void)at;
@@ -357,6 +375,7 @@ int main(void)
         TEST(hostile_bars_and_maps_still_draw),
         TEST(empty_charts_say_so),
         TEST(a_heat_map_labels_its_values),
+        TEST(a_heat_map_shows_the_numbers_it_is_given),
         TEST(a_large_map_keeps_cells_and_widens),
         TEST(bars_show_value_whisker_and_cut),
         TEST(looks_are_classes_that_exist),

@@ -61,6 +61,11 @@ static const struct {
     {119.2, KVM_FORMAT_SECONDS, "119_s"},
     {125, KVM_FORMAT_SECONDS, "2_min_05_s"},
     {7384, KVM_FORMAT_SECONDS, "2_h_03_min"},
+    {7384, KVM_FORMAT_S, "7,384_s"},
+    {0.0123, KVM_FORMAT_S, "0.0123_s"},
+    {20.345, KVM_FORMAT_MS, "20,345_ms"},
+    {0.00312, KVM_FORMAT_MS, "3.12_ms"},
+    {2.31e-5, KVM_FORMAT_US, "23.1_µs"},
     {0, KVM_FORMAT_BYTES, "0_B"},
     {1023, KVM_FORMAT_BYTES, "1023_B"},
     {1024, KVM_FORMAT_BYTES, "1.00_KiB"},
@@ -117,6 +122,35 @@ static void any_double_has_a_text_in_every_format(void **at)
             assert_in_range(s.len, 1, 40);
             assert_null(strstr(s.at, "inf"));
         }
+}
+
+/* an interval across units is read in that of the value */
+static void an_interval_has_the_unit_of_its_value(void **at)
+{
+    (void)at;
+    const kvm_est ms = {0.4, 0.0004, 1.25, {"", 0}}, s = {1.1, 0.95, 1.25, {"", 0}};
+    check_str(kvm_est_text(&keep, ms, KVM_FORMAT_SECONDS),
+              with_spaces("400_ms [0.400, 1,250]").at);
+    check_str(kvm_est_text(&keep, s, KVM_FORMAT_SECONDS),
+              with_spaces("1.10_s [0.950, 1.25]").at);
+}
+
+static void a_table_finds_one_unit_of_time(void **at)
+{
+    (void)at;
+    static const kvm_column columns[] = {{"s", {"Time", 4}, KVM_COL_NUMBER},
+                                         {"n", {"Rounds", 6}, KVM_COL_NUMBER}};
+    kvm_table t = kvm_table_new(&keep, "t", KVM_STR("T"), columns, 2);
+    assert_int_equal(kvm_table_seconds(&t), KVM_FORMAT_S); /* nothing to go by */
+    kvm_table_num(&t, 0.004, KVM_FORMAT_SECONDS);
+    kvm_table_num(&t, 1e9, KVM_FORMAT_COUNT); /* no time */
+    assert_int_equal(kvm_table_seconds(&t), KVM_FORMAT_MS);
+    kvm_table_num(&t, 50, KVM_FORMAT_SECONDS);
+    kvm_table_num(&t, KVM_NONE, KVM_FORMAT_SECONDS);
+    assert_int_equal(kvm_table_seconds(&t), KVM_FORMAT_MS); /* mean 0.45 s */
+    kvm_table_num(&t, 100, KVM_FORMAT_SECONDS);
+    kvm_table_num(&t, 0, KVM_FORMAT_SECONDS);
+    assert_int_equal(kvm_table_seconds(&t), KVM_FORMAT_S);
 }
 
 static void figures_carry_interval_or_reason(void **at)
@@ -309,6 +343,8 @@ int main(void)
         TEST(numbers_read_well),
         TEST(ticks_have_no_idle_digits),
         TEST(any_double_has_a_text_in_every_format),
+        TEST(an_interval_has_the_unit_of_its_value),
+        TEST(a_table_finds_one_unit_of_time),
         TEST(figures_carry_interval_or_reason),
         TEST(columns_align_by_width_not_bytes),
         TEST(wide_text_is_cut_to_the_terminal),

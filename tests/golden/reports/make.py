@@ -180,13 +180,14 @@ def greedy(ceiling, first):
     return out
 
 
-def layer_rows(k, v, cos, ck, cv):
+def layer_rows(k, v, cos, ck, cv, states=()):
     rows = []
     for t in range(LT):
         dip = .08 * (t == LT - 1) + .03 * (t == 0)
         e = lambda x, s=.008: x + rng.normal(0, s)
-        rows.append({"layer": t, "k_r2": e(k - dip), "v_r2": e(v - 1.4 * dip), "k_r2_fit": e(k - dip + .02),
-                     "v_r2_fit": e(v - 1.4 * dip + .03), "cosine": e(cos - .5 * dip, .003),
+        none = {"value": None, "note": "no such map"}
+        rows.append({"layer": t, "r2": [e(k - dip), e(v - 1.4 * dip), .81 - .02 * t if t in states else none],
+                     "r2_fit": [e(k - dip + .02), e(v - 1.4 * dip + .03), none], "cosine": e(cos - .5 * dip, .003),
                      "c_k": e(ck + 2 * dip, .05), "c_v": e(cv + dip, .03)})
     return rows
 
@@ -199,8 +200,8 @@ lengths = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 points = []
 for n in lengths:
     prefill = 9e-4 + 1.9e-5 * n + 4.4e-10 * n * n
-    stages = {"capture": 2e-5 + 2.2e-8 * n, "transfer": 3e-5 + 4e-8 * n, "translate": 2.9e-3 + 7.4e-7 * n,
-              "inject": 1e-4 + 1.5e-7 * n, "first_decode": 2.1e-3 + 2.4e-8 * n}
+    stages = {"capture": 2e-5 + 2.2e-8 * n, "transfer": 3e-5 + 4e-8 * n, "tokens": 1e-4 + 8e-8 * n,
+              "translate": 2.8e-3 + 6.6e-7 * n, "states": 4e-5, "inject": 1e-4 + 1.5e-7 * n, "first_decode": 2.1e-3 + 2.4e-8 * n}
     decode = 2.1e-3 + 2.4e-8 * n
     swap_s = sum(stages.values())
     points.append({"tokens": n, "cold": spread(prefill + decode), "switch": spread(swap_s, .05),
@@ -228,10 +229,34 @@ def sigma(r2, top, fall):
             for l in r2]
 
 
+def recipe(key, title, how, layers, k=None, lam=None):
+    return {"object": key, "title": title, "how": how, "k": k, "lambda": lam, "absolute": False, "layers": layers}
+
+
+def mapped(t, sources, r2, features):
+    return {"layer": t, "sources": sources, "r2_fit": r2 + .02, "r2_choose": r2 + .004, "r2_held": r2,
+            "rows": 65536, "features": features, "weight_norm": 1.1 + .05 * t}
+
+
+recipes = [
+    recipe("k", "K", "keys from keys, by head content", k=4, lam=1e-3,
+           layers=[mapped(t, [t * 3 // 5, 3 - t * 3 // 5], .87 - .01 * t, 256) for t in range(LT)]),
+    recipe("v", "V", "values from values", k=4, lam=1e-2,
+           layers=[mapped(t, [t * 3 // 5, 3 - t * 3 // 5], .74 - .02 * t, 256) for t in range(LT)]),
+    recipe("index", "index key", "index keys from the layer's translated keys", lam=1e-3,
+           layers=[dict(mapped(t, [], .91, 64), sources=[]) for t in (2, 5)]),
+    recipe("latent", "latent", "exactly, from the token alone", layers=[{"layer": 0}]),
+    recipe("state", "state", "copied, then corrected in closed form",
+           layers=[{"layer": t, "sources": [t // 2], "r2_copy": .62 - .1 * t, "r2_held": .81 - .02 * t} for t in (1, 4)])]
+curve = [{"step": s, "kl": .021 + .064 * math.exp(-s / 60) + 3e-5 * max(0, s - 300),
+          "first_kl": .03 + .05 * math.exp(-s / 80), "train_kl": None if not s else .018 + .06 * math.exp(-s / 60),
+          "norm": None if not s else 1.4 * math.exp(-s / 200), "rate": 3e-4 * min(1, s / 20),
+          "tokens_per_s": 3140. if s else 0.} for s in range(0, 401, 25)]
+best = min(curve, key=lambda p: p["kl"])
 grid = [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
 cols = ["Validation KL, nats", "Perplexity", "Needle 512", "Cloze, 4-way"]
 doc = {
-    "format": "kvmill.report", "version": 2,
+    "format": "kvmill.report", "version": 3,
     "sample": "Every number on this page is made up by tests/golden/reports/make.py to show the layout.",
     "made": "2026-01-31T12:00:00Z",
     "pair": {"name": "sample-small-large",
@@ -241,8 +266,7 @@ doc = {
                         "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"},
              "reverse": {"name": "sample-large-small", "href": "sample-large-small.html"}},
     "translator": {"arm": "closed_form", "shape": "per target layer, k best source layers, all heads from one "
-                   "factorisation", "k": 4, "lambda": 1e-3, "parameters": 6 * 2 * (256 * 64 + 64),
-                   "bytes": 789504, "selected": [[g for g in x["order"]] for x in greedy(.9, .7)]},
+                   "factorisation", "parameters": 6 * 2 * (256 * 64 + 64), "bytes": 789504},
     "calibration": {"text": "State of the Union 1961-1990 and generated dialogues", "sequences": 320,
                     "sequence_tokens": 512, "stride": 2, "rows": 65536, "choosing_rows": 8192, "held_out_rows": 8192, "features": 256},
     "gates": [
@@ -262,21 +286,37 @@ doc = {
          "need": "> 0 on every suite", "verdict": "pass", "where": "Cloze, 4-way"},
         {"name": "faster", "title": "Sooner at 2,048 tokens", "value": spread(9.6), "format": "ratio", "need": "> 1×",
          "verdict": "pass"}],
-    "linearity": {
-        "maps": [{"object": "k_content", "title": "K content (position stripped)", "r2": r2_map(.78, 5, .22)},
+    "recipes": {"token": "decoded", "objects": recipes},
+    "training": {"steps": 400, "batch": 8, "lessons": 240, "validation": 30, "parameters": 6 * 2 * (256 * 64 + 64),
+                 "seconds": 611.0, "tokens_per_s": 3140., "closed_kl": curve[0]["kl"], "best_kl": best["kl"],
+                 "best_step": best["step"], "curve": curve},
+    "linearity": {"groups": [{
+        "title": "K, V", "how": "keys from keys, by head content",
+        "maps": [{"object": "k", "title": "K content (position stripped)", "r2": r2_map(.78, 5, .22)},
                  {"object": "k_rotated", "title": "K rotated", "r2": r2_map(.55, 2.5, .2)},
                  {"object": "v", "title": "V", "r2": r2_map(.52, 6, -.03)}],
-        "greedy": [{"object": "k_content", "title": "K content", "layers": greedy(.88, .82)},
+        "greedy": [{"object": "k", "title": "K content", "layers": greedy(.88, .82)},
                    {"object": "v", "title": "V", "layers": greedy(.74, .68)}],
-        "k": {"k": [1, 2, 3, 4], "chosen": 4,
-              "series": [{"title": "K content", "r2": [.712, .812, .851, .869]},
-                         {"title": "V", "r2": [.498, .621, .684, .713]}]},
-        "lambda": {"lambda": grid, "chosen": 1e-3,
-                   "series": [{"title": "K content", "r2": sigma(grid, .869, .012)},
-                              {"title": "V", "r2": sigma(grid, .713, .02)}],
-                   "absolute": {"lambda": .01, "relative": 4.1e-5, "r2": [.861, .702]}}},
-    "layers": [{"arm": "closed_form", "rows": layer_rows(.875, .73, .965, 1.02, .93)},
-               {"arm": "mlp", "rows": layer_rows(.9, .77, .975, .96, .9)}],
+        "k": {"k": [1, 2, 3, 4],
+              "series": [{"title": "K content", "chosen": 4, "r2": [.712, .812, .851, .869]},
+                         {"title": "V", "chosen": 4, "r2": [.498, .621, .684, .713]}]},
+        "lambda": {"lambda": grid,
+                   "series": [{"title": "K content", "chosen": 1e-3, "r2": sigma(grid, .869, .012)},
+                              {"title": "V", "chosen": 1e-2, "r2": sigma(grid, .713, .02)}],
+                   "absolute": {"lambda": .01, "relative": 4.1e-5, "r2": [.861, .702]}}}, {
+        "title": "input", "how": "inputs of recurrent layers from keys and values",
+        "maps": [{"object": "input", "title": "Inputs of recurrent layers", "source_layers": [11, 13],
+                  "target_layers": [21, 24], "r2": [[.71, .38], [.41, .66]]}],
+        "greedy": [{"object": "input", "title": "Inputs of recurrent layers",
+                    "layers": [{"target": t, "order": [11, 13], "r2": [.71 - .05 * i, .75 - .04 * i]}
+                               for i, t in enumerate((21, 24))]}],
+        "k": {"k": [1, 2], "series": [{"title": "Inputs of recurrent layers", "chosen": 2, "r2": [.685, .73]}]},
+        "lambda": {"lambda": grid, "series": [{"title": "Inputs of recurrent layers", "chosen": 1e-3,
+                                               "r2": sigma(grid, .73, .015)}]}}]},
+    "layers": {"objects": [{"object": "k", "title": "K"}, {"object": "v", "title": "V"},
+                           {"object": "state", "title": "state"}],
+               "arms": [{"arm": "closed_form", "rows": layer_rows(.875, .73, .965, 1.02, .93, (1, 4))},
+                        {"arm": "mlp", "rows": layer_rows(.9, .77, .975, .96, .9)}]},
     "suites": [
         suite("cloze", "Cloze, 4-way", "accuracy by log-likelihood", 400, .25, rates(.715, .565, .69, .70, .27)),
         suite("dialogue_qa", "Dialogue questions", "gold answer contained", 240, 0., rates(.84, .70, .79, .81, .03),

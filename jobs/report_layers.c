@@ -1,0 +1,295 @@
+/* report_layers.c - the fit layer by layer, and its gates. */
+#include <math.h>
+#include <string.h>
+
+#include "jobs/report_parts.h"
+#include "reports/stats.h"
+
+enum { MOST_OBJECTS = 16 };
+
+static json_t *get(const json_t *o, const char *key)
+{
+    return json_object_get(o, key);
+}
+
+/* ---- which objects and layers there are ---- */
+
+/* A figure of one object in one layer. */
+typedef struct cell {
+    const char *object; /* label of the fit */
+    json_int_t layer;
+    const json_t *held, *fit; /* NULL: none */
+} cell;
+
+/* calls back for every object of every layer that a fit's figures know */
+static void each_cell(const json_t *figures, void (*fn)(void *, const cell *),
+                      void *ctx)
+{
+    json_t *row;
+    size_t i;
+    json_array_foreach(get(figures, "layers"), i, row)
+        fn(ctx, &(cell){json_string_value(get(row, "object")),
+                        json_integer_value(get(row, "layer")), get(row, "r2_held"),
+                        get(row, "r2_fit")});
+    json_array_foreach(get(figures, "exact"), i, row)
+        fn(ctx, &(cell){json_string_value(get(row, "object")),
+                        json_integer_value(get(row, "layer")), NULL, NULL});
+    json_array_foreach(get(figures, "states"), i, row)
+    {
+        const json_int_t layer = json_integer_value(get(row, "layer"));
+        fn(ctx, &(cell){"state", layer, get(row, "r2_held"), NULL});
+        fn(ctx, &(cell){"window", layer, get(row, "window_r2_held"), NULL});
+    }
+}
+
+/* The columns of the section, in the order in which the fit has them. */
+typedef struct columns {
+    const char *object[MOST_OBJECTS];
+    ptrdiff_t n;
+} columns;
+
+static ptrdiff_t column_of(const columns *c, const char *object)
+{
+    for (ptrdiff_t i = 0; i < c->n; i++)
+        if (strcmp(c->object[i], object) == 0) return i;
+    return -1;
+}
+
+static void add_column(void *ctx, const cell *at)
+{
+    columns *c = ctx;
+    if (column_of(c, at->object) < 0 && c->n < MOST_OBJECTS)
+        c->object[c->n++] = at->object;
+}
+
+static json_t *columns_json(const columns *c)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < c->n; i++) {
+        const kvm_report_name name = kvm_report_object(c->object[i]);
+        json_array_append_new(
+            list, json_pack("{s:s, s:s}", "object", name.key, "title", name.brief));
+    }
+    return list;
+}
+
+/* ---- rows ---- */
+
+typedef struct layer_rows {
+    const columns *columns;
+    json_t *of; /* array, ascending by layer */
+} layer_rows;
+
+static json_t *no_rows(const columns *c)
+{
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < c->n; i++)
+        json_array_append_new(list,
+                              kvm_est_json(kvm_est_missing(KVM_STR("no such map"))));
+    return list;
+}
+
+/* the row of a layer, made where there is none yet */
+static json_t *row_of(layer_rows *r, json_int_t layer)
+{
+    size_t i = 0;
+    for (; i < json_array_size(r->of); i++) {
+        json_t *row = json_array_get(r->of, i);
+        const json_int_t at = json_integer_value(get(row, "layer"));
+        if (at == layer) return row;
+        if (at > layer) break;
+    }
+    json_array_insert_new(r->of, i,
+                          json_pack("{s:I, s:o, s:o}", "layer", layer, "r2",
+                                    no_rows(r->columns), "r2_fit",
+                                    no_rows(r->columns)));
+    return json_array_get(r->of, i);
+}
+
+static void put(json_t *row, const char *key, ptrdiff_t column, const json_t *v,
+                const char *reason)
+{
+    json_array_set_new(get(row, key), (size_t)column,
+                       v ? json_deep_copy(v)
+                         : kvm_est_json(kvm_est_missing(kvm_str_of(reason))));
+}
+
+static void add_cell(void *ctx, const cell *at)
+{
+    layer_rows *r = ctx;
+    const ptrdiff_t column = column_of(r->columns, at->object);
+    if (column < 0) return;
+    json_t *row = row_of(r, at->layer);
+    const char *why = "no figure: it is not fitted";
+    put(row, "r2", column, at->held, why);
+    put(row, "r2_fit", column, at->fit,
+        at->held ? "read on held-out states alone" : why);
+}
+
+static void copy(json_t *to, const char *key, const json_t *from)
+{
+    json_t *v = get(from, key);
+    if (v) json_object_set(to, key, v);
+}
+
+/* one arm: R2 from its fit, attention figures from the evaluation */
+static json_t *arm_rows(const columns *c, const json_t *figures,
+                        const json_t *attention)
+{
+    layer_rows r = {c, json_array()};
+    json_t *a;
+    size_t i;
+    each_cell(figures, add_cell, &r);
+    json_array_foreach(attention, i, a)
+    {
+        json_t *row = row_of(&r, json_integer_value(get(a, "layer")));
+        copy(row, "cosine", a);
+        copy(row, "c_k", a);
+        copy(row, "c_v", a);
+    }
+    return r.of;
+}
+
+/* attention figures of an arm: of the first suite that measured them */
+static kvm_status attention_of(kvm_report_builder *b, kvm_arm arm, json_t **out,
+                               kvm_err *err)
+{
+    *out = NULL;
+    const kvm_job_input *in;
+    for (ptrdiff_t i = 0; !*out && (in = kvm_report_nth(b, "figures", i, NULL)); i++) {
+        json_t *figures;
+        TRY(kvm_report_load(b, in, &figures, err));
+        *out = get(get(figures, "attention"), kvm_arms[arm].key);
+    }
+    return KVM_OK;
+}
+
+static double mean_of(const json_t *rows, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row) sum += json_number_value(get(row, key));
+    return json_array_size(rows) ? sum / (double)json_array_size(rows) : (double)NAN;
+}
+
+/* ---- gates ---- */
+
+/* gates whose figure is measured by an evaluation, by the attention figure that they
+ * read */
+static const struct {
+    const char *gate, *figure;
+} attention_gates[] = {{"attention_cosine", "cosine"}, {"c_k", "c_k"}, {"c_v", "c_v"}};
+
+/* gates of single maps, by what they read of one */
+static double rows_per_feature(const json_t *row)
+{
+    return json_number_value(get(row, "rows")) /
+           json_number_value(get(row, "features"));
+}
+
+static double held_out(const json_t *row)
+{
+    return json_number_value(get(row, "r2_held"));
+}
+
+static double weight_norm(const json_t *row)
+{
+    return json_number_value(get(row, "weight_norm"));
+}
+
+static const struct {
+    const char *gate;
+    double (*figure)(const json_t *row);
+} map_gates[] = {{"rows_per_feature", rows_per_feature},
+                 {"held_out_r2", held_out},
+                 {"weight_norm", weight_norm}};
+
+/* "layer 3, V: the worst of 22 maps" */
+static json_t *worst_map(const json_t *layers, double (*figure)(const json_t *row),
+                         bool above)
+{
+    const json_t *worst = NULL;
+    json_t *row;
+    size_t i;
+    json_array_foreach(layers, i, row)
+    {
+        if (worst &&
+            (above ? figure(row) >= figure(worst) : figure(row) <= figure(worst)))
+            continue;
+        worst = row;
+    }
+    if (!worst) return json_null();
+    return json_sprintf(
+        "layer %d, %s: the worst of %d maps",
+        (int)json_integer_value(get(worst, "layer")),
+        kvm_report_object(json_string_value(get(worst, "object"))).brief,
+        (int)json_array_size(layers));
+}
+
+static json_t *where(const char *gate, bool above, const json_t *layers,
+                     const json_t *attention)
+{
+    for (size_t i = 0; i < sizeof map_gates / sizeof *map_gates; i++)
+        if (strcmp(gate, map_gates[i].gate) == 0)
+            return worst_map(layers, map_gates[i].figure, above);
+    return attention
+               ? json_sprintf("mean of %d layers", (int)json_array_size(attention))
+               : json_null();
+}
+
+static json_t *gate_json(const json_t *g, const json_t *layers, const json_t *attention)
+{
+    const char *name = json_string_value(get(g, "name"));
+    const double threshold = json_number_value(get(g, "threshold"));
+    const bool above = json_is_true(get(g, "above"));
+    double figure = json_is_number(get(g, "figure"))
+                        ? json_number_value(get(g, "figure"))
+                        : (double)NAN;
+    bool advisory = false;
+    for (size_t i = 0; i < sizeof attention_gates / sizeof *attention_gates; i++)
+        if (strcmp(name, attention_gates[i].gate) == 0) {
+            figure =
+                attention ? mean_of(attention, attention_gates[i].figure) : (double)NAN;
+            advisory = i > 0; /* concentration explains; the cosine decides */
+        }
+    char need[64];
+    snprintf(need, sizeof need, "%s %g", above ? ">" : "<", threshold);
+    const bool met = above ? figure > threshold : figure < threshold;
+    return json_pack(
+        "{s:s, s:O, s:o, s:s, s:s, s:s, s:b, s:o}", "name", name, "title",
+        get(g, "what"), "value", isfinite(figure) ? json_real(figure) : json_null(),
+        "format", "number", "need", need, "verdict",
+        isfinite(figure) ? (met ? "pass" : "fail") : "unmeasured", "required",
+        !advisory, "where", where(name, above, layers, attention));
+}
+
+static json_t *arm_json(kvm_arm arm, json_t *rows)
+{
+    return json_pack("{s:s, s:o}", "arm", kvm_arms[arm].key, "rows", rows);
+}
+
+kvm_status kvm_report_layers(kvm_report_builder *b, kvm_err *err)
+{
+    json_t *arms = json_array(), *gates = json_array(), *closed, *g;
+    columns c = {0};
+    size_t i;
+    each_cell(b->fit, add_column, &c);
+    json_object_set_new(
+        b->doc, "layers",
+        json_pack("{s:o, s:o}", "objects", columns_json(&c), "arms", arms));
+    json_object_set_new(b->doc, "gates", gates);
+    TRY(attention_of(b, KVM_ARM_CLOSED_FORM, &closed, err));
+    json_array_append_new(arms,
+                          arm_json(KVM_ARM_CLOSED_FORM, arm_rows(&c, b->fit, closed)));
+    json_array_foreach(get(b->fit, "gates"), i, g)
+        json_array_append_new(gates, gate_json(g, get(b->fit, "layers"), closed));
+    const kvm_job_input *mlp = kvm_job_find_input(b->job, "mlp");
+    if (!mlp) return KVM_OK;
+    json_t *figures, *attention;
+    TRY(kvm_report_load(b, mlp, &figures, err));
+    TRY(attention_of(b, KVM_ARM_MLP, &attention, err));
+    json_array_append_new(arms,
+                          arm_json(KVM_ARM_MLP, arm_rows(&c, figures, attention)));
+    return KVM_OK;
+}
