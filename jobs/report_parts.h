@@ -66,6 +66,8 @@ KVM_MUST kvm_status kvm_report_quality(kvm_report_builder *b,
 KVM_MUST kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_analyses(kvm_report_builder *b,
                                         kvm_err *err); /* analyses */
+KVM_MUST kvm_status kvm_report_inversion(kvm_report_builder *b,
+                                         kvm_err *err); /* inversion */
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,
                                       kvm_err *err); /* timing, build */
 
