@@ -142,14 +142,13 @@ static ptrdiff_t telling(const kvm_model *m, kvm_space s)
 static kvm_status reserve(kvm_codebook *b, kvm_arena *keep, kvm_err *err)
 {
     b->panels = (b->vocab + PANEL - 1) / PANEL;
-    b->entry = kvm_new_raw(keep, float, b->vocab *b->width);
+    b->entry = kvm_new_raw(keep, float, b->vocab * b->width);
     b->half = kvm_new_raw(keep, float, b->vocab);
     b->panel = kvm_new(keep, kvm_weight *, b->panels);
-    b->low = kvm_new_raw(keep, float, ROWS *b->width);
+    b->low = kvm_new_raw(keep, float, ROWS * b->width);
     b->score = kvm_new_raw(keep, float, ROWS *PANEL);
-    return b->entry && b->half && b->panel && b->low && b->score
-               ? KVM_OK
-               : kvm_nomem(err, keep);
+    return b->entry && b->half && b->panel && b->low && b->score ? KVM_OK
+                                                                 : kvm_nomem(err, keep);
 }
 
 kvm_status kvm_codebook_of_embeddings(kvm_codebook **out, kvm_arena *keep,

@@ -92,7 +92,7 @@ void kvm_mapping_blocks(const kvm_mapping *m, kvm_block_set *source,
             const bool from = x[i].side == KVM_SOURCE, to = x[j].side == KVM_SOURCE;
             if (from != to)
                 kvm_block_set_add(cross, from ? x[i].space : x[j].space,
-                    from ? x[j].space : x[i].space);
+                                  from ? x[j].space : x[i].space);
             else
                 add_own(from ? source : own, x[i].space, x[j].space);
         }
