@@ -262,7 +262,7 @@ static void states_left_empty_are_said_to_be(void **state)
 
 /* ---- training ---- */
 
-/* a distillation's figures with a curve of n points, the best of them the last but 10 */
+/* a distillation's figures with a curve of n points, the best the last but ten */
 static void leave_curve(const char *path, int n)
 {
     json_t *curve = json_array();
