@@ -290,6 +290,13 @@ static kvm_state_map map_of(kvm_state_way w)
                                       : KVM_STATE_ZERO;
 }
 
+/* a state is one row a sequence: of a single one that is held out no share can be
+ * told */
+static json_t *share(double r2)
+{
+    return isfinite(r2) ? json_real(r2) : json_null();
+}
+
 static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
                             json_t *list, kvm_err *err)
 {
@@ -311,10 +318,11 @@ static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
                        layer, &o, s, &figures, j->keep, f->scratch, err));
     json_array_append_new(
         list,
-        json_pack("{s:I, s:I, s:s, s:f, s:f, s:f, s:f}", "layer", (json_int_t)layer,
+        json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "layer", (json_int_t)layer,
                   "source", (json_int_t)s->source, "map", kvm_state_map_name(map),
-                  "r2_copy", figures.r2_copy, "r2_held", figures.r2, "window_r2_copy",
-                  figures.r2_window_copy, "window_r2_held", figures.r2_window));
+                  "r2_copy", share(figures.r2_copy), "r2_held", share(figures.r2),
+                  "window_r2_copy", share(figures.r2_window_copy), "window_r2_held",
+                  share(figures.r2_window)));
     return KVM_OK;
 }
 

@@ -91,7 +91,7 @@ static void set(json_t *o, const char *key, json_t *v)
         json_decref(v);
 }
 
-void kvm_graph__put_text(const kvm_builder *b, json_t *params)
+static void put_text(const kvm_builder *b, json_t *params)
 {
     json_object_set_new(params, "text", json_string(b->text_sha));
     json_object_set_new(params, "text_path", str_json(b->spec->text_path));
@@ -120,6 +120,15 @@ static json_t *calibration(const kvm_builder *b)
     return c;
 }
 
+void kvm_graph__put_calibration(const kvm_builder *b, json_t *params)
+{
+    json_t *c = calibration(b);
+    put_text(b, params);
+    json_object_set(params, "sequences", json_object_get(c, "sequences"));
+    json_object_set(params, "tokens", json_object_get(c, "tokens"));
+    json_decref(c);
+}
+
 kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at)
 {
     const kvm_graph_side *sides[] = {&b->source, &b->target};
@@ -142,7 +151,7 @@ static kvm_status add_captures(kvm_builder *b)
     for (int i = 0; i < 2; i++) {
         json_t *p = calibration(b);
         json_object_del(p, "held_out");
-        kvm_graph__put_text(b, p);
+        put_text(b, p);
         json_object_set_new(p, "rows", kvm_needs_rows(b->needs->rows[i ^ b->reversed]));
         json_object_set_new(p, "model", json_string(sides[i]->info->fingerprint));
         json_object_set_new(p, "model_path", str_json(sides[i]->path));
@@ -169,7 +178,7 @@ static json_t *stats_params(const kvm_builder *b, const kvm_block_set *blocks)
     return p;
 }
 
-static kvm_status add_gram(kvm_builder *b, int of, ptrdiff_t *node)
+kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node)
 {
     const kvm_str name = of ? b->target.info->name : b->source.info->name;
     TRY(kvm_graph__node(b, KVM_JOB_STATS, label(b, "stats", name),
@@ -184,9 +193,9 @@ static kvm_status add_gram(kvm_builder *b, int of, ptrdiff_t *node)
 static kvm_status add_stats(kvm_builder *b)
 {
     const ptrdiff_t first = b->capture[b->reversed], second = b->capture[!b->reversed];
-    TRY(add_gram(b, 0, &b->gram));
+    TRY(kvm_graph__gram(b, 0, &b->gram));
     b->own = -1;
-    if (b->needs->own[b->reversed]) TRY(add_gram(b, 1, &b->own));
+    if (b->needs->own[b->reversed]) TRY(kvm_graph__gram(b, 1, &b->own));
     TRY(kvm_graph__node(b, KVM_JOB_STATS,
                         kvm_str_fmt(b->keep, "stats %.*s x %.*s",
                                     KVM_STR_ARG(b->source.info->name),
@@ -225,9 +234,7 @@ static kvm_status add_distill(kvm_builder *b)
     if (!kvm_graph__has_section(b, "distill")) return KVM_OK;
     json_t *p = kvm_graph__section(b, "distill"), *c = calibration(b);
     kvm_graph__put_models(b, p);
-    kvm_graph__put_text(b, p);
-    json_object_set(p, "sequences", json_object_get(c, "sequences"));
-    json_object_set(p, "tokens", json_object_get(c, "tokens"));
+    kvm_graph__put_calibration(b, p);
     json_object_set(p, "held_out", json_object_get(c, "held_out"));
     json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
     set(p, "seed", json_integer(b->spec->seed));
@@ -310,18 +317,14 @@ kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *se
     kvm_suite *s;
     TRY(suite_of(b, suite, &path, &s));
     if (check) TRY(look_at_items(b, s, suite, section));
-    json_t *given = kvm_graph__section(b, section), *c = calibration(b),
-           *p = json_object();
+    json_t *given = kvm_graph__section(b, section), *p = json_object();
     kvm_graph__put_models(b, p);
-    kvm_graph__put_text(b, p);
-    json_object_set(p, "sequences", json_object_get(c, "sequences"));
-    json_object_set(p, "tokens", json_object_get(c, "tokens"));
+    kvm_graph__put_calibration(b, p);
     json_object_set_new(p, "suite", json_string(s->sha));
     json_object_set_new(p, "suite_path", str_json(path));
     if (json_object_get(given, "items"))
         json_object_set(p, "items", json_object_get(given, "items"));
     json_decref(given);
-    json_decref(c);
     *params = p;
     *out = s;
     return KVM_OK;

@@ -55,6 +55,25 @@ static kvm_status time_tails(kvm_builder *b, kvm_jat analyse)
     return kvm_graph__input(b, b->report, "tails", node, "timing");
 }
 
+static kvm_status add_inversion(kvm_builder *b)
+{
+    if (!b->needs->inversion) return KVM_OK;
+    ptrdiff_t gram = b->own, node;
+    if (gram < 0) TRY(kvm_graph__gram(b, 1, &gram));
+    json_t *p = kvm_graph__split_params(b);
+    kvm_graph__put_models(b, p);
+    kvm_graph__put_calibration(b, p);
+    TRY(kvm_graph__node(
+        b, KVM_JOB_INVERT,
+        kvm_str_fmt(b->keep, "invert %.*s", KVM_STR_ARG(b->graph->pair)), p, &node));
+    TRY(kvm_graph__input(b, node, "source_capture", b->capture[0], "capture"));
+    TRY(kvm_graph__input(b, node, "target_capture", b->capture[1], "capture"));
+    TRY(kvm_graph__input(b, node, "source_gram", b->gram, "moments"));
+    TRY(kvm_graph__input(b, node, "target_gram", gram, "moments"));
+    TRY(kvm_graph__input(b, node, "cross", b->cross, "moments"));
+    return kvm_graph__input(b, b->report, "inversion", node, "figures");
+}
+
 kvm_status kvm_graph__analyses(kvm_builder *b)
 {
     if (!kvm_graph__has_section(b, "analyse")) return KVM_OK;
@@ -64,5 +83,6 @@ kvm_status kvm_graph__analyses(kvm_builder *b)
     TRY(kvm_graph__suites(b, list, &n));
     for (ptrdiff_t i = 0; i < n; i++)
         TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
-    return time_tails(b, at);
+    TRY(time_tails(b, at));
+    return add_inversion(b);
 }

@@ -47,12 +47,15 @@ KVM_MUST kvm_status kvm_graph__numbered(kvm_builder *b, ptrdiff_t node,
 /* a deep copy of a section, or an empty object */
 json_t *kvm_graph__section(const kvm_builder *b, const char *name);
 bool kvm_graph__has_section(const kvm_builder *b, const char *name);
+/* the Gram of the source's (0) or the target's (1) capture; *node: its index */
+KVM_MUST kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node);
 /* seed and share of the split by sequence */
 json_t *kvm_graph__split_params(const kvm_builder *b);
 /* fingerprints of both models and where they lie, into params */
 void kvm_graph__put_models(const kvm_builder *b, json_t *params);
-/* the calibration text and what is read of it, into params */
-void kvm_graph__put_text(const kvm_builder *b, json_t *params);
+/* the calibration text, and how many sequences of how many tokens are read of it, into
+ * params */
+void kvm_graph__put_calibration(const kvm_builder *b, json_t *params);
 /* so many tokens must fit both models' contexts */
 KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
 /* n suites, at least one, each once */

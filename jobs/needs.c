@@ -2,19 +2,13 @@
 
 #include "jobs/ablations.h"
 #include "jobs/fit_recipes.h"
-
-static void add_block(kvm_block_set *set, kvm_space a, kvm_space b)
-{
-    for (ptrdiff_t i = 0; i < set->n; i++)
-        if (set->id[i].a == a && set->id[i].b == b) return;
-    set->id[set->n++] = (kvm_block_id){a, b};
-}
+#include "jobs/invert.h"
 
 static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
 {
     for (ptrdiff_t i = 0; i < from->n; i++)
-        add_block(to, turned ? from->id[i].b : from->id[i].a,
-                  turned ? from->id[i].a : from->id[i].b);
+        kvm_block_set_add(to, turned ? from->id[i].b : from->id[i].a,
+                          turned ? from->id[i].a : from->id[i].b);
 }
 
 /* what one fit's parameters ask for, in one direction */
@@ -86,6 +80,20 @@ static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_
     return st ? kvm_json_prefix(err, st, at) : KVM_OK;
 }
 
+/* tokens are read out of the caches of both models, unless an analysis does without */
+static kvm_status add_inversion(kvm_needs *n, const kvm_spec *s,
+                                const kvm_shapes sides[2], kvm_arena *keep,
+                                kvm_err *err)
+{
+    const kvm_jat analyse = kvm_json_get(s->root, keep, "analyse");
+    if (!kvm_json_has(analyse)) return KVM_OK;
+    TRY(kvm_json_bool_or(kvm_json_get(analyse, keep, "inversion"), true, &n->inversion,
+                         err));
+    for (int i = 0; n->inversion && i < 2; i++)
+        kvm_invert_needs(&n->rows[i], &n->gram[i], &sides[i]);
+    return KVM_OK;
+}
+
 kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes sides[2],
                           kvm_arena *keep, kvm_err *err)
 {
@@ -98,6 +106,7 @@ kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes side
     ptrdiff_t count = 0;
     *n = (kvm_needs){0};
     TRY(add_both(n, fit, s, sides, keep, err));
+    TRY(add_inversion(n, s, sides, keep, err));
     if (kvm_json_has(list)) TRY(kvm_json_array(list, &count, err));
     for (ptrdiff_t i = 0; i < count; i++)
         TRY(add_ablation(n, kvm_json_item(list, keep, i), fit, s, sides, keep, err));

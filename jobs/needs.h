@@ -13,6 +13,7 @@ typedef struct kvm_needs {
     kvm_spaces rows[2];
     kvm_block_set gram[2];
     kvm_block_set cross; /* (side 0, side 1) */
+    bool inversion;      /* of the rows of both sides, whose Gram files hold for it */
     bool own[2];         /* direction i reads its target's Gram file */
 } kvm_needs;
 

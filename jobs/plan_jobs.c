@@ -14,6 +14,7 @@
 #include "jobs/timing.h"
 #include "kernels/backend.h"
 #include "translators/mlp.h"
+#include "translators/ridge.h"
 
 enum { MAX_SUITES = 64 };
 
@@ -299,6 +300,28 @@ static kvm_status analyse_cost(planner *a, const kvm_node *n, cost *c, kvm_err *
     return KVM_OK;
 }
 
+/* Of every layer of both models a ridge to the embedding for each lambda, and the
+ * vocabulary against the held-out rows; a layer has about two kinds of rows at two
+ * points. */
+static cost invert_cost(const planner *a)
+{
+    enum { SPACES = 3 };
+    const kvm_model *const models[] = {a->source, a->target};
+    const double held = a->p->rows * a->p->held / 2;
+    cost c = {0};
+    for (int i = 0; i < 2; i++) {
+        const kvm_model_info *m = kvm_model_info_of(models[i]);
+        const double layers = (double)m->layers, hidden = (double)m->hidden;
+        const double width = kvm_plan__row_width(models[i]) / layers;
+        const double solve =
+            KVM_LAMBDAS * (pow(width, 3) / 3 + 4 * width * width * hidden);
+        const double decode = 2 * held * hidden * (width + (double)m->vocab);
+        c.seconds += SPACES * layers * (2 * solve + decode) / a->p->rates->flops;
+        c.memory += (double)m->weight_bytes + 8 * (double)m->vocab * hidden;
+    }
+    return c;
+}
+
 /* ---- timing ---- */
 
 static kvm_status timing_cost(const planner *a, const kvm_node *n, cost *c,
@@ -354,6 +377,9 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
         return evaluate_cost(a, n, c, err);
     case KVM_JOB_ANALYSE:
         return analyse_cost(a, n, c, err);
+    case KVM_JOB_INVERT:
+        *c = invert_cost(a);
+        return KVM_OK;
     case KVM_JOB_TIMING:
         return timing_cost(a, n, c, err);
     case KVM_JOB_REPORT:

@@ -130,6 +130,7 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_quality(b, err));
     TRY(kvm_report_ablations(b, err));
     TRY(kvm_report_analyses(b, err));
+    TRY(kvm_report_inversion(b, err));
     TRY(kvm_report_timing(b, err));
     TRY(add_provenance(b, err));
     add_notes(b);
@@ -191,7 +192,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 static const char *const inputs[] = {
     "fit",       "translator", "mlp?",    "distill?",   "items.*",
     "figures.*", "ablation.*", "timing?", "analysis.*", "analysis_figures.*",
-    "tails?",    "cost.*",     NULL};
+    "tails?",    "inversion?", "cost.*",  NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {
     .id = KVM_JOB_REPORT,

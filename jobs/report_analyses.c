@@ -220,3 +220,18 @@ kvm_status kvm_report_analyses(kvm_report_builder *b, kvm_err *err)
     kvm_arena_free(&scratch);
     return s;
 }
+
+/* its figures are the section */
+kvm_status kvm_report_inversion(kvm_report_builder *b, kvm_err *err)
+{
+    const kvm_job_input *in = kvm_job_find_input(b->job, "inversion");
+    json_t *figures;
+    if (!in) {
+        json_object_set_new(b->absent, "inversion",
+                            json_string("the spec asks for none"));
+        return KVM_OK;
+    }
+    TRY(kvm_report_load(b, in, &figures, err));
+    json_object_set(b->doc, "inversion", figures);
+    return KVM_OK;
+}

@@ -106,12 +106,9 @@ static json_t *row_of(layer_rows *r, json_int_t layer)
     return json_array_get(r->of, i);
 }
 
-static void put(json_t *row, const char *key, ptrdiff_t column, const json_t *v,
-                const char *reason)
+static void put(json_t *row, const char *key, ptrdiff_t column, json_t *figure)
 {
-    json_array_set_new(get(row, key), (size_t)column,
-                       v ? json_deep_copy(v)
-                         : kvm_est_json(kvm_est_missing(kvm_str_of(reason))));
+    json_array_set_new(get(row, key), (size_t)column, figure);
 }
 
 static void add_cell(void *ctx, const cell *at)
@@ -120,10 +117,10 @@ static void add_cell(void *ctx, const cell *at)
     const ptrdiff_t column = column_of(r->columns, at->object);
     if (column < 0) return;
     json_t *row = row_of(r, at->layer);
-    const char *why = "no figure: it is not fitted";
-    put(row, "r2", column, at->held, why);
-    put(row, "r2_fit", column, at->fit,
-        at->held ? "read on held-out states alone" : why);
+    const char *why = at->held ? KVM_REPORT_NO_SHARE : "no figure: it is not fitted";
+    put(row, "r2", column, kvm_report_figure(at->held, why));
+    if (at->held && !at->fit) why = "read on held-out states alone";
+    put(row, "r2_fit", column, kvm_report_figure(at->fit, why));
 }
 
 static void copy(json_t *to, const char *key, const json_t *from)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "reports/stats.h"
 
 kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
                            kvm_err *err)
@@ -40,6 +41,12 @@ const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *pre
         return in;
     }
     return NULL;
+}
+
+json_t *kvm_report_figure(const json_t *v, const char *why)
+{
+    return json_is_number(v) ? json_real(json_number_value(v))
+                             : kvm_est_json(kvm_est_missing(kvm_str_of(why)));
 }
 
 kvm_report_name kvm_report_object(const char *label)

@@ -55,6 +55,11 @@ typedef struct kvm_report_name {
 } kvm_report_name;
 kvm_report_name kvm_report_object(const char *label); /* NULL: empty */
 
+/* of states: one row a sequence */
+#define KVM_REPORT_NO_SHARE "too few sequences are held out"
+/* a figure as the document has it: the number, or why there is none; a new reference */
+json_t *kvm_report_figure(const json_t *v, const char *why);
+
 KVM_MUST kvm_status kvm_report_fit(
     kvm_report_builder *b, kvm_err *err); /* translator, calibration, linearity */
 KVM_MUST kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err);
@@ -66,6 +71,8 @@ KVM_MUST kvm_status kvm_report_quality(kvm_report_builder *b,
 KVM_MUST kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_analyses(kvm_report_builder *b,
                                         kvm_err *err); /* analyses */
+KVM_MUST kvm_status kvm_report_inversion(kvm_report_builder *b,
+                                         kvm_err *err); /* inversion */
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,
                                       kvm_err *err); /* timing, build */
 

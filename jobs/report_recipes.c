@@ -80,10 +80,13 @@ static json_t *state_words(const json_t *fit)
 
 static json_t *state_layer(const json_t *row, const char *held, const char *copied)
 {
-    json_t *out = json_pack("{s:O, s:O*, s:O*}", "layer", get(row, "layer"), "r2_held",
-                            get(row, held), "r2_copy", get(row, copied));
-    if (get(row, "source"))
-        json_object_set_new(out, "sources", json_pack("[O]", get(row, "source")));
+    json_t *out = json_pack("{s:O}", "layer", get(row, "layer"));
+    if (!get(row, held)) return out; /* empty states have no figures */
+    json_object_set_new(out, "sources", json_pack("[O]", get(row, "source")));
+    json_object_set_new(out, "r2_held",
+                        kvm_report_figure(get(row, held), KVM_REPORT_NO_SHARE));
+    json_object_set_new(out, "r2_copy",
+                        kvm_report_figure(get(row, copied), KVM_REPORT_NO_SHARE));
     return out;
 }
 

@@ -42,6 +42,8 @@ static const kvm_field analyse_fields[] = {
     {"suites", KVM_FIELD_LIST, true, "bundled names or paths of suite cards", NULL,
      KVM_FIELD_STR},
     KVM_ANALYSE_PARAMS,
+    {"inversion", KVM_FIELD_BOOL, false,
+     "read tokens out of the cached rows of both models (true)", NULL, 0},
     {"tail_lengths", KVM_FIELD_LIST, false,
      "prefix lengths in tokens at which the tails are timed (1024); []: none", NULL,
      KVM_FIELD_INT},

@@ -224,20 +224,25 @@ static kvm_est lambda_of(const kvm_recipe *r)
     return e;
 }
 
-/* mean, or with `least` the worst, over the layers that have the figure */
+/* mean, or with `least` the worst, over the layers that have the figure; where none
+ * has, what the first says of it */
 static kvm_est over_layers(const kvm_recipe *r, size_t figure, bool least)
 {
     double sum = 0, worst = (double)INFINITY;
     ptrdiff_t n = 0;
+    kvm_est none = kvm_est_missing(KVM_STR(""));
     for (ptrdiff_t i = 0; i < r->count; i++) {
         kvm_est e;
         memcpy(&e, (const char *)&r->layers[i] + figure, sizeof e);
-        if (!kvm_est_has(e)) continue;
+        if (!kvm_est_has(e)) {
+            if (!none.note.len) none = e;
+            continue;
+        }
         sum += e.value;
         worst = fmin(worst, e.value);
         n++;
     }
-    return or_none(!n ? KVM_NONE : least ? worst : sum / (double)n);
+    return n ? kvm_est_of(least ? worst : sum / (double)n) : est_or_none(none);
 }
 #define OVER(r, member, least) over_layers(r, offsetof(kvm_recipe_layer, member), least)
 

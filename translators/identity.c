@@ -138,6 +138,46 @@ static ptrdiff_t telling(const kvm_model *m, kvm_space s)
     return n;
 }
 
+/* room for b->vocab entries of b->width, of rows whose b->used leading numbers tell */
+static kvm_status reserve(kvm_codebook *b, kvm_arena *keep, kvm_err *err)
+{
+    b->panels = (b->vocab + PANEL - 1) / PANEL;
+    b->entry = kvm_new_raw(keep, float, b->vocab * b->width);
+    b->half = kvm_new_raw(keep, float, b->vocab);
+    b->panel = kvm_new(keep, kvm_weight *, b->panels);
+    b->low = kvm_new_raw(keep, float, ROWS * b->width);
+    b->score = kvm_new_raw(keep, float, ROWS *PANEL);
+    return b->entry && b->half && b->panel && b->low && b->score ? KVM_OK
+                                                                 : kvm_nomem(err, keep);
+}
+
+kvm_status kvm_codebook_of_embeddings(kvm_codebook **out, kvm_arena *keep,
+                                      kvm_compute *c, kvm_model *m, kvm_err *err)
+{
+    enum { PIECE = 512 };
+    const kvm_model_info *info = kvm_model_info_of(m);
+    kvm_codebook *b = kvm_new(keep, kvm_codebook, 1);
+    int32_t ids[PIECE];
+    if (!b) return kvm_nomem(err, keep);
+    *b = (kvm_codebook){.c = c,
+                        .space = KVM_SPACE_TOKEN,
+                        .vocab = info->vocab,
+                        .width = info->hidden,
+                        .row = info->hidden,
+                        .used = info->hidden};
+    TRY(reserve(b, keep, err));
+    TRY(make_projection(b, 0, keep, err));
+    for (ptrdiff_t from = 0; from < b->vocab; from += PIECE) {
+        const ptrdiff_t left = b->vocab - from, n = left < PIECE ? left : PIECE;
+        for (ptrdiff_t i = 0; i < n; i++) ids[i] = (int32_t)(from + i);
+        TRY(kvm_model_embed_tokens(m, ids, n, b->entry + from * b->width, b->width,
+                                   err));
+    }
+    TRY(make_panels(b, keep, err));
+    *out = b;
+    return KVM_OK;
+}
+
 kvm_status kvm_codebook_new(kvm_codebook **out, kvm_arena *keep, kvm_compute *c,
                             kvm_model *m, bool engine, const kvm_codebook_options *o,
                             kvm_err *err)
@@ -154,14 +194,7 @@ kvm_status kvm_codebook_new(kvm_codebook **out, kvm_arena *keep, kvm_compute *c,
     b->used = telling(m, b->space);
     b->width = o && o->width > 0 ? o->width : KVM_CODEBOOK_WIDTH;
     if (b->width > b->used) b->width = b->used;
-    b->panels = (b->vocab + PANEL - 1) / PANEL;
-    b->entry = kvm_new_raw(keep, float, b->vocab * b->width);
-    b->half = kvm_new_raw(keep, float, b->vocab);
-    b->panel = kvm_new(keep, kvm_weight *, b->panels);
-    b->low = kvm_new_raw(keep, float, ROWS * b->width);
-    b->score = kvm_new_raw(keep, float, ROWS *PANEL);
-    if (!b->entry || !b->half || !b->panel || !b->low || !b->score)
-        return kvm_nomem(err, keep);
+    TRY(reserve(b, keep, err));
     TRY(make_projection(b, o ? o->seed : 0, keep, err));
     TRY(fill_all(b, m, err));
     TRY(make_panels(b, keep, err));

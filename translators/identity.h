@@ -34,6 +34,11 @@ KVM_MUST kvm_status kvm_codebook_space(kvm_space *s, const kvm_model *m, kvm_err
 KVM_MUST kvm_status kvm_codebook_new(kvm_codebook **b, kvm_arena *keep, kvm_compute *c,
                                      kvm_model *m, bool engine,
                                      const kvm_codebook_options *o, kvm_err *err);
+/* kvm_codebook_of_embeddings - the embeddings themselves, as they stand: of rows that
+ * are near a token's */
+KVM_MUST kvm_status kvm_codebook_of_embeddings(kvm_codebook **b, kvm_arena *keep,
+                                               kvm_compute *c, kvm_model *m,
+                                               kvm_err *err);
 kvm_space kvm_codebook_of(const kvm_codebook *b); /* the space whose rows it decodes */
 /* rows (n, any) of the first layer in that space, ld floats apart -> ids (n) */
 KVM_MUST kvm_status kvm_codebook_decode(const kvm_codebook *b, const float *rows,

@@ -68,7 +68,7 @@ ptrdiff_t kvm_mapping_items(const kvm_mapping *m, const int32_t *layers,
     return n;
 }
 
-static void add(kvm_block_set *set, kvm_space a, kvm_space b)
+void kvm_block_set_add(kvm_block_set *set, kvm_space a, kvm_space b)
 {
     for (ptrdiff_t i = 0; i < set->n; i++)
         if (set->id[i].a == a && set->id[i].b == b) return;
@@ -78,7 +78,7 @@ static void add(kvm_block_set *set, kvm_space a, kvm_space b)
 /* a Gram keeps one half */
 static void add_own(kvm_block_set *set, kvm_space a, kvm_space b)
 {
-    add(set, a < b ? a : b, a < b ? b : a);
+    kvm_block_set_add(set, a < b ? a : b, a < b ? b : a);
 }
 
 void kvm_mapping_blocks(const kvm_mapping *m, kvm_block_set *source,
@@ -91,13 +91,13 @@ void kvm_mapping_blocks(const kvm_mapping *m, kvm_block_set *source,
         for (ptrdiff_t j = i; j < n; j++) {
             const bool from = x[i].side == KVM_SOURCE, to = x[j].side == KVM_SOURCE;
             if (from != to)
-                add(cross, from ? x[i].space : x[j].space,
-                    from ? x[j].space : x[i].space);
+                kvm_block_set_add(cross, from ? x[i].space : x[j].space,
+                                  from ? x[j].space : x[i].space);
             else
                 add_own(from ? source : own, x[i].space, x[j].space);
         }
         if (x[i].side == KVM_SOURCE)
-            add(cross, x[i].space, m->out);
+            kvm_block_set_add(cross, x[i].space, m->out);
         else
             add_own(own, x[i].space, m->out);
     }

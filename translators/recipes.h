@@ -44,6 +44,7 @@ typedef struct kvm_block_set {
     kvm_block_id id[KVM_BLOCKS];
     ptrdiff_t n;
 } kvm_block_set;
+void kvm_block_set_add(kvm_block_set *set, kvm_space a, kvm_space b);
 void kvm_mapping_blocks(const kvm_mapping *m, kvm_block_set *source,
                         kvm_block_set *cross, kvm_block_set *own);
 

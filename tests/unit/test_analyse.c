@@ -1,6 +1,7 @@
 /* An analysis of a hybrid pair, run in this process: which caches there are, that all
  * of the target's own objects are its own cache again, that a killed one goes on. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "jobs/analyse_caches.h"
@@ -185,6 +186,69 @@ static void the_report_pairs_caches(void **state)
     assert_int_equal(json_array_size(switches), 3); /* of the whole, and two tails */
 }
 
+/* rows of the series of that model, object and point */
+static const json_t *inverted(const char *model, const char *object, int point)
+{
+    const json_t *figures = host_json(&h, host_node(&h, "invert mla-kda"), "figures").v;
+    const json_t *series = json_object_get(figures, "series");
+    for (size_t i = 0; i < json_array_size(series); i++) {
+        const json_t *s = json_array_get(series, i);
+        if (!strcmp(json_string_value(json_object_get(s, "model")), model) &&
+            !strcmp(json_string_value(json_object_get(s, "object")), object) &&
+            json_integer_value(json_object_get(s, "point")) == point)
+            return json_object_get(s, "layers");
+    }
+    fail_msg("no %s of %s at point %d", object, model, point);
+    return NULL;
+}
+
+static double top1(const json_t *layers, size_t i)
+{
+    return json_number_value(json_object_get(json_array_get(layers, i), "top1"));
+}
+
+/* The first layer's latents are a function of the token: a codebook knows all of them,
+ * a ridge of few rows most. Guessing would be right once in 2,048. */
+static void cached_rows_tell_their_tokens(void **state)
+{
+    (void)state;
+    const json_t *figures = host_json(&h, host_node(&h, "invert mla-kda"), "figures").v;
+    const json_t *book =
+        json_object_get(json_object_get(figures, "codebook"), "layers");
+    assert_int_equal(json_integer_value(json_object_get(figures, "rows")), 64);
+    assert_int_equal(json_array_size(book), 1);
+    assert_true(top1(book, 0) == 1);
+    for (int point = 1; point <= 3; point += 2) {
+        const json_t *source = inverted("mla", "latent", point);
+        const json_t *target = inverted("kda", "latent", point);
+        assert_int_equal(json_array_size(source), 6);
+        assert_int_equal(json_array_size(target), 2);
+        assert_int_equal(
+            json_integer_value(json_object_get(json_array_get(target, 1), "layer")), 7);
+        assert_true(top1(source, 0) > 0.3);
+        assert_true(top1(source, 5) < 1);
+    }
+}
+
+/* captures of a spec that does without hold no rows for it */
+static void an_analysis_may_do_without_inversion(void **state)
+{
+    (void)state;
+    host other;
+    host_open(&other, "analyse_without",
+              "name: mla-kda\n" SPEC
+              "analyse: {suites: [./analyse_text/two.yaml], inversion: false, "
+              "tail_lengths: []}\n");
+    for (ptrdiff_t i = 0; i < other.graph.count; i++) {
+        const kvm_node *n = &other.graph.nodes[i];
+        char *rows = json_dumps(n->params, JSON_COMPACT);
+        assert_true(n->kind != KVM_JOB_INVERT && n->kind != KVM_JOB_TIMING);
+        if (n->kind == KVM_JOB_CAPTURE) assert_null(strstr(rows, "latent_engine"));
+        free(rows);
+    }
+    host_close(&other);
+}
+
 static void the_target_reads_whole_tokens(void **state)
 {
     (void)state;
@@ -202,6 +266,8 @@ int main(void)
         cmocka_unit_test(all_native_is_native),
         cmocka_unit_test(parts_matter),
         cmocka_unit_test(the_report_pairs_caches),
+        cmocka_unit_test(cached_rows_tell_their_tokens),
+        cmocka_unit_test(an_analysis_may_do_without_inversion),
         cmocka_unit_test(a_killed_analysis_goes_on),
         cmocka_unit_test(the_target_reads_whole_tokens),
     };

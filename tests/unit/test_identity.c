@@ -109,6 +109,24 @@ static void every_token_of_a_text_comes_back(void **state)
         assert_int_equal(decoded(m, engine, NULL, ids, n), n);
 }
 
+/* the nearest of the embeddings to one of them, moved a little, is itself */
+static void embeddings_are_nearest_to_themselves(void **state)
+{
+    (void)state;
+    int32_t ids[MOST], got[MOST];
+    kvm_err err = {0};
+    kvm_codebook *b;
+    kvm_model *m = open_model("tests/zoo/mla", true);
+    const ptrdiff_t n = random_ids(m, ids, 100), width = kvm_model_info_of(m)->hidden;
+    float *rows = kvm_new(&keep, float, n *width);
+    assert_non_null(rows);
+    check_ok(kvm_codebook_of_embeddings(&b, &keep, compute, m, &err), &err);
+    check_ok(kvm_model_embed_tokens(m, ids, n, rows, width, &err), &err);
+    for (ptrdiff_t i = 0; i < n * width; i++) rows[i] *= 1.001F;
+    check_ok(kvm_codebook_decode(b, rows, width, n, got, &err), &err);
+    assert_memory_equal(got, ids, sizeof *ids * (size_t)n);
+}
+
 /* values of grouped attention, which no position turns */
 static void values_tell_as_well(void **state)
 {
@@ -194,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_token_of_a_text_comes_back),
+        cmocka_unit_test(embeddings_are_nearest_to_themselves),
         cmocka_unit_test(values_tell_as_well),
         cmocka_unit_test(a_projection_too_narrow_errs),
         cmocka_unit_test(a_row_between_two_is_of_the_nearer),

@@ -428,7 +428,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pair_is_a_comparison_of_two),
+        TEST(a_pair_is_a_comparison_of_two),
         TEST(agrees_with_numpy),
         TEST(agrees_with_scipy),
         TEST(quantiles_are_numpys),
