@@ -66,11 +66,11 @@ static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
 static void add_splits(listing *l, const inventory *v)
 {
     if (v->part[KVM_PART_ATTENTION] && v->part[KVM_PART_STATES]) {
-        add(l, "split", KVM_STR("only.attention"),
-            KVM_STR("attention rows alone, states empty"), KVM_FROM_TRANSLATED)
+        add(l, "split", KVM_STR("only.attention"), KVM_STR("attention alone"),
+            KVM_FROM_TRANSLATED)
             ->part[KVM_PART_STATES] = KVM_FROM_NOTHING;
-        add(l, "split", KVM_STR("only.states"),
-            KVM_STR("states alone, attention rows empty"), KVM_FROM_NOTHING)
+        add(l, "split", KVM_STR("only.states"), KVM_STR("states alone"),
+            KVM_FROM_NOTHING)
             ->part[KVM_PART_STATES] = KVM_FROM_TRANSLATED;
     }
     add(l, "split", KVM_STR("nothing"), KVM_STR("nothing"), KVM_FROM_NOTHING);

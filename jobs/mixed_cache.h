@@ -10,9 +10,9 @@
 /* The kinds of things that a cache holds, for taking it apart. X(NAME, "key",
  * "title") */
 #define KVM_CACHE_PARTS(X)                                                             \
-    X(ATTENTION, "attention", "attention rows") /* keys, values, latents */            \
-    X(STATES, "states", "recurrent states")     /* all that is kept once per prompt */ \
-    X(INDEXERS, "indexers", "index keys")       /* by which tokens are chosen */
+    X(ATTENTION, "attention", "attention") /* keys, values, latents */                 \
+    X(STATES, "states", "states")          /* all that is kept once per prompt */      \
+    X(INDEXERS, "indexers", "index keys")  /* by which tokens are chosen */
 typedef enum kvm_cache_part {
 #define X(NAME, key, title) KVM_PART_##NAME,
     KVM_CACHE_PARTS(X)

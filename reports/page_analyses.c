@@ -113,7 +113,7 @@ kvm_status kvm_page__analyses(kvm_page *p)
     if (p->d->analyses.tail_count) {
         kvm_page__part(p, KVM_STR("What a tail costs"));
         const kvm_table tails = kvm_report_table_tails(p->mem, p->d);
-        TRY(kvm_page__table(p, &tails, true));
+        TRY(kvm_page__table(p, &tails, false));
     }
     kvm_page__section_end(p);
     return KVM_OK;

@@ -96,7 +96,7 @@ static void sample_has_every_section(void **at)
                                         "<section id=\"inversion\">",
                                         "Native objects put in",
                                         "Partial recompute",
-                                        "attention rows alone, states empty",
+                                        "attention alone",
                                         "zoo-large K, point 3",
                                         "6,144 held-out rows, 2,048 tokens",
                                         "<section id=\"provenance\">",
