@@ -92,7 +92,9 @@ static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *conf
         TRY(kvm_st_need(st, kvm_str_of(names[i]), KVM_F32, 1, &n, &t[i], err));
     arrays(d, p, all); /* nothing is written before all is there */
     for (int i = 0; i < ARRAYS; i++) memcpy(all[i], t[i]->t.data, t[i]->bytes);
-    json_array_extend(p->curve, json_deep_copy(parsed.v));
+    json_t *copy = json_deep_copy(parsed.v); /* borrows nothing of the file's */
+    json_array_extend(p->curve, copy);
+    json_decref(copy);
     *kvm_distill_steps(d) = (ptrdiff_t)steps;
     p->best_step = (ptrdiff_t)best_step;
     p->best_kl = best_kl < 0 ? HUGE_VAL : best_kl;
