@@ -35,7 +35,7 @@ static void write_tokenizer(const char *path)
 
 /* the golden model at dir, v_proj times `by` and o_proj divided by it: a power of two,
  * so that products are the same bits */
-static void write_model(kvm_arena a, const char *dir, float by)
+static void write_model(kvm_arena *a, const char *dir, float by)
 {
     static kvm_st_spec specs[MOST_TENSORS];
     kvm_err err = {0};
@@ -43,10 +43,10 @@ static void write_model(kvm_arena a, const char *dir, float by)
     kvm_st_writer *w;
     const kvm_str folder = kvm_str_of(dir);
     check_ok(kvm_dir_make(folder, &err), &err);
-    check_write(kvm_path_join(&a, folder, KVM_STR("config.json")).at,
-                check_read(&a, GOLDEN "/config.json"));
-    write_tokenizer(kvm_path_join(&a, folder, KVM_STR("tokenizer.json")).at);
-    check_ok(kvm_st_open(&st, &a, KVM_STR(GOLDEN), &err), &err);
+    check_write(kvm_path_join(a, folder, KVM_STR("config.json")).at,
+                check_read(a, GOLDEN "/config.json"));
+    write_tokenizer(kvm_path_join(a, folder, KVM_STR("tokenizer.json")).at);
+    check_ok(kvm_st_open(&st, a, KVM_STR(GOLDEN), &err), &err);
     const ptrdiff_t n = kvm_st_count(st);
     assert_true(n <= MOST_TENSORS);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -54,8 +54,7 @@ static void write_model(kvm_arena a, const char *dir, float by)
         specs[i] = (kvm_st_spec){.name = t->name, .dtype = KVM_F32, .rank = t->t.rank};
         memcpy(specs[i].dim, t->t.dim, sizeof specs[i].dim);
     }
-    check_ok(kvm_st_begin(&w, &a,
-                          kvm_path_join(&a, folder, KVM_STR("model.safetensors")),
+    check_ok(kvm_st_begin(&w, a, kvm_path_join(a, folder, KVM_STR("model.safetensors")),
                           specs, n, NULL, &err),
              &err);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -64,7 +63,7 @@ static void write_model(kvm_arena a, const char *dir, float by)
         const float times = kvm_str_find(t->name, KVM_STR("v_proj")) >= 0   ? by
                             : kvm_str_find(t->name, KVM_STR("o_proj")) >= 0 ? 1 / by
                                                                             : 1;
-        float *x = kvm_new_raw(&a, float, count);
+        float *x = kvm_new_raw(a, float, count);
         assert_non_null(x);
         check_ok(kvm_widen_row(x, t->t.data, t->t.dtype, count, &err), &err);
         for (ptrdiff_t j = 0; j < count; j++) x[j] *= times;
@@ -122,10 +121,10 @@ static void a_pair_of_experts(void **state)
 {
     (void)state;
     static host h;
-    kvm_arena a = check_arena(1 << 24);
+    kvm_arena a = check_arena(1 << 26);
     check_tmpdir("moe_pair");
-    write_model(a, DIR "/source", 1);
-    write_model(a, DIR "/target", 2);
+    write_model(&a, DIR "/source", 1);
+    write_model(&a, DIR "/target", 2);
     write_texts(a);
     host_open(&h, "moe_jobs",
               "name: experts\nsource: ./moe_pair/source\ntarget: ./moe_pair/target\n"
