@@ -268,11 +268,19 @@ kvm_status kvm_report_quality(kvm_report_builder *b, kvm_err *err)
 
 /* ---- ablations ---- */
 
+static bool scored_all(const json_t *scores, const char *kind)
+{
+    for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
+        if (strcmp(m->kind, kind) == 0 && !get(scores, m->name)) return false;
+    return true;
+}
+
+/* Kinds share metrics: it is the one of which all were scored. */
 static const char *kind_of_items(const json_t *items)
 {
     const json_t *scores = get(get(json_array_get(items, 0), "scores"), "native");
-    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++)
-        if (get(scores, kvm_report_metrics[i].name)) return kvm_report_metrics[i].kind;
+    for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
+        if (scored_all(scores, m->kind)) return m->kind;
     return "";
 }
 

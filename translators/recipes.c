@@ -24,6 +24,15 @@ kvm_status kvm_mapping_find(kvm_mapping *m, kvm_space out, bool token,
                     kvm_space_name(out));
 }
 
+bool kvm_mapping_known(const kvm_mapping *m)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        if (recipes[i].out == m->out && recipes[i].side == m->side &&
+            recipes[i].from[0] == m->from[0] && recipes[i].from[1] == m->from[1])
+            return true;
+    return false;
+}
+
 kvm_mapping kvm_mapping_same(kvm_space s)
 {
     return (kvm_mapping){.out = s, .side = KVM_SOURCE, .from = {s, s}};

@@ -20,6 +20,8 @@ typedef struct kvm_mapping {
 KVM_MUST kvm_status kvm_mapping_find(kvm_mapping *m, kvm_space out, bool token,
                                      const kvm_shapes *source, const kvm_shapes *target,
                                      kvm_err *err);
+/* is there a recipe that makes this out of that? */
+bool kvm_mapping_known(const kvm_mapping *m);
 /* of a space from the same space, without the token */
 kvm_mapping kvm_mapping_same(kvm_space s);
 int kvm_mapping_spaces(const kvm_mapping *m); /* 1 or 2 */

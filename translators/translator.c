@@ -180,17 +180,6 @@ static kvm_status check_weights(const kvm_step *s, const char *name, kvm_err *er
     return KVM_OK;
 }
 
-/* what of a recipe the translator file and the layouts may ask for */
-static bool known_mapping(const kvm_translator *t, const kvm_step *s)
-{
-    kvm_mapping m;
-    if (kvm_mapping_find(&m, s->mapping.out, s->mapping.token, &t->source.shapes,
-                         &t->target.shapes, NULL))
-        return false;
-    return m.side == s->mapping.side && m.from[0] == s->mapping.from[0] &&
-           m.from[1] == s->mapping.from[1];
-}
-
 static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
 {
     const kvm_step *s = &t->steps[i], *before = i ? s - 1 : NULL;
@@ -207,7 +196,7 @@ static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
             "step %td makes %s, which is not due there; a translator has one "
             "step for each space of every target layer, in order",
             i, name);
-    if (s->map != KVM_MAP_EXACT && !known_mapping(t, s))
+    if (s->map != KVM_MAP_EXACT && !kvm_mapping_known(&s->mapping))
         return kvm_fail(err, KVM_MISMATCH, "step %s: no recipe reads %s for it", name,
                         kvm_space_name(s->mapping.from[0]));
     TRY(check_sources(t, s, name, err));
