@@ -72,6 +72,7 @@ static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *conf
     int64_t steps, best_step;
     double best_kl;
     float *all[ARRAYS];
+    ptrdiff_t points;
     const ptrdiff_t n = kvm_distill_parameters(d);
     const kvm_st_tensor *t[ARRAYS];
     TRY(kvm_st_open(&st, own, path, err));
@@ -88,13 +89,14 @@ static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *conf
     TRY(kvm_meta_f64(st, "best_kl", &best_kl, err));
     TRY(kvm_meta_str(st, "curve", &curve, err));
     TRY(kvm_json_parse(&parsed, own, curve, path, err));
+    TRY(kvm_json_array(parsed, &points, err));
+    json_t *copy = kvm_json_own(own, json_deep_copy(parsed.v));
+    if (!copy) return kvm_nomem(err, own);
     for (int i = 0; i < ARRAYS; i++)
         TRY(kvm_st_need(st, kvm_str_of(names[i]), KVM_F32, 1, &n, &t[i], err));
+    if (json_array_extend(p->curve, copy)) return kvm_nomem(err, own);
     arrays(d, p, all); /* nothing is written before all is there */
     for (int i = 0; i < ARRAYS; i++) memcpy(all[i], t[i]->t.data, t[i]->bytes);
-    json_t *copy = json_deep_copy(parsed.v); /* borrows nothing of the file's */
-    json_array_extend(p->curve, copy);
-    json_decref(copy);
     *kvm_distill_steps(d) = (ptrdiff_t)steps;
     p->best_step = (ptrdiff_t)best_step;
     p->best_kl = best_kl < 0 ? HUGE_VAL : best_kl;

@@ -256,6 +256,30 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
                         sizeof(float) * (size_t)n);
 }
 
+/* without its curve a distillation would go on as if it began */
+static void a_checkpoint_without_a_curve_is_refused(void **state)
+{
+    (void)state;
+    bed b;
+    kvm_translator t;
+    kvm_err err = {0};
+    kvm_str bytes;
+    const kvm_str path = KVM_STR(TMP "curve");
+    begin(&b, "small", "large", &content, 0, &t);
+    kvm_distill_progress at = {.curve = json_array()};
+    assert_non_null(kvm_json_own(&keep, at.curve));
+    at.best = kvm_new(&keep, float, kvm_distill_parameters(b.d));
+    check_ok(kvm_distill_save(b.d, &at, "a", path, &err), &err);
+    bytes = check_read(&keep, path.at);
+    const ptrdiff_t curve = kvm_str_find(bytes, KVM_STR("\"[]\""));
+    assert_true(curve > 0);
+    char *changed = kvm_new(&keep, char, bytes.len);
+    memcpy(changed, bytes.at, (size_t)bytes.len);
+    memcpy(changed + curve, "\"{}\"", 4);
+    check_write(path.at, (kvm_str){changed, bytes.len});
+    check_status(KVM_FORMAT, kvm_distill_load(b.d, &at, "a", path, &err), &err);
+}
+
 static void it_learns(void **state)
 {
     (void)state;
@@ -329,6 +353,7 @@ int main(void)
         cmocka_unit_test(states_from_both_sides),
         cmocka_unit_test(keys_of_indexers),
         cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),
+        cmocka_unit_test(a_checkpoint_without_a_curve_is_refused),
         cmocka_unit_test(it_learns),
         cmocka_unit_test(the_likeliest_tell_nearly_all),
         cmocka_unit_test(a_loss_that_is_no_number_changes_nothing),
