@@ -23,7 +23,9 @@ kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_layer,
     for (int i = 0; i < 2; i++) {
         const kvm_row_shape a = shape_of(source, spaces[i], source_layer);
         const kvm_row_shape b = shape_of(target, spaces[i], target_layer);
-        if (a.heads > 0 && a.heads == b.heads && a.dim == b.dim && a.keys == b.keys)
+        const bool whole = spaces[i] != KVM_SPACE_STATE || a.keys > 0; /* a matrix */
+        if (a.heads > 0 && whole && a.heads == b.heads && a.dim == b.dim &&
+            a.keys == b.keys)
             continue;
         return kvm_fail(
             err, KVM_MISMATCH,
@@ -134,7 +136,7 @@ static kvm_status towards_identity(kvm_compute *c, double *xx, double *xy, ptrdi
 {
     double trace = 0;
     for (ptrdiff_t i = 0; i < n; i++) trace += xx[i * n + i];
-    const double add = lambda * trace / (double)n + 1e-300; /* 1: nothing was there */
+    const double add = lambda * trace / (double)n + 1e-300; /* x is 0: identity */
     for (ptrdiff_t i = 0; i < n; i++) {
         xx[i * n + i] += add;
         xy[i * n + i] += add;

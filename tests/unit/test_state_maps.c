@@ -235,6 +235,7 @@ static void unlike_geometries_are_refused(void **state)
     (void)state;
     static const kvm_row_shape none[] = {{0}}, heads[] = {{4, K * V / 2, K}},
                                keys[] = {{HEADS, K * V, V}},
+                               keyless[] = {{HEADS, K * V, 0}},
                                columns[] = {{CHANNELS, COLUMNS - 1, 0}};
     static const struct {
         const kvm_row_shape *state, *window;
@@ -257,6 +258,10 @@ static void unlike_geometries_are_refused(void **state)
         check_contains(err.msg, cases[i].word);
         check_contains(err.msg, "replay");
     }
+    /* a capture may say so of both sides: there is no matrix to correct */
+    target.of[KVM_SPACE_STATE] = keyless;
+    err = (kvm_err){0};
+    check_status(KVM_MISMATCH, kvm_states_same(&target, 0, &target, 0, &err), &err);
 }
 
 int main(void)
