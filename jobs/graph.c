@@ -527,6 +527,8 @@ static kvm_status add_report_inputs(kvm_builder *b)
         TRY(kvm_graph__input(b, b->report, s.at, b->capture[i], "cost"));
     }
     TRY(kvm_graph__input(b, b->report, "cost.stats source", b->gram, "cost"));
+    if (b->own >= 0)
+        TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
     TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
     TRY(kvm_graph__input(b, b->report, "cost.fit", b->fit, "cost"));
     TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));

@@ -94,6 +94,7 @@ static const struct cost_row {
 } cost_rows[] = {
     {"capture source", "model", true},   {"capture target", "model", true},
     {"stats source", "model", true},     /* the Gram of one capture */
+    {"stats target", "model", true},     /* where maps read the target's own rows */
     {"stats cross", "directions", true}, /* is read transposed in the other one */
     {"fit", "direction", true},          {"mlp", "direction", false},
     {"distill", "direction", false},

@@ -259,6 +259,23 @@ static void every_input_points_backwards(void **state)
     }
 }
 
+/* where maps read the target's own rows, moments of the target are made too */
+static void all_moments_are_paid_for(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    graphs("name: a-b\nsource: ../../../tests/zoo/gdn-a\n"
+           "target: ../../../tests/zoo/qsa\n" CALIBRATION,
+           g);
+    assert_int_equal(count(&g[0], KVM_JOB_STATS), 3);
+    const kvm_node *report = &g[0].nodes[g[0].count - 1];
+    ptrdiff_t paid = 0;
+    for (ptrdiff_t k = 0; k < report->input_count; k++)
+        paid += g[0].nodes[report->inputs[k].node].kind == KVM_JOB_STATS &&
+                strcmp(report->inputs[k].output, "cost") == 0;
+    assert_int_equal(paid, 3);
+}
+
 /* the canonical parameters of the first node of a kind and label */
 static kvm_str params_of(const kvm_graph *g, kvm_str label)
 {
@@ -495,6 +512,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_gate_that_will_not_be_measured_is_warned_of,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(every_input_points_backwards, setup, teardown),
+        cmocka_unit_test_setup_teardown(all_moments_are_paid_for, setup, teardown),
         cmocka_unit_test_setup_teardown(both_directions_have_names_of_their_own, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(calibration_is_checked_before_anything_runs,
