@@ -63,16 +63,42 @@ kvm_status kvm_distill_save(kvm_distill *d, const kvm_distill_progress *p,
     return s;
 }
 
+/* the first point is the closed form, whose loss the figures name */
+static kvm_status read_curve(json_t **curve, kvm_st *st, kvm_str path, kvm_arena *own,
+                             kvm_err *err)
+{
+    kvm_str text;
+    kvm_jat parsed;
+    TRY(kvm_meta_str(st, "curve", &text, err));
+    TRY(kvm_json_parse(&parsed, own, text, path, err));
+    const json_t *first = json_array_get(parsed.v, 0);
+    if (!json_is_number(json_object_get(first, "kl")))
+        return kvm_json_fail(err, KVM_FORMAT, parsed, "the curve is no list of points");
+    *curve = kvm_json_own(own, json_deep_copy(parsed.v));
+    return *curve ? KVM_OK : kvm_nomem(err, own);
+}
+
+/* of numbers that are not, layers complain far from the cause */
+static kvm_status all_finite(const kvm_st_tensor *t, const char *name, ptrdiff_t n,
+                             kvm_str path, kvm_err *err)
+{
+    const float *x = t->t.data;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return kvm_fail(err, KVM_FORMAT, "%.*s: number %td of %s is not finite",
+                            KVM_STR_ARG(path), i, name);
+    return KVM_OK;
+}
+
 static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *config,
                        kvm_str path, kvm_arena *own, kvm_err *err)
 {
     kvm_st *st;
-    kvm_str found, curve;
-    kvm_jat parsed;
+    kvm_str found;
+    json_t *curve;
     int64_t steps, best_step;
     double best_kl;
     float *all[ARRAYS];
-    ptrdiff_t points;
     const ptrdiff_t n = kvm_distill_parameters(d);
     const kvm_st_tensor *t[ARRAYS];
     TRY(kvm_st_open(&st, own, path, err));
@@ -87,14 +113,12 @@ static kvm_status load(kvm_distill *d, kvm_distill_progress *p, const char *conf
     TRY(kvm_meta_i64(st, "steps", 0, INT32_MAX, &steps, err));
     TRY(kvm_meta_i64(st, "best_step", 0, INT32_MAX, &best_step, err));
     TRY(kvm_meta_f64(st, "best_kl", &best_kl, err));
-    TRY(kvm_meta_str(st, "curve", &curve, err));
-    TRY(kvm_json_parse(&parsed, own, curve, path, err));
-    TRY(kvm_json_array(parsed, &points, err));
-    json_t *copy = kvm_json_own(own, json_deep_copy(parsed.v));
-    if (!copy) return kvm_nomem(err, own);
-    for (int i = 0; i < ARRAYS; i++)
+    TRY(read_curve(&curve, st, path, own, err));
+    for (int i = 0; i < ARRAYS; i++) {
         TRY(kvm_st_need(st, kvm_str_of(names[i]), KVM_F32, 1, &n, &t[i], err));
-    if (json_array_extend(p->curve, copy)) return kvm_nomem(err, own);
+        TRY(all_finite(t[i], names[i], n, path, err));
+    }
+    if (json_array_extend(p->curve, curve)) return kvm_nomem(err, own);
     arrays(d, p, all); /* nothing is written before all is there */
     for (int i = 0; i < ARRAYS; i++) memcpy(all[i], t[i]->t.data, t[i]->bytes);
     *kvm_distill_steps(d) = (ptrdiff_t)steps;
@@ -108,7 +132,9 @@ kvm_status kvm_distill_load(kvm_distill *d, kvm_distill_progress *p, const char 
 {
     kvm_arena own = {0};
     TRY(kvm_arena_reserve(&own, (size_t)1 << 34, err));
-    const kvm_status s = load(d, p, config, path, &own, err);
+    kvm_status s = load(d, p, config, path, &own, err);
     kvm_arena_free(&own);
+    if (s == KVM_FORMAT)
+        s = kvm_err_prefix(err, s, "a damaged checkpoint; remove it to begin anew");
     return s;
 }

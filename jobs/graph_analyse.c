@@ -1,7 +1,7 @@
 /* graph_analyse.c - the analyses of a spec: one for each suite, of the distilled
  * translator when there is one, else of the closed form. */
 #include "jobs/graph_internal.h"
-#include "jobs/tails.h"
+#include "jobs/timing.h"
 
 static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
 {
@@ -26,6 +26,17 @@ static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
     return kvm_graph__numbered(b, b->report, "analysis_figures", i, node, "figures");
 }
 
+/* *n stays when there is no list; an empty one asks for nothing */
+static kvm_status read_lengths(kvm_builder *b, kvm_jat list, ptrdiff_t *n)
+{
+    int64_t lengths[KVM_TIMING_LENGTHS];
+    if (!kvm_json_has(list)) return KVM_OK;
+    TRY(kvm_json_array(list, n, b->err));
+    if (*n == 0) return KVM_OK;
+    TRY(kvm_timing_lengths(list, b->keep, lengths, n, b->err));
+    return kvm_graph__fits(b, kvm_json_item(list, b->keep, *n - 1));
+}
+
 /* What a tail costs is timed as a switch is: by its kind, which reuses no results. */
 static kvm_status time_tails(kvm_builder *b, kvm_jat analyse)
 {
@@ -34,9 +45,7 @@ static kvm_status time_tails(kvm_builder *b, kvm_jat analyse)
     const kvm_jat lengths = kvm_json_get(analyse, b->keep, "tail_lengths");
     kvm_tails tails;
     ptrdiff_t n = 1, node;
-    if (kvm_json_has(lengths)) TRY(kvm_json_array(lengths, &n, b->err));
-    for (ptrdiff_t i = 0; kvm_json_has(lengths) && i < n; i++)
-        TRY(kvm_graph__fits(b, kvm_json_item(lengths, b->keep, i)));
+    TRY(read_lengths(b, lengths, &n));
     TRY(kvm_tails_read(&tails, analyse, b->keep, kvm_default_tails, KVM_DEFAULT_TAILS,
                        b->err));
     if (n == 0 || tails.n == 0) return KVM_OK;

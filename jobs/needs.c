@@ -18,7 +18,9 @@ static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sid
     kvm_outline_options o = {0};
     kvm_job job = {.keep = keep, .params = fit};
     TRY(kvm_fit_read_recipes(&job, &o, err));
-    return kvm_outline_make(out, &o, &sides[direction], &sides[1 - direction], err);
+    const kvm_status st =
+        kvm_outline_make(out, &o, &sides[direction], &sides[1 - direction], err);
+    return st && direction ? kvm_err_prefix(err, st, "in the reverse direction") : st;
 }
 
 static kvm_status add_fit(kvm_needs *n, kvm_jat fit, const kvm_shapes sides[2],
@@ -42,6 +44,17 @@ static kvm_status add_both(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
     for (int d = 0; d < (s->both_directions ? 2 : 1); d++)
         TRY(add_fit(n, fit, sides, d, keep, err));
     return KVM_OK;
+}
+
+/* what the pair refuses is refused at the section that asks for it */
+static kvm_status add_spec(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
+                           const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
+{
+    kvm_outline_options o = {0};
+    kvm_job job = {.keep = keep, .params = fit};
+    TRY(kvm_fit_read_recipes(&job, &o, err)); /* names the key itself */
+    const kvm_status st = add_both(n, fit, s, sides, keep, err);
+    return st ? kvm_json_prefix(err, st, fit) : KVM_OK;
 }
 
 /* A row that repeats the complete fit would read as if the part it takes away were
@@ -105,7 +118,7 @@ kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes side
     if (!kvm_json_has(fit)) fit.v = none;
     ptrdiff_t count = 0;
     *n = (kvm_needs){0};
-    TRY(add_both(n, fit, s, sides, keep, err));
+    TRY(add_spec(n, fit, s, sides, keep, err));
     TRY(add_inversion(n, s, sides, keep, err));
     if (kvm_json_has(list)) TRY(kvm_json_array(list, &count, err));
     for (ptrdiff_t i = 0; i < count; i++)

@@ -257,8 +257,9 @@ static kvm_status ttft_plan(json_t **out, const kvm_spec *spec, const kvm_model 
     const kvm_model_info *s = kvm_model_info_of(source), *t = kvm_model_info_of(target);
     const double all =
         kvm_plan__translator_parameters(source, target, (double)s->layers);
-    TRY(kvm_timing_lengths(kvm_json_get(spec->root, keep, "timing"), keep, lengths,
-                           &count, err));
+    const kvm_jat timing = kvm_json_get(spec->root, keep, "timing");
+    TRY(kvm_timing_lengths(kvm_json_get(timing, keep, "lengths"), keep, lengths, &count,
+                           err));
     json_t *list = json_array();
     for (ptrdiff_t i = 0; i < count; i++) {
         const double n = (double)lengths[i];

@@ -331,7 +331,8 @@ static kvm_status timing_cost(const planner *a, const kvm_node *n, cost *c,
     ptrdiff_t count;
     const kvm_jat params = {.v = n->params, .file = "", .path = "timing"};
     kvm_tails tails;
-    TRY(kvm_timing_lengths(params, a->p->keep, lengths, &count, err));
+    TRY(kvm_timing_lengths(kvm_json_get(params, a->p->keep, "lengths"), a->p->keep,
+                           lengths, &count, err));
     TRY(kvm_tails_read(&tails, params, a->p->keep, NULL, 0, err));
     const kvm_model_info *s = kvm_model_info_of(a->source),
                          *t = kvm_model_info_of(a->target);

@@ -83,7 +83,8 @@ typedef struct timing {
 static kvm_status read_params(timing *t, kvm_err *err)
 {
     kvm_job *j = t->job;
-    TRY(kvm_timing_lengths(j->params, j->keep, t->lengths, &t->length_count, err));
+    TRY(kvm_timing_lengths(kvm_json_get(j->params, j->keep, "lengths"), j->keep,
+                           t->lengths, &t->length_count, err));
     TRY(kvm_job_i64(j, "rounds", KVM_ROUNDS, 1, 10000, &t->rounds, err));
     TRY(kvm_job_i64(j, "warmups", KVM_WARMUPS, 0, 1000, &t->warmups, err));
     TRY(kvm_tails_read(&t->tails, j->params, j->keep, NULL, 0, err));

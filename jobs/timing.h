@@ -16,9 +16,9 @@ enum {
     KVM_WARMUPS = 2
 };
 
-/* kvm_timing_lengths - "lengths" of a timing's parameters, or those there are by
- * default: ascending prefix lengths in tokens */
-KVM_MUST kvm_status kvm_timing_lengths(kvm_jat params, kvm_arena *keep,
+/* kvm_timing_lengths - a list of ascending prefix lengths in tokens; absent: those
+ * there are by default */
+KVM_MUST kvm_status kvm_timing_lengths(kvm_jat list, kvm_arena *keep,
                                        int64_t lengths[KVM_TIMING_LENGTHS],
                                        ptrdiff_t *n, kvm_err *err);
 /* of a forward over tokens behind `context` cached ones: matrices, and 4 D flops per

@@ -5,11 +5,10 @@
 static const int64_t default_lengths[] = {64,   128,  256,  512,   1024,
                                           2048, 4096, 8192, 16384, 32768};
 
-kvm_status kvm_timing_lengths(kvm_jat params, kvm_arena *keep,
+kvm_status kvm_timing_lengths(kvm_jat list, kvm_arena *keep,
                               int64_t lengths[KVM_TIMING_LENGTHS], ptrdiff_t *n,
                               kvm_err *err)
 {
-    const kvm_jat list = kvm_json_get(params, keep, "lengths");
     if (!kvm_json_has(list)) {
         *n = sizeof default_lengths / sizeof *default_lengths;
         for (ptrdiff_t i = 0; i < *n; i++) lengths[i] = default_lengths[i];

@@ -287,6 +287,8 @@ static kvm_status load_checkpoint(trainer *t, kvm_err *err)
         if (!s) memcpy(to[i], tensor->t.data, tensor->bytes);
     }
     kvm_arena_free(&own);
+    if (s == KVM_FORMAT)
+        return kvm_err_prefix(err, s, "a damaged checkpoint; remove it to begin anew");
     if (s) return s;
     t->epoch = (ptrdiff_t)epochs;
     t->steps = (ptrdiff_t)steps;

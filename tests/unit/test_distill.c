@@ -247,6 +247,25 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
     check_status(KVM_MISMATCH, kvm_distill_load(two.d, &back, "b", path, &err), &err);
     check_contains(err.msg, "another distillation");
     err = (kvm_err){0};
+    check_write(TMP "cut", KVM_STR("cut off"));
+    check_status(KVM_FORMAT,
+                 kvm_distill_load(two.d, &back, "a", KVM_STR(TMP "cut"), &err), &err);
+    check_contains(err.msg, "remove it to begin anew");
+    check_contains(err.msg, TMP "cut");
+    err = (kvm_err){0};
+    json_t *no_curve = kvm_json_own(&keep, json_array());
+    const kvm_distill_progress none = {.best = at.best, .curve = no_curve};
+    check_ok(kvm_distill_save(two.d, &none, "a", KVM_STR(TMP "none"), &err), &err);
+    check_status(KVM_FORMAT,
+                 kvm_distill_load(two.d, &back, "a", KVM_STR(TMP "none"), &err), &err);
+    check_contains(err.msg, "the curve is no list of points");
+    err = (kvm_err){0};
+    at.best[1] = NAN;
+    check_ok(kvm_distill_save(two.d, &at, "a", KVM_STR(TMP "nan"), &err), &err);
+    check_status(KVM_FORMAT,
+                 kvm_distill_load(two.d, &back, "a", KVM_STR(TMP "nan"), &err), &err);
+    check_contains(err.msg, "number 1 of best is not finite");
+    err = (kvm_err){0};
     check_ok(kvm_distill_load(two.d, &back, "a", path, &err), &err);
     assert_int_equal(*kvm_distill_steps(two.d), 2);
     assert_true(back.best_kl == 0.5 && back.best_step == 2 && back.best[n - 1] == 7);

@@ -447,7 +447,9 @@ static const struct {
     {"analyse: {suites: [prose], tails: [1]}\n", ":5: analyse.tails[0]: is 1, must be"},
     {"analyse: {suites: [prose], tail_lengths: [50000]}\n",
      ":5: analyse.tail_lengths[0]: is 50000"},
-    {"analyse: {suites: [prose], tail_lengths: [8, 8]}\n", "lengths[1]: is 8"},
+    {"analyse: {suites: [prose], tail_lengths: [8, 8]}\n",
+     ":5: analyse.tail_lengths[1]: is 8"},
+    {"fit: {states: x}\n", ":5: fit.states: is zero"},
     {"analyse: {suites: [prose], items: -1}\n", ":5: analyse.items"},
     {"analyse: {suites: [calibration]}\n", ":5: analyse.suites[0]: suite"},
     {"evaluate: {suites: [prose], ablations: [k1, engine]}\n",
@@ -477,6 +479,32 @@ static void ranges_are_checked_before_anything_runs(void **state)
         assert_int_not_equal(st, KVM_OK);
         check_contains(err.msg, refused_ranges[i].part);
         check_contains(err.msg, "pair.yaml");
+    }
+}
+
+/* recipes that the two models do not allow are named by their section */
+static void what_the_pair_refuses_is_named_by_its_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source, *target, *rest, *part;
+    } bad[] = {
+        {"mla", "kda", "fit: {states: copy}\n",
+         "pair.yaml:5: fit: the source keeps no states"},
+        {"kda", "mla", "both_directions: true\nfit: {states: copy}\n",
+         "pair.yaml:6: fit: in the reverse direction: the source keeps no states"},
+        {"gdn-a", "gdn-b", "fit: {token: decoded}\n",
+         "pair.yaml:5: fit: the source's first layer"},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        kvm_err err;
+        const kvm_str yaml = kvm_str_fmt(
+            &arena,
+            "name: a-b\nsource: ../../../tests/zoo/%s\ntarget: ../../../tests/zoo/%s\n"
+            "%s%s",
+            bad[i].source, bad[i].target, CALIBRATION, bad[i].rest);
+        assert_int_not_equal(planned(yaml.at, &err), KVM_OK);
+        check_contains(err.msg, bad[i].part);
     }
 }
 
@@ -532,6 +560,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(ranges_are_checked_before_anything_runs, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(what_the_pair_refuses_is_named_by_its_line,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are,
                                         setup, teardown),
     };
