@@ -1,5 +1,8 @@
 #include "reports/svg_internal.h"
 
+#include <stdio.h>
+#include <string.h>
+
 enum { PLOT_HEIGHT = 210, MOST_LEGEND = 24, MARK_ROW = 14, CROWD = 12 };
 
 /* Where the plot stands in the figure. */
@@ -44,12 +47,31 @@ static double legend(kvm_text *out, const kvm_line_chart *c, double y, bool draw
     return n > 1 ? kvm_svg__legend(out, items, n, y, draw) : y;
 }
 
+/* The label of tick i of n. Ticks so close that they would read alike have as many
+ * decimals as tell them apart. */
+static kvm_numeral tick_label(const double *tick, int n, int i, kvm_format format)
+{
+    const kvm_numeral plain = kvm_numeral_tick(tick[i], format);
+    int alike = -1;
+    for (int k = 0; k + 1 < n && alike < 0 && format == KVM_FORMAT_NUMBER; k++)
+        if (strcmp(kvm_numeral_tick(tick[k], format).at,
+                   kvm_numeral_tick(tick[k + 1], format).at) == 0)
+            alike = k;
+    const double step = alike < 0 ? 1 : tick[alike + 1] - tick[alike];
+    const double places = ceil(-log10(step) - 1e-9);
+    if (alike < 0 || !(places > 0 && places < 16)) return plain;
+    kvm_numeral out;
+    snprintf(out.at, sizeof out.at, "%s%.*f", tick[i] < 0 ? "\xe2\x88\x92" : "",
+             (int)places, fabs(tick[i]));
+    return out;
+}
+
 static double label_width(const kvm_scale *s, const kvm_axis *axis)
 {
     double tick[KVM_SVG_TICKS], widest = 0;
     const int n = kvm_svg__ticks(tick, s, axis, 6);
     for (int i = 0; i < n; i++) {
-        const kvm_numeral label = kvm_numeral_tick(tick[i], axis->format);
+        const kvm_numeral label = tick_label(tick, n, i, axis->format);
         widest = fmax(widest, kvm_svg__width(kvm_str_of(label.at)));
     }
     return widest;
@@ -81,13 +103,15 @@ static void axes(kvm_text *out, const kvm_line_chart *c, const frame *f)
     for (int i = 0; i < n; i++) {
         const double y = kvm_svg__at(&f->y, tick[i]);
         kvm_svg__line(out, "grid", f->left, y, f->right, y);
-        kvm_svg__tick(out, f->left - 6, y + 4, "t num", 'e', tick[i], c->y.format);
+        kvm_svg__text(out, f->left - 6, y + 4, "t num", 'e',
+                      kvm_str_of(tick_label(tick, n, i, c->y.format).at));
     }
     n = kvm_svg__ticks(tick, &f->x, &c->x, 7);
     for (int i = 0; i < n; i++) {
         const double x = kvm_svg__at(&f->x, tick[i]);
         kvm_svg__line(out, "axis", x, f->bottom, x, f->bottom + 4);
-        kvm_svg__tick(out, x, f->bottom + 16, "t num", 'm', tick[i], c->x.format);
+        kvm_svg__text(out, x, f->bottom + 16, "t num", 'm',
+                      kvm_str_of(tick_label(tick, n, i, c->x.format).at));
     }
     kvm_svg__line(out, "axis", f->left, f->bottom, f->right, f->bottom);
     if (c->y.title.len)

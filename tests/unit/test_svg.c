@@ -279,6 +279,22 @@ static void a_heat_map_labels_its_values(void **at)
     check_contains(s.at, "R² of &lt;each&gt; layer");
 }
 
+/* a loss that hardly moves: labels of ticks must not repeat */
+static void close_ticks_are_told_apart(void **at)
+{
+    (void)at;
+    const double x[] = {0, 1, 2}, y[] = {0.01341, 0.01344, 0.01363};
+    const kvm_series line = {.x = x, .y = y, .n = 3, .look = kvm_look_palette(0)};
+    const kvm_line_chart c = {
+        .title = KVM_STR("T"), .series = &line, .series_count = 1};
+    kvm_text out = {0};
+    kvm_svg_lines(&out, &c);
+    check_contains(out.at, ">0.01340</text>");
+    check_contains(out.at, ">0.01345</text>");
+    assert_null(strstr(out.at, ">0.0134</text>"));
+    kvm_text_free(&out);
+}
+
 static void a_heat_map_shows_the_numbers_it_is_given(void **at)
 {
     (void)at;
@@ -375,6 +391,7 @@ int main(void)
         TEST(hostile_bars_and_maps_still_draw),
         TEST(empty_charts_say_so),
         TEST(a_heat_map_labels_its_values),
+        TEST(close_ticks_are_told_apart),
         TEST(a_heat_map_shows_the_numbers_it_is_given),
         TEST(a_large_map_keeps_cells_and_widens),
         TEST(bars_show_value_whisker_and_cut),
