@@ -1,5 +1,5 @@
-/* Recipes taken away one at a time, on a hybrid pair: each is fitted, applied and scored,
- * and the report has a column for each length of a needle. */
+/* Recipes taken away one at a time, on a hybrid pair: each is fitted, applied and
+ * scored, and the report has a column for each length of a needle. */
 #include <string.h>
 
 #include "tests/support/check.h"
