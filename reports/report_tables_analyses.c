@@ -1,16 +1,5 @@
 /* report_tables_analyses.c - analyses and inversion as tables. */
-#include "reports/report_tables.h"
-
-#define COLUMNS(list) list, (ptrdiff_t)(sizeof(list) / sizeof *(list))
-#define HEAD(key, title, kind)                                                         \
-    {                                                                                  \
-        key, {title, sizeof(title) - 1}, KVM_COL_##kind                                \
-    }
-
-static void words(kvm_table *t, kvm_str s)
-{
-    kvm_table_text(t, s, KVM_TONE_PLAIN);
-}
+#include "reports/report_tables_internal.h"
 
 static kvm_str group_title(kvm_str group)
 {
@@ -32,16 +21,16 @@ kvm_table kvm_report_table_analyses(kvm_arena *keep, const kvm_document *d)
         const kvm_analysis *a = &d->analyses.suites[i];
         const kvm_format difference =
             a->format == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : a->format;
-        words(&t, a->title);
-        words(&t, KVM_STR("whole"));
-        words(&t, KVM_STR("native"));
+        kvm_table__words(&t, a->title);
+        kvm_table__words(&t, KVM_STR("whole"));
+        kvm_table__words(&t, KVM_STR("native"));
         kvm_table_est(&t, a->native, a->format);
         kvm_table_est(&t, kvm_est_missing(KVM_STR("the cache to compare with")),
                       difference);
         for (ptrdiff_t k = 0; k < a->count; k++) {
-            words(&t, a->title);
-            words(&t, group_title(a->caches[k].group));
-            words(&t, a->caches[k].title);
+            kvm_table__words(&t, a->title);
+            kvm_table__words(&t, group_title(a->caches[k].group));
+            kvm_table__words(&t, a->caches[k].title);
             kvm_table_est(&t, a->caches[k].score, a->format);
             kvm_table_est(&t, a->caches[k].versus, difference);
         }
@@ -75,12 +64,12 @@ kvm_table kvm_report_table_tails(kvm_arena *keep, const kvm_document *d)
 static void inverted_rows(kvm_table *t, const kvm_inverted *v, const char *by)
 {
     for (ptrdiff_t l = 0; l < v->count; l++) {
-        words(t, v->model);
-        words(t, v->side);
-        words(t, v->object);
+        kvm_table__words(t, v->model);
+        kvm_table__words(t, v->side);
+        kvm_table__words(t, v->object);
         kvm_table_num(t, v->point, KVM_FORMAT_COUNT);
         kvm_table_num(t, v->layers[l].layer, KVM_FORMAT_COUNT);
-        words(t, kvm_str_of(by));
+        kvm_table__words(t, kvm_str_of(by));
         kvm_table_est(t, v->layers[l].top1, KVM_FORMAT_PERCENT);
         kvm_table_num(t, v->layers[l].r2, KVM_FORMAT_R2);
     }
