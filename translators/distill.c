@@ -220,21 +220,22 @@ static ptrdiff_t index_object(const kvm_distill *d, const kvm_step *s)
     return kvm_model_find_object(d->target, KVM_OBJECT_INDEX_KEY, s->layer);
 }
 
+/* tokens or whole blocks of the prefix that an indexer can choose: those of the
+ * continuation are not predicted */
+static ptrdiff_t choices(const kvm_distill *d, const kvm_step *s, ptrdiff_t prefix_n)
+{
+    const ptrdiff_t block = kvm_model_object(d->target, index_object(d, s))->block;
+    return prefix_n / (block > 0 ? block : 1);
+}
+
 /* scores of one indexer over what of the prefix can be chosen whole */
 typedef struct scoring {
-    const kvm_lesson *l;
-    float *native; /* (after_n, of the prefix); taken, or compared with */
+    ptrdiff_t choices;
+    float *native; /* (after_n, choices); taken, or compared with */
     bool take;
     double share; /* of this indexer in the loss, which is the mean over them */
     double kl;    /* mean over rows */
 } scoring;
-
-/* tokens or blocks of the prefix alone: those of the continuation are not predicted */
-static ptrdiff_t of_prefix(const kvm_lesson *l, ptrdiff_t units)
-{
-    const ptrdiff_t block = units > 0 ? (l->prefix_n + l->after_n) / units : 1;
-    return l->prefix_n / (block > 0 ? block : 1);
-}
 
 static double softmax(const float *x, ptrdiff_t n, double *most)
 {
@@ -263,7 +264,7 @@ static kvm_status see_scores(void *ctx, ptrdiff_t n, ptrdiff_t units, float *sco
                              kvm_err *err)
 {
     scoring *s = ctx;
-    const ptrdiff_t most = of_prefix(s->l, units);
+    const ptrdiff_t most = s->choices;
     (void)err;
     for (ptrdiff_t t = 0; t < n; t++) {
         float *row = scores + t * units, *native = s->native + t * most;
@@ -286,7 +287,10 @@ static kvm_status score_indexers(kvm_distill *d, const kvm_lesson *l, bool take,
     for (ptrdiff_t i = 0; i < d->t.count; i++) n += indexes(&d->steps[i]);
     for (ptrdiff_t i = 0; i < d->t.count; i++) {
         if (!indexes(&d->steps[i])) continue;
-        scoring s = {.l = l, .native = l->scores[i], .take = take, .share = 1 / n};
+        scoring s = {.choices = choices(d, &d->steps[i], l->prefix_n),
+                     .native = l->scores[i],
+                     .take = take,
+                     .share = 1 / n};
         const kvm_tape_scores_loss loss = {see_scores, &s, d->scores};
         TRY(kvm_tape_scores(d->tape, d->cache, index_object(d, &d->steps[i]), &loss,
                             d->gradients, err));
@@ -315,8 +319,8 @@ static kvm_status take_scores(kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
     TRY(kvm_tape_record(d->tape, d->cache, l->after, l->after_n, err));
     for (ptrdiff_t i = 0; i < d->t.count; i++) {
         if (!indexes(&d->steps[i])) continue;
-        const ptrdiff_t units = kvm_tape_units(d->tape, index_object(d, &d->steps[i]));
-        l->scores[i] = kvm_new_raw(keep, float, l->after_n *of_prefix(l, units));
+        const ptrdiff_t n = choices(d, &d->steps[i], l->prefix_n);
+        l->scores[i] = kvm_new_raw(keep, float, l->after_n *n);
         if (!l->scores[i]) return kvm_nomem(err, keep);
     }
     return score_indexers(d, l, true, &kl, err);
@@ -343,6 +347,9 @@ size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
         numbers += prefix_n * d->apply->pass[i].source_width;
     for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++)
         numbers += state_numbers(d, i / 2, (int)(i % 2));
+    for (ptrdiff_t i = 0; i < d->t.count; i++)
+        if (indexes(&d->steps[i]))
+            numbers += after_n * choices(d, &d->steps[i], prefix_n);
     return (size_t)numbers * sizeof(float);
 }
 
@@ -744,20 +751,29 @@ static void step(kvm_distill *d, ptrdiff_t from, ptrdiff_t n, double by,
                   r->rate, r->decay, d->updates);
 }
 
+/* of all parameters but those of index maps */
+static double norm_of_others(const kvm_distill *d)
+{
+    double sum = 0;
+    ptrdiff_t from = 0;
+    for (ptrdiff_t i = 0; i <= d->t.count; i++) {
+        if (i < d->t.count && !indexes(&d->steps[i])) continue;
+        const ptrdiff_t at = i < d->t.count ? d->step_at[i] : d->count;
+        const double run = norm_of(d, from, at - from);
+        sum += run * run;
+        from = i < d->t.count ? at + parameters_of(&d->steps[i]) : at;
+    }
+    return sqrt(sum);
+}
+
 /* Index maps learn from another loss: each is clipped by its own norm, the others by
  * theirs together. */
 kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
                               const kvm_distill_rates *r, double *norm, kvm_err *err)
 {
     const double share = 1 / (double)lessons;
-    double all = norm_of(d, 0, d->count), others = all * all;
-    for (ptrdiff_t i = 0; i < d->t.count; i++) {
-        if (!indexes(&d->steps[i])) continue;
-        const double one = norm_of(d, d->step_at[i], parameters_of(&d->steps[i]));
-        others -= one * one;
-    }
-    *norm = sqrt(fmax(others, 0)) * share;
-    if (!isfinite(all))
+    *norm = norm_of_others(d) * share;
+    if (!isfinite(norm_of(d, 0, d->count)))
         return kvm_fail(err, KVM_NAN, "the gradient of step %td is not finite",
                         d->updates + 1);
     d->updates++;

@@ -72,7 +72,11 @@ static void begin(bed *b, const char *source, const char *target,
         b->lesson[i] = (kvm_lesson){.prefix = ids, .prefix_n = n, .after_n = AFTER};
         b->lesson[i].after = ids + n;
         ids += PREFIX + AFTER;
+        const size_t before = kvm_arena_used(&keep);
         check_ok(kvm_distill_prepare(b->d, &b->lesson[i], &keep, &err), &err);
+        const size_t taken = kvm_arena_used(&keep) - before,
+                     told = kvm_distill_lesson_bytes(b->d, n, AFTER);
+        assert_in_range(taken, told, told + 512); /* lists of pointers */
     }
 }
 
