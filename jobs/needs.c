@@ -11,6 +11,16 @@ static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
                           turned ? from->id[i].a : from->id[i].b);
 }
 
+/* n-grams are no rows: no recipe asks for them */
+static kvm_status ngrams_told(const kvm_outline *out, const kvm_shapes *target,
+                              kvm_err *err)
+{
+    if (!target->ngrams || out->token != KVM_TOKEN_NONE) return KVM_OK;
+    return kvm_fail(err, KVM_UNSUPPORTED,
+                    "the target keeps n-grams, which follow from the tokens: without "
+                    "them (token: none) its cache is not whole");
+}
+
 /* what one fit's parameters ask for, in one direction */
 static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sides[2],
                              int direction, kvm_arena *keep, kvm_err *err)
@@ -18,8 +28,9 @@ static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sid
     kvm_outline_options o = {0};
     kvm_job job = {.keep = keep, .params = fit};
     TRY(kvm_fit_read_recipes(&job, &o, err));
-    const kvm_status st =
+    kvm_status st =
         kvm_outline_make(out, &o, &sides[direction], &sides[1 - direction], err);
+    if (!st) st = ngrams_told(out, &sides[1 - direction], err);
     return st && direction ? kvm_err_prefix(err, st, "in the reverse direction") : st;
 }
 

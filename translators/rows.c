@@ -103,6 +103,8 @@ kvm_status kvm_rows_shapes(kvm_shapes *s, kvm_arena *keep, const kvm_model *m,
         if (!kvm_space_derived(space)) TRY(shapes_of(&s->of[i], keep, m, space, err));
     }
     for (int i = 0; i < KVM_SPACES; i++) s->of[i] = s->of[kvm_space_rows[i].stored];
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++)
+        s->ngrams |= kvm_model_object(m, i)->kind == KVM_OBJECT_LAST_IDS;
     return KVM_OK;
 }
 

@@ -58,6 +58,9 @@ typedef struct kvm_row_shape {
 typedef struct kvm_shapes {
     ptrdiff_t layers;
     const kvm_row_shape *of[KVM_SPACES]; /* (layers) each; NULL: no such rows */
+    /* it keeps n-grams besides, which are made of tokens and are no rows; a file of
+     * rows does not say */
+    bool ngrams;
 } kvm_shapes;
 /* kvm_space_part - what an object of a layer brings to a row of the space, all zeros:
  * nothing. Parts stand side by side in the order of a model's objects. */

@@ -495,6 +495,12 @@ static void what_the_pair_refuses_is_named_by_its_line(void **state)
          "pair.yaml:6: fit: in the reverse direction: the source keeps no states"},
         {"gdn-a", "gdn-b", "fit: {token: decoded}\n",
          "pair.yaml:5: fit: the source's first layer"},
+        {"gdn-a", "qsa", "fit: {token: none}\n",
+         "pair.yaml:5: fit: the target keeps n-grams"},
+        {"gdn-a", "qsa", "evaluate: {suites: [needle], ablations: [no_token]}\n",
+         "pair.yaml:5: evaluate.ablations[0]: ablation no_token: the target keeps"},
+        {"mla", "kda", "evaluate: {suites: [needle], ablations: [copy_states]}\n",
+         "evaluate.ablations[0]: ablation copy_states: the source keeps no states"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         kvm_err err;
