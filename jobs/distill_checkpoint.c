@@ -25,7 +25,7 @@ static kvm_status metadata(kvm_distill *d, const kvm_distill_progress *p,
     kvm_str curve;
     *meta = kvm_json_own(own, json_object());
     if (!*meta) return kvm_nomem(err, own);
-    TRY(kvm_json_canonical(&curve, own, p->curve, err));
+    TRY(kvm_json_pretty(&curve, own, p->curve, err)); /* keeps the order of keys */
     TRY(kvm_meta_put(*meta, "format", KVM_STR(FORMAT), err));
     TRY(kvm_meta_put(*meta, "config", kvm_str_of(config), err));
     TRY(kvm_meta_put(*meta, "curve", curve, err));

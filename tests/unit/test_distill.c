@@ -240,7 +240,7 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
     assert_non_null(kvm_json_own(&keep, at.curve));
     at.best = kvm_new(&keep, float, n);
     at.best[n - 1] = 7;
-    json_array_append_new(at.curve, json_pack("{s:f}", "kl", 0.1));
+    json_array_append_new(at.curve, json_pack("{s:i, s:f}", "step", 0, "kl", 0.1));
     learn(&one, 2);
     check_ok(kvm_distill_save(one.d, &at, "a", path, &err), &err);
     learn(&one, 2);
@@ -273,7 +273,10 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
     check_ok(kvm_distill_load(two.d, &back, "a", path, &err), &err);
     assert_int_equal(*kvm_distill_steps(two.d), 2);
     assert_true(back.best_kl == 0.5 && back.best_step == 2 && back.best[n - 1] == 7);
-    assert_true(json_equal(back.curve, at.curve));
+    kvm_str before, after; /* keys in their order too: figures are compared as bytes */
+    check_ok(kvm_json_pretty(&before, &keep, at.curve, &err), &err);
+    check_ok(kvm_json_pretty(&after, &keep, back.curve, &err), &err);
+    assert_true(kvm_str_eq(before, after));
     learn(&two, 2);
     assert_memory_equal(kvm_distill_values(one.d), kvm_distill_values(two.d),
                         sizeof(float) * (size_t)n);
@@ -294,11 +297,11 @@ static void a_checkpoint_without_a_curve_is_refused(void **state)
     at.best = kvm_new(&keep, float, kvm_distill_parameters(b.d));
     check_ok(kvm_distill_save(b.d, &at, "a", path, &err), &err);
     bytes = check_read(&keep, path.at);
-    const ptrdiff_t curve = kvm_str_find(bytes, KVM_STR("\"[]\""));
+    const ptrdiff_t curve = kvm_str_find(bytes, KVM_STR("\"[]"));
     assert_true(curve > 0);
     char *changed = kvm_new(&keep, char, bytes.len);
     memcpy(changed, bytes.at, (size_t)bytes.len);
-    memcpy(changed + curve, "\"{}\"", 4);
+    memcpy(changed + curve, "\"{}", 3);
     check_write(path.at, (kvm_str){changed, bytes.len});
     check_status(KVM_FORMAT, kvm_distill_load(b.d, &at, "a", path, &err), &err);
 }
