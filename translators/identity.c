@@ -5,10 +5,9 @@
 #include "base/rng.h"
 #include "translators/gather.h"
 
-enum {
-    PANEL = 2048, /* entries at a time: their scores stay in the second-level cache */
-    ROWS = 64,
-};
+/* Entries and rows at a time: their scores stay in the second-level cache, and one
+ * packing of a panel serves many rows. */
+enum { PANEL = 512, ROWS = 512 };
 
 struct kvm_codebook {
     kvm_compute *c;
@@ -218,27 +217,45 @@ typedef struct choosing {
     int32_t *id;  /* (n) */
 } choosing;
 
-/* Pool part: one row. Ties go to the lower id. Running maxima side by side, so that the
- * compiler can compare many entries at once. */
+/* the largest of n numbers; -INFINITY: none is finite. Running maxima side by side, so
+ * that the compiler can compare many entries at once. */
+static float largest(const float *x, ptrdiff_t n)
+{
+    enum { LANES = 64, SHORT = 4 }; /* fewer lanes are unrolled, not vectors */
+    float most[LANES], top = -INFINITY;
+    ptrdiff_t i = 0;
+    for (int k = 0; k < LANES; k++) most[k] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
+    for (int half = LANES / 2; half >= SHORT; half /= 2)
+        for (int k = 0; k < half; k++)
+            most[k] = most[k + half] > most[k] ? most[k + half] : most[k];
+    for (int k = 0; k < SHORT; k++) top = most[k] > top ? most[k] : top;
+    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    return top;
+}
+
+/* Pool part: one row. Ties go to the lower id. In pieces, so that the best entry is
+ * looked for in one of them alone. */
 static void choose_row(void *ctx, ptrdiff_t row, int thread)
 {
-    enum { LANES = 16 };
+    enum { PIECE = 512 };
     (void)thread;
     const choosing *j = ctx;
     const float *x = j->score + row * j->width;
-    float most[LANES];
-    ptrdiff_t i = 0;
-    for (int k = 0; k < LANES; k++) most[k] = -INFINITY;
-    for (; i + LANES <= j->width; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
-    float top = -INFINITY;
-    for (int k = 0; k < LANES; k++) top = most[k] > top ? most[k] : top;
-    for (; i < j->width; i++) top = x[i] > top ? x[i] : top;
-    if (!(top > j->best[row])) return;
+    float top = j->best[row];
+    ptrdiff_t at = -1;
+    for (ptrdiff_t i = 0; i < j->width; i += PIECE) {
+        const float here = largest(x + i, j->width - i < PIECE ? j->width - i : PIECE);
+        if (!(here > top)) continue;
+        top = here;
+        at = i;
+    }
+    if (at < 0) return;
+    while (x[at] != top) at++;
     j->best[row] = top;
-    for (i = 0; x[i] != top;) i++;
-    j->id[row] = j->from + (int32_t)i;
+    j->id[row] = j->from + (int32_t)at;
 }
 
 static kvm_status decode_rows(const kvm_codebook *b, const float *rows, ptrdiff_t ld,
