@@ -160,18 +160,21 @@ static kvm_status learn_head(kvm_distill *d, const kvm_state_step *s, ptrdiff_t 
 }
 
 /* y = W x + b of each block of channels, in every column alike */
-static void learn_window(const kvm_state_step *s, ptrdiff_t columns,
-                         const float *window, const float *grad, float *dw,
-                         float *dbias)
+static kvm_status learn_window(kvm_distill *d, const kvm_state_step *s,
+                               ptrdiff_t columns, const float *window,
+                               const float *grad, float *dw, float *dbias, kvm_err *err)
 {
-    const ptrdiff_t d = s->window.dim[1];
-    for (ptrdiff_t c = 0; c < s->window.dim[0] * d; c++)
-        for (ptrdiff_t t = 0; t < columns; t++) {
-            const float g = grad[c * columns + t];
-            dbias[c] += g;
-            for (ptrdiff_t i = 0; i < d; i++)
-                dw[c * d + i] += g * window[(c / d * d + i) * columns + t];
-        }
+    const ptrdiff_t blocks = s->window.dim[0], n = s->window.dim[1];
+    for (ptrdiff_t i = 0; i < blocks * n; i++)
+        for (ptrdiff_t t = 0; t < columns; t++) dbias[i] += grad[i * columns + t];
+    for (ptrdiff_t b = 0; b < blocks; b++) {
+        const ptrdiff_t at = b * n * columns;
+        TRY(kvm_op_gemm32(d->c, kvm_view2(dw + b * n * n, KVM_F32, n, n),
+                          kvm_view2_const(grad + at, KVM_F32, n, columns), false,
+                          kvm_view2_const(window + at, KVM_F32, n, columns), true, 1,
+                          err));
+    }
+    return KVM_OK;
 }
 
 static kvm_status learn_state(kvm_distill *d, const kvm_lesson *l, ptrdiff_t i,
@@ -191,10 +194,9 @@ static kvm_status learn_state(kvm_distill *d, const kvm_lesson *l, ptrdiff_t i,
     float *g = d->g + d->state_at[i];
     for (ptrdiff_t h = 0; h < s->left.dim[0]; h++)
         TRY(learn_head(d, s, h, l->states[2 * i], state.data, g, g + n[0], err));
-    learn_window(s, d->t.target.shapes.of[KVM_SPACE_WINDOW][s->layer].dim,
-                 l->states[2 * i + 1], window.data, g + n[0] + n[1],
-                 g + n[0] + n[1] + n[2]);
-    return KVM_OK;
+    return learn_window(d, s, d->t.target.shapes.of[KVM_SPACE_WINDOW][s->layer].dim,
+                        l->states[2 * i + 1], window.data, g + n[0] + n[1],
+                        g + n[0] + n[1] + n[2], err);
 }
 
 kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,

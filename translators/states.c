@@ -390,20 +390,20 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source,
 
 /* ---- applying ---- */
 
-static void correct_window(const kvm_state_step *s, kvm_row_shape window,
-                           const float *from, float *to)
+/* W x + b of each block of channels, in every column alike */
+static kvm_status correct_window(kvm_compute *c, const kvm_state_step *s,
+                                 kvm_row_shape window, const float *from, float *to,
+                                 kvm_err *err)
 {
     const ptrdiff_t blocks = s->window.dim[0], d = s->window.dim[1], w = window.dim;
+    for (ptrdiff_t i = 0; i < blocks * d; i++)
+        for (ptrdiff_t t = 0; t < w; t++) to[i * w + t] = s->bias[i];
     for (ptrdiff_t b = 0; b < blocks; b++)
-        for (ptrdiff_t o = 0; o < d; o++) {
-            const float *weight = (const float *)s->window.data + (b * d + o) * d;
-            for (ptrdiff_t t = 0; t < w; t++) {
-                double sum = (double)s->bias[b * d + o];
-                for (ptrdiff_t i = 0; i < d; i++)
-                    sum += (double)weight[i] * (double)from[(b * d + i) * w + t];
-                to[(b * d + o) * w + t] = (float)sum;
-            }
-        }
+        TRY(kvm_op_gemm32(c, kvm_view2(to + b * d * w, KVM_F32, d, w),
+                          kvm_view2((float *)s->window.data + b * d * d, KVM_F32, d, d),
+                          false, kvm_view2_const(from + b * d * w, KVM_F32, d, w),
+                          false, 1, err));
+    return KVM_OK;
 }
 
 kvm_status kvm_states_apply(kvm_compute *c, const kvm_state_step *s,
@@ -436,6 +436,5 @@ kvm_status kvm_states_apply(kvm_compute *c, const kvm_state_step *s,
         TRY(kvm_op_gemm32(c, kvm_view2(to + h * k * v, KVM_F32, k, v), mid, false,
                           right, false, 0, err));
     }
-    correct_window(s, window, from_window, to_window);
-    return KVM_OK;
+    return correct_window(c, s, window, from_window, to_window, err);
 }
