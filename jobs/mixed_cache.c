@@ -7,9 +7,7 @@
 kvm_cache_part kvm_cache_part_of(const kvm_object *o)
 {
     if (kvm_object_per_prompt(o)) return KVM_PART_STATES;
-    return o->kind == KVM_OBJECT_INDEX_KEY || o->kind == KVM_OBJECT_INDEX_GATE
-               ? KVM_PART_INDEXERS
-               : KVM_PART_ATTENTION;
+    return kvm_object_chooses(o) ? KVM_PART_INDEXERS : KVM_PART_ATTENTION;
 }
 
 /* numbers of the largest object of so many tokens */

@@ -328,7 +328,11 @@ kvm_status kvm_tape_record(kvm_tape *t, kvm_cache *cache, const int32_t *ids,
     take_objects(t->m, t->slots, cache->slots, -1);
     memcpy(t->ids, ids, (size_t)n * sizeof *ids);
     for (ptrdiff_t i = 0; i < n; i++) t->pos[i] = (int32_t)(t->first + i);
-    kvm_step s = {.first = t->first, .n = n, .ids = t->ids, .slots = cache->slots};
+    kvm_step s = {.first = t->first,
+                  .n = n,
+                  .ids = t->ids,
+                  .slots = cache->slots,
+                  .dense = cache->dense};
     const kvm_status st = record(t, &s, err);
     if (st && t->m->recurrent) kvm_cache_clear(cache); /* states moved on */
     if (st) return st;
@@ -449,6 +453,11 @@ kvm_status kvm_tape_scores(kvm_tape *t, const kvm_cache *cache, ptrdiff_t object
     if (m->objects[object].kind != KVM_OBJECT_INDEX_KEY)
         return kvm_fail(err, KVM_USAGE, "%s: tokens are chosen by index keys",
                         kvm_object_name(m->objects[object].kind));
+    if (cache->dense > 0)
+        return kvm_fail(err, KVM_USAGE,
+                        "the first %td tokens are always looked at: nothing is scored "
+                        "of them",
+                        cache->dense);
     const ptrdiff_t l = m->objects[object].layer, units = kvm_tape_units(t, object);
     ptrdiff_t first;
     const kvm_indexer *i = indexer_of(m, l, &first);

@@ -112,6 +112,11 @@ ptrdiff_t kvm_cache_length(const kvm_cache *c)
     return c->length;
 }
 
+ptrdiff_t kvm_cache_dense(const kvm_cache *c)
+{
+    return c->dense;
+}
+
 size_t kvm_cache_bytes(const kvm_cache *c)
 {
     size_t bytes = 0;
@@ -133,7 +138,7 @@ void kvm_cache__forget(kvm_cache *c)
 
 void kvm_cache_clear(kvm_cache *c)
 {
-    c->length = 0;
+    c->length = c->dense = 0;
     c->promised = 0;
     c->marked = -1;
     if (c->model->recurrent) kvm_cache__forget(c);
@@ -142,6 +147,7 @@ void kvm_cache_clear(kvm_cache *c)
 void kvm_cache_mark(kvm_cache *c)
 {
     c->marked = c->length;
+    c->marked_dense = c->dense;
     for (ptrdiff_t i = 0; c->mark && i < c->model->info.objects; i++)
         if (c->mark[i])
             memcpy(c->mark[i], c->slots[i].rows,
@@ -175,12 +181,27 @@ static kvm_status go_back(kvm_cache *c, ptrdiff_t length, kvm_err *err)
     return KVM_OK;
 }
 
+/* fewer tokens are always looked at: blocks of those that now are chosen among may
+ * never have been made */
+static void choose_again(kvm_cache *c, ptrdiff_t length)
+{
+    const ptrdiff_t dense = length == c->marked ? c->marked_dense
+                            : c->dense < length ? c->dense
+                                                : length;
+    if (length < c->marked) c->marked = -1; /* it was of tokens that are gone */
+    if (length == c->length || dense == c->dense) return;
+    c->dense = dense;
+    for (ptrdiff_t i = 0; i < c->model->info.objects; i++)
+        if (c->slots[i].units) c->slots[i].units->n = 0;
+}
+
 kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err)
 {
     if (length < 0 || length > c->length)
         return kvm_fail(err, KVM_RANGE, "a cache of %td tokens cannot be cut to %td",
                         c->length, length);
     if (c->model->recurrent) TRY(go_back(c, length, err));
+    choose_again(c, length);
     c->length = length;
     return KVM_OK;
 }
@@ -207,6 +228,7 @@ kvm_status kvm_cache_copy(kvm_cache *to, const kvm_cache *from, kvm_err *err)
                    (size_t)(rows * a->stride) * sizeof *a->rows);
     }
     to->length = from->length;
+    to->dense = from->dense;
     to->marked = -1;
     return KVM_OK;
 }

@@ -126,8 +126,12 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
                             const int32_t *ids, ptrdiff_t n, ptrdiff_t rows,
                             float *logits, const kvm_capture *capture, kvm_err *err)
 {
-    kvm_step s = {
-        .first = first, .n = n, .ids = ids, .slots = cache->slots, .capture = capture};
+    kvm_step s = {.first = first,
+                  .n = n,
+                  .ids = ids,
+                  .slots = cache->slots,
+                  .dense = cache->dense,
+                  .capture = capture};
     kvm_choice choice;
     kvm_tensor h;
     TRY(kvm_model__begin(m, &s, &choice, &h, err));

@@ -26,7 +26,10 @@
  *   score(p, b) = sum over heads of relu(q_h . b) / sqrt(dim)
  *   query p attends to the most / r blocks of the largest score, of those that end at p
  *   or before, and to what follows the last of them. Its own block must win its
- *   place. */
+ *   place.
+ *
+ * Tokens without keys, of whichever kind (kvm_cache_dense): their units are looked at
+ * always, scored never; the best are taken of those behind them. */
 #include "models/indexer_internal.h"
 
 #include <math.h>
@@ -222,11 +225,18 @@ static float kth_largest(float *x, ptrdiff_t n, ptrdiff_t k)
     return x[k - 1];
 }
 
+/* units that some token without a key stands in */
+static ptrdiff_t dense_units(const kvm_indexer *i, const kvm_step *s)
+{
+    return (s->dense + i->size.block - 1) / i->size.block;
+}
+
 typedef struct choosing {
-    kvm_tensor scores;     /* (rows, tokens) */
-    float *copy;           /* (rows, tokens) */
+    kvm_tensor scores;     /* (rows, units) of those behind the dense ones */
+    float *copy;           /* (rows, units) */
     ptrdiff_t most, first; /* units that are taken; position of the first row */
     ptrdiff_t block;       /* tokens of a unit */
+    ptrdiff_t dense;       /* units that are looked at whatever they score */
     uint64_t *bits;        /* of the first row */
     ptrdiff_t words;
 } choosing;
@@ -242,7 +252,8 @@ static void choose_row(void *ctx, ptrdiff_t row, int thread)
 {
     (void)thread;
     const choosing *c = ctx;
-    const ptrdiff_t tokens = c->first + row + 1, seen = tokens / c->block;
+    const ptrdiff_t tokens = c->first + row + 1, whole = tokens / c->block;
+    const ptrdiff_t dense = whole < c->dense ? whole : c->dense, seen = whole - dense;
     const float *score = (const float *)c->scores.data + row * c->scores.dim[1];
     float *copy = c->copy + row * c->scores.dim[1];
     uint64_t *bits = c->bits + row * c->words;
@@ -255,12 +266,13 @@ static void choose_row(void *ctx, ptrdiff_t row, int thread)
         equals = c->most;
         for (ptrdiff_t j = 0; j < seen; j++) equals -= score[j] > least;
     }
+    set_bits(bits, 0, dense * c->block);
     for (ptrdiff_t j = 0; j < seen; j++) {
         const bool in = seen <= c->most || score[j] > least ||
                         (!(score[j] < least) && equals-- > 0);
-        if (in) set_bits(bits, j * c->block, c->block);
+        if (in) set_bits(bits, (dense + j) * c->block, c->block);
     }
-    set_bits(bits, seen * c->block, tokens - seen * c->block);
+    set_bits(bits, whole * c->block, tokens - whole * c->block);
 }
 
 typedef struct pooling {
@@ -325,7 +337,8 @@ kvm_status kvm_indexer__units(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
     const kvm_slot *slot = &s->slots[object];
     kvm_units *u = slot->units;
     *units = kvm_view2(u ? u->rows : slot->rows, KVM_F32, n, dim);
-    if (!u) return KVM_OK;
+    if (u && u->n < dense_units(i, s)) u->n = dense_units(i, s); /* nobody reads them */
+    if (!u || u->n >= n) return KVM_OK;
     if (i->gate) {
         pooling p = {i, slot->rows, s->slots[object + 1].rows, u->n,
                      u->rows + u->n * dim};
@@ -356,18 +369,22 @@ static kvm_status choose(const kvm_indexer *i, const kvm_step *s, kvm_tensor uni
                          kvm_err *err)
 {
     const ptrdiff_t n = q.dim[0], dim = i->size.dim, block = i->size.block;
-    units.dim[0] = (s->first + from + n) / block;
+    const ptrdiff_t dense = dense_units(i, s), whole = (s->first + from + n) / block;
+    if (whole > dense) units.data = (float *)units.data + dense * dim;
+    units.dim[0] = whole > dense ? whole - dense : 0;
     choosing c = {.scores = kvm_step_rows(&temp, n, units.dim[0]),
                   .copy = kvm_new_raw(&temp, float, n *units.dim[0]),
                   .most = i->size.most / block,
                   .block = block,
+                  .dense = dense,
                   .first = s->first + from,
                   .bits = s->choice->bits + from * s->choice->words,
                   .words = s->choice->words};
     if (!c.scores.data || !c.copy) return kvm_nomem(err, &temp);
-    TRY(kvm_op_index_score(s->compute, c.scores,
-                           kvm_heads(q, 0, i->size.heads, dim, dim), units, w,
-                           indexer_scale(i), err));
+    if (units.dim[0] > 0)
+        TRY(kvm_op_index_score(s->compute, c.scores,
+                               kvm_heads(q, 0, i->size.heads, dim, dim), units, w,
+                               indexer_scale(i), err));
     kvm_pool_run(kvm_compute_pool(s->compute), n, choose_row, &c);
     return KVM_OK;
 }
@@ -432,7 +449,8 @@ static void keep_asked(const kvm_indexer *i, kvm_tensor q, kvm_tensor w,
     }
 }
 
-kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+/* kvm_indexer_choose, but for handing the choice out */
+static kvm_status fill_choice(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
                               kvm_tensor x, kvm_tensor low, kvm_err *err)
 {
     kvm_arena temp = s->scratch;
@@ -443,7 +461,7 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
         TRY(ask_blocks(i, s, object, x, &q, &w, &temp, err));
     else
         TRY(append(i, s, object, x, temp, err));
-    s->choice->all = s->first + s->n < i->size.most + block;
+    s->choice->all = s->first + s->n - dense_units(i, s) * block < i->size.most + block;
     if (n == 0 || (s->choice->all && !s->asked)) return KVM_OK;
     if (!indexer_is_late(&i->size)) TRY(ask(i, s, x, low, &q, &w, &temp, err));
     TRY(kvm_op_rope(s->compute,
@@ -458,4 +476,15 @@ kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t
         TRY(choose(i, s, units, skipped + t, qt, wt, temp, err));
     }
     return KVM_OK;
+}
+
+kvm_status kvm_indexer_choose(const kvm_indexer *i, const kvm_step *s, ptrdiff_t object,
+                              kvm_tensor x, kvm_tensor low, kvm_err *err)
+{
+    TRY(fill_choice(i, s, object, x, low, err));
+    if (!s->capture || !s->capture->choice || s->out == 0) return KVM_OK;
+    const ptrdiff_t skipped = s->n - s->out, words = s->choice->words;
+    const kvm_mask mask = {s->choice->bits + skipped * words, words};
+    return s->capture->choice(s->capture->ctx, i->layer, s->first + skipped, s->out,
+                              s->choice->all ? NULL : &mask, err);
 }

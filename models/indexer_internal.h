@@ -33,7 +33,7 @@ static inline double indexer_scale(const kvm_indexer *i)
 }
 
 /* What queries are scored against: the cached keys, or blocks made of them, each once
- * while its tokens stand. */
+ * while its tokens stand; those of tokens without keys are not made. */
 KVM_MUST kvm_status kvm_indexer__units(const kvm_indexer *i, const kvm_step *s,
                                        ptrdiff_t object, kvm_tensor *units,
                                        kvm_arena temp, kvm_err *err);

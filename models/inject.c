@@ -22,6 +22,7 @@ kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err)
         if (c->slots[i].units) c->slots[i].units->n = 0; /* of other tokens */
     }
     if (c->model->recurrent) kvm_cache__forget(c);
+    c->without_index = false;
     c->promised = tokens;
     return KVM_OK;
 }
@@ -164,12 +165,55 @@ kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point, ptrdiff_t 
     return KVM_OK;
 }
 
+/* ---- index keys that do not come ---- */
+
+kvm_status kvm_inject_dense(kvm_cache *c, kvm_err *err)
+{
+    if (c->promised == 0)
+        return kvm_fail(err, KVM_USAGE,
+                        "kvm_inject_begin comes before what is left out");
+    if (c->model->config.index.heads == 0)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "%s has no indexer: it looks at all tokens anyway",
+                        c->model->info.path.at);
+    c->without_index = true;
+    return KVM_OK;
+}
+
+/* the rows of an indexer: 0, so that what is read of them is the same every time */
+static kvm_status leave_out(kvm_cache *c, ptrdiff_t object, kvm_err *err)
+{
+    const kvm_slot *s = &c->slots[object];
+    const kvm_object *o = &c->model->objects[object];
+    if (c->arrived[object] > 0)
+        return kvm_fail(err, KVM_MISMATCH,
+                        "layer %td, %s: %td tokens were injected, and were to be left "
+                        "out",
+                        o->layer, kvm_object_name(o->kind), c->arrived[object]);
+    for (ptrdiff_t t = 0; t < c->promised; t++)
+        memset(s->rows + (c->length + t) * s->stride, 0,
+               (size_t)s->dim * sizeof *s->rows);
+    c->arrived[object] = c->promised;
+    return KVM_OK;
+}
+
+static kvm_status leave_out_index(kvm_cache *c, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; c->without_index && i < c->model->info.objects; i++)
+        if (kvm_object_chooses(&c->model->objects[i])) TRY(leave_out(c, i, err));
+    return KVM_OK;
+}
+
+/* ---- the end ---- */
+
 kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
 {
     const ptrdiff_t tokens = c->promised;
     if (tokens == 0)
         return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before the end");
+    const kvm_status left = leave_out_index(c, err);
     c->promised = 0;
+    if (left) return left;
     for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
         if (c->arrived[i] == tokens) continue;
         const kvm_object *o = &c->model->objects[i];
@@ -187,5 +231,6 @@ kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
                         tokens);
     }
     c->length = tokens;
+    if (c->without_index) c->dense = c->length;
     return KVM_OK;
 }

@@ -67,6 +67,7 @@ typedef struct kvm_step {
     const kvm_slot *grads, *again;
     const kvm_asked *asked;     /* NULL: nobody keeps it, or no layer asks */
     kvm_choice *choice;         /* NULL where no layer chooses */
+    ptrdiff_t dense;            /* the first so many tokens are always looked at */
     const kvm_capture *capture; /* NULL: none */
     kvm_arena scratch;
 } kvm_step;

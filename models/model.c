@@ -23,6 +23,11 @@ bool kvm_object_per_prompt(const kvm_object *o)
     return kvm_object_rows[o->kind].per_prompt;
 }
 
+bool kvm_object_chooses(const kvm_object *o)
+{
+    return o->kind == KVM_OBJECT_INDEX_KEY || o->kind == KVM_OBJECT_INDEX_GATE;
+}
+
 const char *kvm_object_axes(kvm_object_kind k)
 {
     return kvm_object_rows[k].shape;

@@ -49,6 +49,8 @@ typedef struct kvm_object {
     ptrdiff_t inputs; /* width of the rows at point 2: what its layer's rule reads */
 } kvm_object;
 bool kvm_object_per_prompt(const kvm_object *o);
+/* rows of an indexer, by which tokens are chosen: its keys, and their gates */
+bool kvm_object_chooses(const kvm_object *o);
 /* of a token's row, or of the whole */
 ptrdiff_t kvm_object_bytes(const kvm_object *o);
 
@@ -104,6 +106,11 @@ KVM_MUST kvm_status kvm_cache_new(kvm_cache **c, kvm_arena *keep, const kvm_mode
                                   ptrdiff_t capacity, kvm_err *err);
 /* tokens seen; the next token's position */
 ptrdiff_t kvm_cache_length(const kvm_cache *c);
+/* kvm_cache_dense - so many tokens, the first, have no index keys (kvm_inject_dense)
+ * and are always looked at; in a block that some of them stand in, all are. Indexers
+ * choose among the blocks or tokens behind these, as many as they would of all; 0:
+ * among all. */
+ptrdiff_t kvm_cache_dense(const kvm_cache *c);
 size_t kvm_cache_bytes(const kvm_cache *c); /* in use */
 void kvm_cache_clear(kvm_cache *c);
 /* kvm_cache_mark - what recurrent layers keep cannot be cut back: remember it as it now
@@ -150,8 +157,12 @@ KVM_MUST kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_s
 /* kvm_inject_tokens - the promised tokens themselves: what n-gram embeddings keep
  * follows from them, as far as the smallest number that a norm adds does not tell */
 KVM_MUST kvm_status kvm_inject_tokens(kvm_cache *c, const int32_t *ids, kvm_err *err);
-/* KVM_MISMATCH names the first object and token that is missing; the cache stays empty
- * then */
+/* kvm_inject_dense - no index keys come of the promised tokens: attention looks at all
+ * tokens up to the last of them (kvm_cache_dense). KVM_UNSUPPORTED: the model chooses
+ * nowhere */
+KVM_MUST kvm_status kvm_inject_dense(kvm_cache *c, kvm_err *err);
+/* KVM_MISMATCH names the first object and token that is missing, or index keys that
+ * came after all; the cache stays empty then */
 KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
 
 /* ---- running ---- */
@@ -168,6 +179,11 @@ typedef struct kvm_capture {
      * a gate and o_proj (n, Hq*D); NULL: not wanted */
     kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                             const float *q, const float *out, kvm_err *err);
+    /* what an indexer of this layer chose for the queries first .. first+n-1, of which
+     * only those come whose results are wanted: their rows of a mask over the cache's
+     * tokens; NULL: all that they see. Blocks that share a choice hand out nothing. */
+    kvm_status (*choice)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
+                         const kvm_mask *mask, kvm_err *err);
     /* block output (n,hidden), or of all streams (n, streams * hidden) */
     kvm_status (*hidden)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                          const float *h, kvm_err *err);

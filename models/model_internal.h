@@ -56,8 +56,11 @@ struct kvm_cache {
     ptrdiff_t promised;
     unsigned char *seen; /* (info.objects, capacity) 1: token is there */
     ptrdiff_t *arrived;  /* (info.objects) tokens */
+    bool without_index;  /* index keys of the promised tokens do not come */
+    ptrdiff_t dense;     /* the first so many tokens have none; <= length */
     /* of a recurrent model: objects per prompt as they were after so many tokens */
     ptrdiff_t marked; /* -1: none */
+    ptrdiff_t marked_dense;
     float **mark;     /* (info.objects), NULL for those per token */
     kvm_arena replay; /* scratch */
 };
