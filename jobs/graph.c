@@ -8,16 +8,18 @@
  *       └ ablations (fit + evaluate each)
  *   report                       takes all of it
  *
+ * Evaluations and ablations are made in graph_evaluate.c, analyses in graph_analyse.c,
+ * the report in graph_report.c.
+ *
  * Params hold content (fingerprints, hashes); members named *_path are places and take
  * no part in keys. */
 #include <string.h>
 
-#include "jobs/ablations.h"
 #include "jobs/graph_internal.h"
 
 enum { MAX_NODES = 128, MAX_INPUTS = 96 };
 
-static json_t *str_json(kvm_str s)
+json_t *kvm_graph__str(kvm_str s)
 {
     return json_stringn(s.at, (size_t)s.len);
 }
@@ -31,7 +33,7 @@ static kvm_status identify(kvm_builder *b, kvm_node *n)
     if (b->rounds.len == 0 || !(kvm_job_kind_flags(n->kind) & KVM_KIND_MODEL))
         return KVM_OK;
     n->identity =
-        kvm_json_own(b->keep, json_pack("{s:o}", "backend", str_json(b->rounds)));
+        kvm_json_own(b->keep, json_pack("{s:o}", "backend", kvm_graph__str(b->rounds)));
     return n->identity ? KVM_OK : kvm_nomem(b->err, b->keep);
 }
 
@@ -83,7 +85,7 @@ bool kvm_graph__has_section(const kvm_builder *b, const char *name)
     return kvm_json_has(kvm_json_get(b->spec->root, b->keep, name));
 }
 
-static void set(json_t *o, const char *key, json_t *v)
+void kvm_graph__set(json_t *o, const char *key, json_t *v)
 {
     if (!json_object_get(o, key))
         json_object_set_new(o, key, v);
@@ -94,35 +96,35 @@ static void set(json_t *o, const char *key, json_t *v)
 static void put_text(const kvm_builder *b, json_t *params)
 {
     json_object_set_new(params, "text", json_string(b->text_sha));
-    json_object_set_new(params, "text_path", str_json(b->spec->text_path));
+    json_object_set_new(params, "text_path", kvm_graph__str(b->spec->text_path));
 }
 
 void kvm_graph__put_models(const kvm_builder *b, json_t *params)
 {
     json_object_set_new(params, "source", json_string(b->source.info->fingerprint));
-    json_object_set_new(params, "source_path", str_json(b->source.path));
+    json_object_set_new(params, "source_path", kvm_graph__str(b->source.path));
     json_object_set_new(params, "target", json_string(b->target.info->fingerprint));
-    json_object_set_new(params, "target_path", str_json(b->target.path));
+    json_object_set_new(params, "target_path", kvm_graph__str(b->target.path));
 }
 
-static kvm_str label(kvm_builder *b, const char *what, kvm_str name)
+kvm_str kvm_graph__label(kvm_builder *b, const char *what, kvm_str name)
 {
     return kvm_str_fmt(b->keep, "%s %.*s", what, KVM_STR_ARG(name));
 }
 
-static json_t *calibration(const kvm_builder *b)
+json_t *kvm_graph__calibration(const kvm_builder *b)
 {
     json_t *c = kvm_graph__section(b, "calibration");
-    set(c, "sequences", json_integer(b->sequences));
-    set(c, "tokens", json_integer(KVM_TOKENS));
-    set(c, "stride", json_integer(1));
-    set(c, "held_out", json_real(0.2));
+    kvm_graph__set(c, "sequences", json_integer(b->sequences));
+    kvm_graph__set(c, "tokens", json_integer(KVM_TOKENS));
+    kvm_graph__set(c, "stride", json_integer(1));
+    kvm_graph__set(c, "held_out", json_real(0.2));
     return c;
 }
 
 void kvm_graph__put_calibration(const kvm_builder *b, json_t *params)
 {
-    json_t *c = calibration(b);
+    json_t *c = kvm_graph__calibration(b);
     put_text(b, params);
     json_object_set(params, "sequences", json_object_get(c, "sequences"));
     json_object_set(params, "tokens", json_object_get(c, "tokens"));
@@ -149,14 +151,14 @@ static kvm_status add_captures(kvm_builder *b)
     TRY(kvm_graph__fits(b, kvm_json_get(c, b->keep, "tokens")));
     const kvm_graph_side *sides[] = {&b->source, &b->target};
     for (int i = 0; i < 2; i++) {
-        json_t *p = calibration(b);
+        json_t *p = kvm_graph__calibration(b);
         json_object_del(p, "held_out");
         put_text(b, p);
         json_object_set_new(p, "rows", kvm_needs_rows(b->needs->rows[i ^ b->reversed]));
         json_object_set_new(p, "model", json_string(sides[i]->info->fingerprint));
-        json_object_set_new(p, "model_path", str_json(sides[i]->path));
+        json_object_set_new(p, "model_path", kvm_graph__str(sides[i]->path));
         TRY(kvm_graph__node(b, KVM_JOB_CAPTURE,
-                            label(b, "capture", sides[i]->info->name), p,
+                            kvm_graph__label(b, "capture", sides[i]->info->name), p,
                             &b->capture[i]));
     }
     return KVM_OK;
@@ -164,7 +166,7 @@ static kvm_status add_captures(kvm_builder *b)
 
 json_t *kvm_graph__split_params(const kvm_builder *b)
 {
-    json_t *c = calibration(b);
+    json_t *c = kvm_graph__calibration(b);
     json_t *p = json_pack("{s:I, s:O}", "seed", (json_int_t)b->spec->seed, "held_out",
                           json_object_get(c, "held_out"));
     json_decref(c);
@@ -181,7 +183,7 @@ static json_t *stats_params(const kvm_builder *b, const kvm_block_set *blocks)
 kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node)
 {
     const kvm_str name = of ? b->target.info->name : b->source.info->name;
-    TRY(kvm_graph__node(b, KVM_JOB_STATS, label(b, "stats", name),
+    TRY(kvm_graph__node(b, KVM_JOB_STATS, kvm_graph__label(b, "stats", name),
                         stats_params(b, &b->needs->gram[of ^ b->reversed]), node));
     return kvm_graph__input(b, *node, "a", b->capture[of], "capture");
 }
@@ -205,7 +207,7 @@ static kvm_status add_stats(kvm_builder *b)
     return kvm_graph__input(b, b->cross, "b", second, "capture");
 }
 
-static kvm_status add_fit(kvm_builder *b, json_t *params, kvm_str name, ptrdiff_t *node)
+kvm_status kvm_graph__fit(kvm_builder *b, json_t *params, kvm_str name, ptrdiff_t *node)
 {
     TRY(kvm_graph__node(b, KVM_JOB_FIT, name, params, node));
     TRY(kvm_graph__input(b, *node, "gram", b->gram, "moments"));
@@ -221,9 +223,10 @@ static kvm_status add_mlp(kvm_builder *b)
     json_t *p = kvm_graph__section(b, "mlp"), *split = kvm_graph__split_params(b);
     json_object_set(p, "held_out", json_object_get(split, "held_out"));
     json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
-    set(p, "seed", json_integer(b->spec->seed));
+    kvm_graph__set(p, "seed", json_integer(b->spec->seed));
     json_decref(split);
-    TRY(kvm_graph__node(b, KVM_JOB_MLP, label(b, "mlp", b->graph->pair), p, &b->mlp));
+    TRY(kvm_graph__node(b, KVM_JOB_MLP, kvm_graph__label(b, "mlp", b->graph->pair), p,
+                        &b->mlp));
     TRY(kvm_graph__input(b, b->mlp, "source_capture", b->capture[0], "capture"));
     TRY(kvm_graph__input(b, b->mlp, "target_capture", b->capture[1], "capture"));
     return kvm_graph__input(b, b->mlp, "translator", b->fit, "translator");
@@ -232,239 +235,17 @@ static kvm_status add_mlp(kvm_builder *b)
 static kvm_status add_distill(kvm_builder *b)
 {
     if (!kvm_graph__has_section(b, "distill")) return KVM_OK;
-    json_t *p = kvm_graph__section(b, "distill"), *c = calibration(b);
+    json_t *p = kvm_graph__section(b, "distill"), *c = kvm_graph__calibration(b);
     kvm_graph__put_models(b, p);
     kvm_graph__put_calibration(b, p);
     json_object_set(p, "held_out", json_object_get(c, "held_out"));
     json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
-    set(p, "seed", json_integer(b->spec->seed));
+    kvm_graph__set(p, "seed", json_integer(b->spec->seed));
     json_decref(c);
-    TRY(kvm_graph__node(b, KVM_JOB_DISTILL, label(b, "distill", b->graph->pair), p,
+    TRY(kvm_graph__node(b, KVM_JOB_DISTILL,
+                        kvm_graph__label(b, "distill", b->graph->pair), p,
                         &b->distill));
     return kvm_graph__input(b, b->distill, "translator", b->fit, "translator");
-}
-
-/* ---- evaluation ---- */
-
-/* n texts, each one once */
-static kvm_status listed_once(kvm_builder *b, kvm_jat list, ptrdiff_t n)
-{
-    for (ptrdiff_t i = 0; i < n; i++)
-        for (ptrdiff_t k = 0; k < i; k++) {
-            const kvm_jat at = kvm_json_item(list, b->keep, i);
-            if (json_equal(at.v, kvm_json_item(list, b->keep, k).v))
-                return kvm_json_fail(b->err, KVM_FORMAT, at,
-                                     "\"%s\" stands in the list twice",
-                                     json_string_value(at.v));
-        }
-    return KVM_OK;
-}
-
-kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n)
-{
-    TRY(kvm_json_array(list, n, b->err));
-    if (*n == 0)
-        return kvm_json_fail(b->err, KVM_FORMAT, list,
-                             "names none: name one, or leave the section out");
-    return listed_once(b, list, *n);
-}
-
-/* the suite that the spec names at this place */
-static kvm_status suite_of(kvm_builder *b, kvm_jat at, kvm_str *path, kvm_suite **out)
-{
-    kvm_str name;
-    TRY(kvm_json_str(at, &name, b->err));
-    kvm_status s = kvm_suite_find(path, b->keep, b->spec->dir, name, b->err);
-    if (!s) s = kvm_suite_read(out, b->keep, *path, b->err);
-    if (s) return kvm_json_prefix(b->err, s, at);
-    if ((*out)->kind != KVM_SUITE_CALIBRATION) return KVM_OK;
-    return kvm_json_fail(b->err, KVM_USAGE, at,
-                         "suite \"%s\" is for calibration, not for scoring",
-                         kvm_quote(name).at);
-}
-
-/* A spec that asks for more items than are scored would be answered with fewer. */
-static kvm_status enough_items(kvm_builder *b, const kvm_suite *s)
-{
-    const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
-    const kvm_jat at = kvm_json_get(evaluate, b->keep, "attention_items");
-    int64_t wanted, items;
-    TRY(kvm_json_i64_or(at, 0, &wanted, b->err));
-    TRY(kvm_json_i64_or(kvm_json_get(evaluate, b->keep, "items"), 0, &items, b->err));
-    if (items <= 0 || items > s->count) items = s->count;
-    if (wanted <= items) return KVM_OK;
-    return kvm_json_fail(b->err, KVM_RANGE, at,
-                         "is %lld, and %lld items of suite %.*s are scored",
-                         (long long)wanted, (long long)items, KVM_STR_ARG(s->name));
-}
-
-static kvm_status look_at_items(kvm_builder *b, const kvm_suite *s, kvm_jat at,
-                                const char *section)
-{
-    const kvm_model_info *const models[] = {b->source.info, b->target.info};
-    if (!b->overlap)
-        TRY(kvm_spec__read_overlap(b->spec, &b->overlap, b->sequences,
-                                   b->target.tokenizer, b->keep, b->err));
-    return kvm_spec__check_items(
-        b->spec, s, at, kvm_json_get(b->spec->root, b->keep, section), b->overlap,
-        models, b->target.tokenizer, b->keep, b->err);
-}
-
-kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *section,
-                                   bool check, json_t **params, kvm_suite **out)
-{
-    kvm_str path;
-    kvm_suite *s;
-    TRY(suite_of(b, suite, &path, &s));
-    if (check) TRY(look_at_items(b, s, suite, section));
-    json_t *given = kvm_graph__section(b, section), *p = json_object();
-    kvm_graph__put_models(b, p);
-    kvm_graph__put_calibration(b, p);
-    json_object_set_new(p, "suite", json_string(s->sha));
-    json_object_set_new(p, "suite_path", str_json(path));
-    if (json_object_get(given, "items"))
-        json_object_set(p, "items", json_object_get(given, "items"));
-    json_decref(given);
-    *params = p;
-    *out = s;
-    return KVM_OK;
-}
-
-static kvm_status evaluate_params(kvm_builder *b, kvm_jat suite, bool attention,
-                                  json_t **out, kvm_str *name)
-{
-    kvm_suite *s;
-    /* ablations score no other items */
-    TRY(kvm_graph__suite_params(b, suite, "evaluate", attention && !b->reversed, out,
-                                &s));
-    *name = s->name;
-    if (!attention || s->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
-    const kvm_status st = enough_items(b, s);
-    if (st) return json_decref(*out), st;
-    json_t *given = kvm_graph__section(b, "evaluate");
-    set(given, "attention_items", json_integer(8));
-    json_t *items = json_object_get(given, "attention_items");
-    json_object_set(*out, "attention_items", items);
-    b->attention |= json_integer_value(items) > 0;
-    json_decref(given);
-    return KVM_OK;
-}
-
-/* Samples and the report know a suite by its name. */
-static kvm_status named_once(kvm_builder *b, kvm_str evaluate, kvm_jat at)
-{
-    for (ptrdiff_t i = 0; i < b->graph->count; i++)
-        if (kvm_str_eq(b->graph->nodes[i].label, evaluate))
-            return kvm_json_fail(b->err, KVM_FORMAT, at,
-                                 "\"%s\" has the name of a suite before it: each needs "
-                                 "one of its own on its card",
-                                 json_string_value(at.v));
-    return KVM_OK;
-}
-
-static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
-{
-    json_t *p;
-    kvm_str name;
-    ptrdiff_t node;
-    TRY(evaluate_params(b, suite, true, &p, &name));
-    const kvm_str evaluate = label(b, "evaluate", name);
-    const kvm_status s = named_once(b, evaluate, suite);
-    if (s) return json_decref(p), s;
-    json_object_set(json_object_get(b->graph->nodes[b->report].params, "suites"),
-                    name.at, json_object_get(p, "suite"));
-    TRY(kvm_graph__node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
-    TRY(kvm_graph__input(b, node, "translator", b->fit, "translator"));
-    if (b->mlp >= 0) TRY(kvm_graph__input(b, node, "mlp", b->mlp, "translator"));
-    if (b->distill >= 0)
-        TRY(kvm_graph__input(b, node, "distilled", b->distill, "translator"));
-    TRY(kvm_graph__numbered(b, b->report, "items", i, node, "items"));
-    return kvm_graph__numbered(b, b->report, "figures", i, node, "figures");
-}
-
-/* the row that the others are compared with: nothing taken away, the fit of the run */
-static const kvm_ablation complete = {"none", "complete closed form", "{}", ""};
-
-static kvm_status ablated_fit(kvm_builder *b, const kvm_ablation *a, ptrdiff_t *node)
-{
-    *node = b->fit;
-    if (a == &complete) return KVM_OK;
-    json_t *fit = kvm_graph__section(b, "fit");
-    json_object_set_new(fit, "sweep", json_false());
-    const kvm_status s = kvm_ablation_apply(a, fit, b->err);
-    if (s) return json_decref(fit), s;
-    return add_fit(b, fit, kvm_str_fmt(b->keep, "fit %s", a->name), node);
-}
-
-static kvm_status add_ablation(kvm_builder *b, const kvm_ablation *a, kvm_jat suite)
-{
-    json_t *p;
-    kvm_str name;
-    ptrdiff_t fit_node, node;
-    TRY(ablated_fit(b, a, &fit_node));
-    TRY(evaluate_params(b, suite, false, &p, &name));
-    json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
-    json_object_set_new(p, "as",
-                        json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
-    TRY(kvm_graph__node(
-        b, KVM_JOB_EVALUATE,
-        kvm_str_fmt(b->keep, "ablation %s", a == &complete ? "of nothing" : a->name), p,
-        &node));
-    TRY(kvm_graph__input(b, node, "translator", fit_node, "translator"));
-    kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);
-    if (!input.at) return kvm_nomem(b->err, b->keep);
-    return kvm_graph__input(b, b->report, input.at, node, "items");
-}
-
-/* The report compares ablated fits with the arms of a suite that it shows. */
-static kvm_status among_suites(kvm_builder *b, kvm_jat at)
-{
-    kvm_str path;
-    kvm_suite *s;
-    TRY(suite_of(b, at, &path, &s));
-    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
-        const kvm_node *n = &b->graph->nodes[i];
-        const char *sha = json_string_value(json_object_get(n->params, "suite"));
-        if (n->kind == KVM_JOB_EVALUATE && sha && !strcmp(sha, s->sha)) return KVM_OK;
-    }
-    return kvm_json_fail(b->err, KVM_USAGE, at, "\"%s\" is none of evaluate.suites",
-                         json_string_value(at.v));
-}
-
-static kvm_status add_ablations(kvm_builder *b, kvm_jat evaluate, kvm_jat first_suite)
-{
-    const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
-    kvm_jat suite = kvm_json_get(evaluate, b->keep, "ablation_suite");
-    if (kvm_json_has(suite))
-        TRY(among_suites(b, suite));
-    else
-        suite = first_suite;
-    if (!kvm_json_has(list)) return KVM_OK;
-    ptrdiff_t n;
-    TRY(kvm_json_array(list, &n, b->err));
-    TRY(listed_once(b, list, n));
-    if (n) TRY(add_ablation(b, &complete, suite));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const kvm_jat at = kvm_json_item(list, b->keep, i);
-        kvm_str name;
-        const kvm_ablation *a;
-        TRY(kvm_json_str(at, &name, b->err));
-        TRY(kvm_ablation_find(&a, name, at, b->err));
-        TRY(add_ablation(b, a, suite));
-    }
-    return KVM_OK;
-}
-
-static kvm_status add_evaluations(kvm_builder *b)
-{
-    if (!kvm_graph__has_section(b, "evaluate")) return KVM_OK;
-    const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
-    const kvm_jat list = kvm_json_get(evaluate, b->keep, "suites");
-    ptrdiff_t n;
-    TRY(kvm_graph__suites(b, list, &n));
-    for (ptrdiff_t i = 0; i < n; i++)
-        TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
-    return add_ablations(b, evaluate, kvm_json_item(list, b->keep, 0));
 }
 
 static kvm_status add_timing(kvm_builder *b)
@@ -480,96 +261,28 @@ static kvm_status add_timing(kvm_builder *b)
     ptrdiff_t node;
     kvm_graph__put_models(b, p);
     json_object_set_new(p, "seed", json_integer(b->spec->seed));
-    TRY(kvm_graph__node(b, KVM_JOB_TIMING, label(b, "timing", b->graph->pair), p,
-                        &node));
+    TRY(kvm_graph__node(b, KVM_JOB_TIMING,
+                        kvm_graph__label(b, "timing", b->graph->pair), p, &node));
     TRY(kvm_graph__input(b, node, "translator", b->fit, "translator"));
     return kvm_graph__input(b, b->report, "timing", node, "timing");
 }
 
-/* ---- the report ---- */
-
-static json_t *model_json(const kvm_graph_side *s)
-{
-    const kvm_model_info *i = s->info;
-    return json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name", str_json(i->name),
-        "family", str_json(i->family), "parameters", (json_int_t)i->parameters,
-        "layers", (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
-        "head_dim", (json_int_t)i->head_dim, "context", (json_int_t)i->context, "dtype",
-        kvm_dtype_name(i->weight_dtype), "fingerprint", i->fingerprint);
-}
-
-static kvm_status report_params(kvm_builder *b, kvm_str reverse, json_t **out)
-{
-    json_t *p = json_object();
-    json_object_set_new(p, "pair", str_json(b->graph->pair));
-    if (reverse.len) json_object_set_new(p, "reverse", str_json(reverse));
-    json_object_set_new(p, "source", model_json(&b->source));
-    json_object_set_new(p, "target", model_json(&b->target));
-    json_object_set_new(p, "calibration", calibration(b));
-    json_object_set_new(p, "text", json_string(b->text_sha));
-    json_object_set_new(p, "suites", json_object()); /* filled by add_suite */
-    json_object_set_new(p, "spec", str_json(b->spec->text));
-    json_object_set_new(p, "seed", json_integer(b->spec->seed));
-    if (b->rounds.len) json_object_set_new(p, "backend", str_json(b->rounds));
-    *out = p;
-    return KVM_OK;
-}
-
-/* The report is the last job but the first to be known: its node is made first, filled
- * on the way, and moved to the end, where a node's inputs must point backwards. */
-static kvm_status add_report_inputs(kvm_builder *b)
-{
-    static const char *const names[] = {"source", "target"};
-    for (int i = 0; i < 2; i++) {
-        kvm_str s = kvm_str_fmt(b->keep, "cost.capture %s", names[i]);
-        if (!s.at) return kvm_nomem(b->err, b->keep);
-        TRY(kvm_graph__input(b, b->report, s.at, b->capture[i], "cost"));
-    }
-    TRY(kvm_graph__input(b, b->report, "cost.stats source", b->gram, "cost"));
-    if (b->own >= 0)
-        TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
-    TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
-    TRY(kvm_graph__input(b, b->report, "cost.fit", b->fit, "cost"));
-    TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));
-    TRY(kvm_graph__input(b, b->report, "translator", b->fit, "translator"));
-    if (b->mlp >= 0) {
-        TRY(kvm_graph__input(b, b->report, "cost.mlp", b->mlp, "cost"));
-        TRY(kvm_graph__input(b, b->report, "mlp", b->mlp, "figures"));
-    }
-    if (b->distill < 0) return KVM_OK;
-    TRY(kvm_graph__input(b, b->report, "cost.distill", b->distill, "cost"));
-    return kvm_graph__input(b, b->report, "distill", b->distill, "figures");
-}
-
-static void move_report_last(kvm_builder *b)
-{
-    kvm_graph *g = b->graph;
-    const kvm_node report = g->nodes[0];
-    memmove(g->nodes, g->nodes + 1, (size_t)(g->count - 1) * sizeof *g->nodes);
-    g->nodes[g->count - 1] = report;
-    for (ptrdiff_t i = 0; i < g->count; i++)
-        for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++)
-            g->nodes[i].inputs[k].node--;
-}
+/* ---- all of it ---- */
 
 static kvm_status build(kvm_builder *b, kvm_str reverse)
 {
-    json_t *p;
     b->graph->nodes = kvm_new(b->keep, kvm_node, MAX_NODES);
     if (!b->graph->nodes) return kvm_nomem(b->err, b->keep);
     TRY(kvm_json_canonical(&b->graph->spec, b->keep, b->spec->root.v, b->err));
-    TRY(report_params(b, reverse, &p));
-    TRY(kvm_graph__node(b, KVM_JOB_REPORT, label(b, "report", b->graph->pair), p,
-                        &b->report));
+    TRY(kvm_graph__report(b, reverse));
     TRY(add_captures(b));
     TRY(add_stats(b));
-    TRY(add_fit(b, kvm_graph__section(b, "fit"), label(b, "fit", b->graph->pair),
-                &b->fit));
+    TRY(kvm_graph__fit(b, kvm_graph__section(b, "fit"),
+                       kvm_graph__label(b, "fit", b->graph->pair), &b->fit));
     TRY(add_mlp(b));
     TRY(add_distill(b));
-    TRY(add_report_inputs(b));
-    TRY(add_evaluations(b));
+    TRY(kvm_graph__report_inputs(b));
+    TRY(kvm_graph__evaluations(b));
     TRY(kvm_graph__analyses(b));
     TRY(add_timing(b));
     if (!b->attention)
@@ -577,7 +290,7 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
             KVM_STR("no suite of the kind perplexity with attention_items above 0: the "
                     "gate attention_cosine will not be measured, and without it the "
                     "report decides nothing");
-    move_report_last(b);
+    kvm_graph__report_last(b);
     return kvm_spec__check_graph(b->spec, b->graph, b->source.info, b->keep, b->err);
 }
 

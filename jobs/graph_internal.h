@@ -1,5 +1,5 @@
 /* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
- * (the translator, its evaluation, the report), graph_analyse.c. */
+ * (the translator, its timing), graph_evaluate.c, graph_analyse.c, graph_report.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -42,13 +42,21 @@ KVM_MUST kvm_status kvm_graph__numbered(kvm_builder *b, ptrdiff_t node,
                                         const char *name, ptrdiff_t i, ptrdiff_t from,
                                         const char *output);
 
+/* "what name"; at NULL when keep is spent */
+kvm_str kvm_graph__label(kvm_builder *b, const char *what, kvm_str name);
+
 /* ---- what the spec says ---- */
 
+json_t *kvm_graph__str(kvm_str s);
+/* takes v: the member's value unless it has one */
+void kvm_graph__set(json_t *o, const char *key, json_t *v);
 /* a deep copy of a section, or an empty object */
 json_t *kvm_graph__section(const kvm_builder *b, const char *name);
 bool kvm_graph__has_section(const kvm_builder *b, const char *name);
 /* the Gram of the source's (0) or the target's (1) capture; *node: its index */
 KVM_MUST kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node);
+/* a deep copy of the section `calibration`, with what it leaves open */
+json_t *kvm_graph__calibration(const kvm_builder *b);
 /* seed and share of the split by sequence */
 json_t *kvm_graph__split_params(const kvm_builder *b);
 /* fingerprints of both models and where they lie, into params */
@@ -67,9 +75,21 @@ KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
                                             const char *section, bool check,
                                             json_t **params, kvm_suite **out);
 
-/* ---- what other files add ---- */
+/* ---- what each file adds ---- */
 
+/* a fit of all that b captured; takes params; *node: its index */
+KVM_MUST kvm_status kvm_graph__fit(kvm_builder *b, json_t *params, kvm_str name,
+                                   ptrdiff_t *node);
+/* evaluations and ablations, for the report to take */
+KVM_MUST kvm_status kvm_graph__evaluations(kvm_builder *b);
 /* analyses, for the report to take */
 KVM_MUST kvm_status kvm_graph__analyses(kvm_builder *b);
+/* kvm_graph__report - the report's node, before any other; reverse: name of the other
+ * direction, or empty */
+KVM_MUST kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse);
+/* what it takes of the nodes that b names */
+KVM_MUST kvm_status kvm_graph__report_inputs(kvm_builder *b);
+/* to the end, once all the others are there */
+void kvm_graph__report_last(kvm_builder *b);
 
 #endif

@@ -85,7 +85,7 @@ static json_t *point_json(kvm_report_builder *b, const json_t *p, kvm_arena scra
     return out;
 }
 
-/* The steps whose cost a report is given (add_report_inputs, graph.c): whom the result
+/* The steps whose cost a report is given (kvm_graph__report_inputs): whom the result
  * serves, and whether the closed form, which amortisation is about, was built with
  * it. */
 static const struct cost_row {

@@ -1,0 +1,79 @@
+/* graph_report.c - the report's node. The report is the last job but the first to be
+ * known: its node is made first, filled on the way, and moved to the end, where a
+ * node's inputs must point backwards. */
+#include <string.h>
+
+#include "jobs/graph_internal.h"
+
+static json_t *model_json(const kvm_graph_side *s)
+{
+    const kvm_model_info *i = s->info;
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name",
+                     kvm_graph__str(i->name), "family", kvm_graph__str(i->family),
+                     "parameters", (json_int_t)i->parameters, "layers",
+                     (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
+                     "head_dim", (json_int_t)i->head_dim, "context",
+                     (json_int_t)i->context, "dtype", kvm_dtype_name(i->weight_dtype),
+                     "fingerprint", i->fingerprint);
+}
+
+static kvm_status report_params(kvm_builder *b, kvm_str reverse, json_t **out)
+{
+    json_t *p = json_object();
+    json_object_set_new(p, "pair", kvm_graph__str(b->graph->pair));
+    if (reverse.len) json_object_set_new(p, "reverse", kvm_graph__str(reverse));
+    json_object_set_new(p, "source", model_json(&b->source));
+    json_object_set_new(p, "target", model_json(&b->target));
+    json_object_set_new(p, "calibration", kvm_graph__calibration(b));
+    json_object_set_new(p, "text", json_string(b->text_sha));
+    json_object_set_new(p, "suites", json_object()); /* filled by graph_evaluate.c */
+    json_object_set_new(p, "spec", kvm_graph__str(b->spec->text));
+    json_object_set_new(p, "seed", json_integer(b->spec->seed));
+    if (b->rounds.len) json_object_set_new(p, "backend", kvm_graph__str(b->rounds));
+    *out = p;
+    return KVM_OK;
+}
+
+kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse)
+{
+    json_t *p;
+    TRY(report_params(b, reverse, &p));
+    return kvm_graph__node(b, KVM_JOB_REPORT,
+                           kvm_graph__label(b, "report", b->graph->pair), p,
+                           &b->report);
+}
+
+kvm_status kvm_graph__report_inputs(kvm_builder *b)
+{
+    static const char *const names[] = {"source", "target"};
+    for (int i = 0; i < 2; i++) {
+        kvm_str s = kvm_str_fmt(b->keep, "cost.capture %s", names[i]);
+        if (!s.at) return kvm_nomem(b->err, b->keep);
+        TRY(kvm_graph__input(b, b->report, s.at, b->capture[i], "cost"));
+    }
+    TRY(kvm_graph__input(b, b->report, "cost.stats source", b->gram, "cost"));
+    if (b->own >= 0)
+        TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
+    TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
+    TRY(kvm_graph__input(b, b->report, "cost.fit", b->fit, "cost"));
+    TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));
+    TRY(kvm_graph__input(b, b->report, "translator", b->fit, "translator"));
+    if (b->mlp >= 0) {
+        TRY(kvm_graph__input(b, b->report, "cost.mlp", b->mlp, "cost"));
+        TRY(kvm_graph__input(b, b->report, "mlp", b->mlp, "figures"));
+    }
+    if (b->distill < 0) return KVM_OK;
+    TRY(kvm_graph__input(b, b->report, "cost.distill", b->distill, "cost"));
+    return kvm_graph__input(b, b->report, "distill", b->distill, "figures");
+}
+
+void kvm_graph__report_last(kvm_builder *b)
+{
+    kvm_graph *g = b->graph;
+    const kvm_node report = g->nodes[0];
+    memmove(g->nodes, g->nodes + 1, (size_t)(g->count - 1) * sizeof *g->nodes);
+    g->nodes[g->count - 1] = report;
+    for (ptrdiff_t i = 0; i < g->count; i++)
+        for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++)
+            g->nodes[i].inputs[k].node--;
+}
