@@ -3,6 +3,7 @@
 #include "jobs/fit_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "translators/states.h"
@@ -291,10 +292,29 @@ static kvm_state_map map_of(kvm_state_way w)
 }
 
 /* a state is one row a sequence: of a single one that is held out no share can be
- * told */
+ * told; nor has a copy a penalty */
 static json_t *share(double r2)
 {
     return isfinite(r2) ? json_real(r2) : json_null();
+}
+
+/* members PREFIXr2_held, ...; a penalty of null: as it is */
+static void put_state_figure(json_t *row, const char *prefix, const kvm_state_figure *g)
+{
+    const struct {
+        const char *name;
+        json_t *value;
+    } members[] = {{"r2_choose", share(g->r2[KVM_CHOOSE])},
+                   {"r2_choose_copy", share(g->r2_copy[KVM_CHOOSE])},
+                   {"r2_held", share(g->r2[KVM_HELD])},
+                   {"r2_copy", share(g->r2_copy[KVM_HELD])},
+                   {"penalty", share(g->penalty)},
+                   {"rounds", json_integer(g->rounds)}};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s%s", prefix, members[i].name);
+        json_object_set_new(row, key, members[i].value);
+    }
 }
 
 static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
@@ -316,13 +336,11 @@ static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
                        kvm_outline_state_source(&f->translator.source.shapes,
                                                 &f->translator.target.shapes, layer),
                        layer, &o, s, &figures, j->keep, f->scratch, err));
-    json_array_append_new(
-        list,
-        json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "layer", (json_int_t)layer,
-                  "source", (json_int_t)s->source, "map", kvm_state_map_name(map),
-                  "r2_copy", share(figures.r2_copy), "r2_held", share(figures.r2),
-                  "window_r2_copy", share(figures.r2_window_copy), "window_r2_held",
-                  share(figures.r2_window)));
+    json_t *row = json_pack("{s:I, s:I, s:s}", "layer", (json_int_t)layer, "source",
+                            (json_int_t)s->source, "map", kvm_state_map_name(map));
+    put_state_figure(row, "", &figures.state);
+    put_state_figure(row, "window_", &figures.window);
+    json_array_append_new(list, row);
     return KVM_OK;
 }
 

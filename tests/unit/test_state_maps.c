@@ -46,7 +46,7 @@ static int setup(void **state)
     double *x = (double *)&plant;
     for (size_t i = 0; i < sizeof plant / sizeof *x; i++)
         x[i] = 0.3 * kvm_rng_normal(&rng);
-    /* near the identity, as between like models: two rounds come as far as that */
+    /* near the identity, as between like models */
     for (int h = 0; h < HEADS; h++) {
         for (int i = 0; i < K * K; i++)
             plant.a[h][i / K][i % K] =
@@ -66,11 +66,25 @@ static int teardown(void **state)
     return 0;
 }
 
+/* how captures are drawn: noise on the target's side; or nothing but zeros */
+static struct {
+    double noise;
+    bool empty;
+} drawn;
+
 static void draw(ptrdiff_t sequence, float *state, float *window)
 {
     kvm_rng rng = kvm_rng_seed((uint64_t)sequence, 2);
-    for (int i = 0; i < STATE; i++) state[i] = (float)kvm_rng_normal(&rng);
-    for (int i = 0; i < WINDOW; i++) window[i] = (float)kvm_rng_normal(&rng);
+    const double size = !drawn.empty;
+    for (int i = 0; i < STATE; i++) state[i] = (float)(size * kvm_rng_normal(&rng));
+    for (int i = 0; i < WINDOW; i++) window[i] = (float)(size * kvm_rng_normal(&rng));
+}
+
+static void disturb(ptrdiff_t sequence, float *x, ptrdiff_t n)
+{
+    kvm_rng rng = kvm_rng_seed((uint64_t)sequence, 3);
+    for (ptrdiff_t i = 0; i < n; i++)
+        x[i] += (float)(drawn.noise * kvm_rng_normal(&rng));
 }
 
 static void image(const float *state, const float *window, float *to, float *to_window)
@@ -117,6 +131,8 @@ static kvm_rows *capture(const char *path, ptrdiff_t sequences, bool target)
         float x[2][STATE], y[2][WINDOW];
         draw(s, x[0], y[0]);
         image(x[0], y[0], x[1], y[1]);
+        disturb(s, x[1], STATE);
+        disturb(s, y[1], WINDOW);
         check_ok(kvm_rows_put(w, KVM_SPACE_STATE, 0, 0, 1, x[target], &err), &err);
         check_ok(kvm_rows_put(w, KVM_SPACE_WINDOW, 0, 0, 1, y[target], &err), &err);
         /* as many rows as the prompt has: ranks of sequences are no row numbers */
@@ -127,11 +143,10 @@ static kvm_rows *capture(const char *path, ptrdiff_t sequences, bool target)
     return r;
 }
 
-static void fit(kvm_state_map map, double lambda, kvm_state_step *s,
-                kvm_state_figures *f)
+static void fit(kvm_state_map map, kvm_state_step *s, kvm_state_figures *f)
 {
     kvm_err err = {0};
-    const kvm_state_options o = {.lambda = lambda, .seed = 1, .fraction = 0.2};
+    const kvm_state_options o = {.seed = 1, .fraction = 0.2};
     check_ok(kvm_states_fit(compute, capture(TMP "source", SEQUENCES, false),
                             capture(TMP "target", SEQUENCES, true), map, 0, 0, &o, s, f,
                             &keep, scratch, &err),
@@ -164,28 +179,68 @@ static void a_planted_correction_is_found(void **state)
     kvm_state_step s;
     kvm_state_figures f;
     float worst[2];
-    fit(KVM_STATE_BILINEAR, 1e-12, &s, &f);
+    fit(KVM_STATE_BILINEAR, &s, &f);
     apply(&s, worst, false);
-    if (!(worst[0] < 1e-4F && worst[1] < 1e-4F))
+    /* what the smallest penalty leaves */
+    if (!(worst[0] < 2e-3F && worst[1] < 2e-3F))
         fail_msg("states differ by %g, windows by %g", (double)worst[0],
                  (double)worst[1]);
-    assert_true(f.r2 > 1 - 1e-6 && f.r2_window > 1 - 1e-6);
-    assert_true(f.r2_copy < 0.98 && f.r2_window_copy < 0.5);
-    assert_true(s.r2_held == f.r2 && s.r2_window_held == f.r2_window);
+    assert_true(f.state.penalty == 1e-4 && f.window.penalty == 1e-4);
+    assert_true(f.state.rounds >= 1);
+    for (int i = 0; i < KVM_SPLITS; i++) {
+        assert_true(f.state.r2[i] > 1 - 1e-6 && f.window.r2[i] > 1 - 1e-6);
+        assert_true(f.state.r2_copy[i] < 0.98 && f.window.r2_copy[i] < 0.5);
+    }
+    assert_true(s.r2_held == f.state.r2[KVM_HELD]);
+    assert_true(s.r2_window_held == f.window.r2[KVM_HELD]);
 }
 
-/* all that is left of a map under a huge penalty is the copy; its window keeps the
- * mean */
-static void the_penalty_pulls_towards_the_copy(void **state)
+/* the penalty is chosen, not met: states that have nothing to do with each other, few
+ * of them, are copied; with a little in common they are corrected as far as it goes */
+static void noise_ends_in_a_copy(void **state)
 {
     (void)state;
+    kvm_err err = {0};
+    for (int i = 0; i < 3; i++) {
+        static const ptrdiff_t few[] = {20, 40, 60};
+        kvm_state_step s;
+        kvm_state_figures f;
+        float worst[2];
+        const kvm_state_options o = {.seed = 1, .fraction = 0.2};
+        drawn.noise = 3;
+        const kvm_rows *from = capture(TMP "noisy", few[i], false);
+        const kvm_rows *to = capture(TMP "noisy.target", few[i], true);
+        drawn.noise = 0;
+        check_ok(kvm_states_fit(compute, from, to, KVM_STATE_BILINEAR, 0, 0, &o, &s, &f,
+                                &keep, scratch, &err),
+                 &err);
+        assert_true(f.state.r2[KVM_CHOOSE] >= f.state.r2_copy[KVM_CHOOSE] - 1e-6);
+        assert_true(f.window.r2[KVM_CHOOSE] >= f.window.r2_copy[KVM_CHOOSE] - 1e-6);
+        if (isfinite(f.state.penalty)) continue;
+        apply(&s, worst, true);
+        assert_true(worst[0] == 0 && f.state.rounds == 0);
+    }
+}
+
+/* layers that a text has not moved keep zeros: their correction is the identity */
+static void empty_states_stay_finite(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
     kvm_state_step s;
     kvm_state_figures f;
     float worst[2];
-    fit(KVM_STATE_BILINEAR, 1e9, &s, &f);
+    const kvm_state_options o = {.seed = 1, .fraction = 0.2};
+    drawn.empty = true;
+    const kvm_rows *from = capture(TMP "empty", 20, false);
+    const kvm_rows *to = capture(TMP "empty.target", 20, false);
+    drawn.empty = false;
+    check_ok(kvm_states_fit(compute, from, to, KVM_STATE_BILINEAR, 0, 0, &o, &s, &f,
+                            &keep, scratch, &err),
+             &err);
     apply(&s, worst, true);
-    assert_true(worst[0] < 1e-4F);
-    assert_true(fabs(f.r2 - f.r2_copy) < 1e-4);
+    assert_true(worst[0] == 0 && worst[1] == 0);
+    assert_true(isinf(f.state.penalty) && isnan(f.state.r2[KVM_HELD]));
 }
 
 static void zero_and_copy_do_as_they_say(void **state)
@@ -194,11 +249,14 @@ static void zero_and_copy_do_as_they_say(void **state)
     kvm_state_step s;
     kvm_state_figures f;
     float worst[2], x[STATE], y[WINDOW], got[STATE], got_w[WINDOW];
-    fit(KVM_STATE_COPY, 0, &s, &f);
+    fit(KVM_STATE_COPY, &s, &f);
     apply(&s, worst, true);
     assert_true(worst[0] == 0 && worst[1] == 0);
-    assert_true(f.r2 == f.r2_copy && f.r2_window == f.r2_window_copy);
-    fit(KVM_STATE_ZERO, 0, &s, &f);
+    for (int i = 0; i < KVM_SPLITS; i++) {
+        assert_true(f.state.r2[i] == f.state.r2_copy[i]);
+        assert_true(f.window.r2[i] == f.window.r2_copy[i]);
+    }
+    fit(KVM_STATE_ZERO, &s, &f);
     kvm_err err = {0};
     draw(7, x, y);
     check_ok(kvm_states_apply(compute, &s, state_shape[0], window_shape[0], NULL, NULL,
@@ -206,7 +264,7 @@ static void zero_and_copy_do_as_they_say(void **state)
              &err);
     for (int i = 0; i < STATE; i++) assert_true(got[i] == 0);
     for (int i = 0; i < WINDOW; i++) assert_true(got_w[i] == 0);
-    assert_true(f.r2 < 0.01); /* no better than the mean */
+    assert_true(f.state.r2[KVM_HELD] < 0.01); /* no better than the mean */
 }
 
 static void too_few_prompts_are_refused(void **state)
@@ -268,7 +326,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_planted_correction_is_found),
-        cmocka_unit_test(the_penalty_pulls_towards_the_copy),
+        cmocka_unit_test(noise_ends_in_a_copy),
+        cmocka_unit_test(empty_states_stay_finite),
         cmocka_unit_test(zero_and_copy_do_as_they_say),
         cmocka_unit_test(too_few_prompts_are_refused),
         cmocka_unit_test(unlike_geometries_are_refused),
