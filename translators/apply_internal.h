@@ -88,6 +88,20 @@ struct kvm_apply {
     float *state_out[2], *head; /* one layer's state and window; one head */
 };
 
+/* rows (n, width), so many floats apart on either side */
+typedef struct kvm_row_copy {
+    const float *from;
+    float *to;
+    ptrdiff_t n, from_ld, to_ld, width;
+} kvm_row_copy;
+void kvm_apply__copy(kvm_apply *a, kvm_row_copy c);
+
+/* keys of n tokens at a->position, in the columns `at` of the layers (-1: none) */
+KVM_MUST kvm_status kvm_apply__rotate(kvm_apply *a, float *rows, ptrdiff_t ld,
+                                      const kvm_shapes *shapes, const ptrdiff_t *at,
+                                      ptrdiff_t n, const kvm_rope *rope, bool inverse,
+                                      kvm_err *err);
+
 /* The stages of a block of n tokens from `first` on: rows of the source into
  * pass->x.read, stripped of their position; maps, into x.made; rotation and
  * injection. */

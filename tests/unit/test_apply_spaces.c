@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/support/check.h"
+#include "tests/support/making.h"
 #include "translators/apply.h"
 
 #define MODELS "tests/golden/models/"
@@ -51,127 +52,9 @@ static kvm_cache *empty(const kvm_model *m)
     return c;
 }
 
-/* ---- translators by hand ---- */
-
-/* a translator from one model to another that a test fills step by step */
-typedef struct making {
-    kvm_translator t;
-    kvm_step *step;
-    kvm_state_step *state;
-    kvm_rng rng;
-} making;
-
-static making begin(const kvm_model *from, const kvm_model *to, kvm_token_kind token)
-{
-    kvm_err err = {0};
-    making m = {.t = {.keys = KVM_KEYS_CONTENT, .token = token},
-                .rng = kvm_rng_seed(6, 1)};
-    check_ok(kvm_side_of_model(&m.t.source, &keep, from, &err), &err);
-    check_ok(kvm_side_of_model(&m.t.target, &keep, to, &err), &err);
-    m.step = kvm_new(&keep, kvm_step, KVM_SPACES * m.t.target.shapes.layers);
-    m.state = kvm_new(&keep, kvm_state_step, m.t.target.shapes.layers);
-    m.t.steps = m.step;
-    m.t.states = m.state;
-    return m;
-}
-
 static ptrdiff_t width_of(const kvm_shapes *s, kvm_space space, ptrdiff_t layer)
 {
     return kvm_shapes_width(s, space, layer);
-}
-
-/* one linear step; its weights are drawn, or the identity behind the token's columns */
-static void add_step(making *m, kvm_space out, ptrdiff_t layer, const int32_t *source,
-                     ptrdiff_t sources, bool identity)
-{
-    kvm_err err = {0};
-    kvm_step *s = &m->step[m->t.count++];
-    const bool token = m->t.token != KVM_TOKEN_NONE;
-    *s = (kvm_step){.layer = layer,
-                    .map = KVM_MAP_RIDGE,
-                    .sources = sources,
-                    .source = source,
-                    .groups = 1};
-    check_ok(kvm_mapping_find(&s->mapping, out, token, &m->t.source.shapes,
-                              &m->t.target.shapes, &err),
-             &err);
-    s->outputs = width_of(&m->t.target.shapes, out, layer);
-    kvm_feature item[16];
-    const ptrdiff_t items =
-        kvm_mapping_items(&s->mapping, source, sources, layer, item);
-    for (ptrdiff_t i = 0; i < items; i++)
-        s->inputs += width_of(item[i].side == KVM_SOURCE ? &m->t.source.shapes
-                                                         : &m->t.target.shapes,
-                              item[i].space, item[i].layer);
-    float *w = kvm_new(&keep, float, s->outputs * s->inputs);
-    float *b = kvm_new(&keep, float, s->outputs);
-    const ptrdiff_t skip =
-        token ? kvm_shapes_width(&m->t.target.shapes, KVM_SPACE_TOKEN, 0) : 0;
-    if (identity) assert_int_equal(s->inputs - skip, s->outputs);
-    for (ptrdiff_t i = 0; i < s->outputs * s->inputs; i++)
-        w[i] = identity ? (float)(i / s->inputs + skip == i % s->inputs)
-                        : (float)(kvm_rng_normal(&m->rng) / sqrt((double)s->inputs));
-    for (ptrdiff_t i = 0; i < s->outputs; i++)
-        b[i] = identity ? 0 : (float)kvm_rng_normal(&m->rng);
-    s->weight[0] = kvm_view3(w, KVM_F32, 1, s->outputs, s->inputs);
-    s->bias[0] = b;
-}
-
-static void add_exact(making *m, kvm_space out)
-{
-    m->step[m->t.count++] = (kvm_step){.mapping = {.out = out}, .map = KVM_MAP_EXACT};
-}
-
-static kvm_tensor identities(ptrdiff_t n, ptrdiff_t side)
-{
-    float *x = kvm_new(&keep, float, n *side *side);
-    for (ptrdiff_t i = 0; i < n * side; i++) x[i * side + i % side] = 1;
-    return kvm_view3(x, KVM_F32, n, side, side);
-}
-
-/* channels that a window's map mixes */
-static ptrdiff_t common(ptrdiff_t a, ptrdiff_t b)
-{
-    return b ? common(b, a % b) : a;
-}
-
-static void add_state(making *m, ptrdiff_t layer, kvm_state_map map)
-{
-    kvm_state_step *s = &m->state[m->t.state_count++];
-    *s = (kvm_state_step){.layer = layer, .map = map, .source = layer};
-    if (map != KVM_STATE_BILINEAR) return;
-    const kvm_row_shape state = m->t.target.shapes.of[KVM_SPACE_STATE][layer];
-    const kvm_row_shape window = m->t.target.shapes.of[KVM_SPACE_WINDOW][layer];
-    const ptrdiff_t k = state.keys, v = state.dim / k, d = common(k, v);
-    s->left = identities(state.heads, k);
-    s->right = identities(state.heads, v);
-    s->window = identities(window.heads / d, d);
-    s->bias = kvm_new(&keep, float, window.heads);
-}
-
-/* between a model and itself: every layer from itself */
-static kvm_translator identity(const kvm_model *model, kvm_space latents,
-                               kvm_token_kind token, kvm_state_map states)
-{
-    making m = begin(model, model, token);
-    const kvm_shapes *s = &m.t.target.shapes;
-    const kvm_space spaces[] = {KVM_SPACE_K, KVM_SPACE_V, latents};
-    for (ptrdiff_t l = 0; l < s->layers; l++) {
-        int32_t *own = kvm_new(&keep, int32_t, 1);
-        own[0] = (int32_t)l;
-        for (size_t i = 0; i < COUNT(spaces); i++) {
-            if (width_of(s, spaces[i], l) == 0) continue;
-            if (l == 0 && spaces[i] == KVM_SPACE_LATENT && token != KVM_TOKEN_NONE)
-                add_exact(&m, KVM_SPACE_LATENT);
-            else
-                add_step(&m, spaces[i], l, own, 1, true);
-        }
-        /* there is no recipe from index keys: those are drawn */
-        if (width_of(s, KVM_SPACE_INDEX, l) > 0)
-            add_step(&m, KVM_SPACE_INDEX, l, NULL, 0, false);
-        if (width_of(s, KVM_SPACE_STATE, l) > 0) add_state(&m, l, states);
-    }
-    return m.t;
 }
 
 /* ---- running ---- */
@@ -278,7 +161,8 @@ static void latents_come_back_as_they_are(void **state)
     for (size_t i = 0; i < COUNT(paths) * COUNT(spaces); i++) {
         kvm_model *m = open_model(paths[i / 2]);
         const kvm_space s = spaces[i % 2];
-        const kvm_translator t = identity(m, s, KVM_TOKEN_NONE, KVM_STATE_ZERO);
+        const kvm_translator t =
+            making_identity(&keep, m, s, KVM_TOKEN_NONE, KVM_STATE_ZERO);
         kvm_apply *a = ready(&t, m, m);
         /* an engine's cache is enough; what stands before the norm has to be taken */
         assert_int_equal(kvm_apply_takes(a),
@@ -300,7 +184,8 @@ static void told_or_read_the_tokens_are_the_same(void **state)
     for (size_t i = 0; i < COUNT(paths) * COUNT(kinds); i++) {
         kvm_model *m = open_model(paths[i / 2]);
         const kvm_token_kind kind = kinds[i % 2];
-        const kvm_translator t = identity(m, KVM_SPACE_LATENT, kind, KVM_STATE_ZERO);
+        const kvm_translator t =
+            making_identity(&keep, m, KVM_SPACE_LATENT, kind, KVM_STATE_ZERO);
         kvm_apply *a = ready(&t, m, m);
         source from = prefill(m, kvm_apply_takes(a));
         if (kind == KVM_TOKEN_DECODED) from.hand.ids = NULL;
@@ -326,8 +211,8 @@ static void copied_states_go_on_as_they_were(void **state)
     static const kvm_state_map maps[] = {KVM_STATE_COPY, KVM_STATE_BILINEAR};
     for (size_t i = 0; i < COUNT(paths) * COUNT(maps); i++) {
         kvm_model *m = open_model(paths[i / 2]);
-        const kvm_translator t =
-            identity(m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_NONE, maps[i % 2]);
+        const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
+                                                 KVM_TOKEN_NONE, maps[i % 2]);
         kvm_apply *a = ready(&t, m, m);
         const source from = prefill(m, 0);
         kvm_cache *got = run(a, &from.hand, m);
@@ -345,8 +230,8 @@ static void states_may_start_empty(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_model *m = open_model("tests/zoo/kda");
-    const kvm_translator t =
-        identity(m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_NONE, KVM_STATE_ZERO);
+    const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
+                                             KVM_TOKEN_NONE, KVM_STATE_ZERO);
     const source from = prefill(m, 0);
     kvm_cache *got = run(ready(&t, m, m), &from.hand, m);
     kvm_tensor view;
@@ -364,8 +249,8 @@ static void ngrams_are_told_the_tokens(void **state)
     kvm_err err = {0};
     kvm_model *m = open_model(MODELS "qwen4_exp");
     kvm_apply *a;
-    const kvm_translator t =
-        identity(m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_GIVEN, KVM_STATE_COPY);
+    const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
+                                             KVM_TOKEN_GIVEN, KVM_STATE_COPY);
     const source from = prefill(m, 0);
     kvm_cache *got = run(ready(&t, m, m), &from.hand, m);
     ptrdiff_t ngrams = 0;
@@ -380,8 +265,8 @@ static void ngrams_are_told_the_tokens(void **state)
         }
     }
     assert_true(ngrams >= 2);
-    const kvm_translator untold =
-        identity(m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_NONE, KVM_STATE_COPY);
+    const kvm_translator untold = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
+                                                  KVM_TOKEN_NONE, KVM_STATE_COPY);
     check_status(KVM_MISMATCH,
                  kvm_apply_new(&a, &keep, compute, &untold, m, m, NULL, &err), &err);
     check_contains(err.msg, kvm_object_name(KVM_OBJECT_NGRAM_WINDOW));
@@ -495,9 +380,10 @@ static void latents_from_keys_and_values(void **state)
     kvm_model *from = open_model(MODELS "ministral3"),
               *to = open_model(MODELS "deepseek_v3");
     for (int token = 0; token < 2; token++) {
-        making m = begin(from, to, token ? KVM_TOKEN_GIVEN : KVM_TOKEN_NONE);
+        making m =
+            making_begin(&keep, from, to, token ? KVM_TOKEN_GIVEN : KVM_TOKEN_NONE);
         for (ptrdiff_t l = 0; l < m.t.target.shapes.layers; l++)
-            add_step(&m, KVM_SPACE_LATENT, l, order, 1 + l % 3, false);
+            making_step(&m, KVM_SPACE_LATENT, l, order, 1 + l % 3, false);
         assert_int_equal(m.step[0].mapping.from[0], KVM_SPACE_K);
         assert_int_equal(m.step[0].mapping.from[1], KVM_SPACE_V);
         is_the_plain_loop(&m, from, to);
@@ -508,10 +394,10 @@ static void keys_and_values_from_latents(void **state)
 {
     (void)state;
     kvm_model *from = open_model("tests/zoo/mla"), *to = open_model(MODELS "qwen3");
-    making m = begin(from, to, KVM_TOKEN_NONE);
+    making m = making_begin(&keep, from, to, KVM_TOKEN_NONE);
     for (ptrdiff_t l = 0; l < m.t.target.shapes.layers; l++) {
-        add_step(&m, KVM_SPACE_K, l, order, 3, false);
-        add_step(&m, KVM_SPACE_V, l, order + 1, 2, false);
+        making_step(&m, KVM_SPACE_K, l, order, 3, false);
+        making_step(&m, KVM_SPACE_V, l, order + 1, 2, false);
     }
     is_the_plain_loop(&m, from, to);
 }
@@ -526,14 +412,14 @@ static void recurrent_layers_are_replayed(void **state)
                             open_model(MODELS "ministral3")};
     for (size_t i = 0; i < COUNT(targets) * COUNT(sources); i++) {
         kvm_model *from = sources[i % 2], *to = open_model(targets[i / 2]);
-        making m = begin(from, to, KVM_TOKEN_GIVEN);
+        making m = making_begin(&keep, from, to, KVM_TOKEN_GIVEN);
         const kvm_shapes *s = &m.t.target.shapes;
         static const kvm_space spaces[] = {KVM_SPACE_K, KVM_SPACE_V, KVM_SPACE_LATENT,
                                            KVM_SPACE_INPUT};
         for (ptrdiff_t l = 0; l < s->layers; l++)
             for (size_t k = 0; k < COUNT(spaces); k++)
                 if (width_of(s, spaces[k], l) > 0)
-                    add_step(&m, spaces[k], l, order + l % 2, 2, false);
+                    making_step(&m, spaces[k], l, order + l % 2, 2, false);
         is_the_plain_loop(&m, from, to);
     }
 }
@@ -546,13 +432,14 @@ static void indexers_read_what_was_made(void **state)
     for (size_t i = 0; i < COUNT(targets); i++) {
         kvm_model *from = open_model("tests/zoo/mla"), *to = open_model(targets[i]);
         for (int token = 0; token < 2; token++) {
-            making m = begin(from, to, token ? KVM_TOKEN_DECODED : KVM_TOKEN_NONE);
+            making m = making_begin(&keep, from, to,
+                                    token ? KVM_TOKEN_DECODED : KVM_TOKEN_NONE);
             const kvm_shapes *s = &m.t.target.shapes;
             ptrdiff_t indexers = 0;
             for (ptrdiff_t l = 0; l < s->layers; l++) {
-                add_step(&m, KVM_SPACE_LATENT, l, order, 2, false);
+                making_step(&m, KVM_SPACE_LATENT, l, order, 2, false);
                 if (width_of(s, KVM_SPACE_INDEX, l) == 0) continue;
-                add_step(&m, KVM_SPACE_INDEX, l, NULL, 0, false);
+                making_step(&m, KVM_SPACE_INDEX, l, NULL, 0, false);
                 indexers++;
             }
             assert_true(indexers > 0);
@@ -569,7 +456,7 @@ static void what_was_not_taken_is_missed(void **state)
     kvm_err err = {0};
     kvm_model *m = open_model("tests/zoo/mla");
     const kvm_translator t =
-        identity(m, KVM_SPACE_LATENT, KVM_TOKEN_NONE, KVM_STATE_ZERO);
+        making_identity(&keep, m, KVM_SPACE_LATENT, KVM_TOKEN_NONE, KVM_STATE_ZERO);
     kvm_cache *to = empty(m);
     const source from = prefill(m, 0);
     check_status(KVM_USAGE, kvm_apply_run(ready(&t, m, m), &from.hand, to, NULL, &err),
@@ -584,8 +471,8 @@ static void tokens_that_cannot_be_read_are_refused(void **state)
     kvm_err err = {0};
     kvm_apply *a;
     kvm_model *m = open_model("tests/zoo/kda");
-    const kvm_translator t =
-        identity(m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_DECODED, KVM_STATE_COPY);
+    const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
+                                             KVM_TOKEN_DECODED, KVM_STATE_COPY);
     check_status(KVM_UNSUPPORTED,
                  kvm_apply_new(&a, &keep, compute, &t, m, m, NULL, &err), &err);
     check_contains(err.msg, "token: given");
