@@ -1,5 +1,5 @@
 /* moments_internal.h - panels and tensor names, shared by the moments' writer, reader
- * and merge. */
+ * and merge, and the summing of one block (moments_sum.c). */
 #ifndef KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 #define KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 
@@ -47,5 +47,28 @@ ptrdiff_t kvm_moments__spec_count(const kvm_block_layout *l);
 /* "cross.K.fit.0.1", "mean.a.K+token.fit" (i < 0); at NULL when keep is spent */
 kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_block_id id,
                           kvm_split p, ptrdiff_t i, ptrdiff_t j);
+
+/* ---- summing ---- */
+
+/* what all blocks of a file are summed with */
+typedef struct kvm_summing {
+    kvm_compute *c;
+    const kvm_rows *a, *b; /* b NULL: of one capture */
+    size_t budget;         /* bytes of tiles and row blocks of a pass */
+    kvm_progress *progress;
+    double done, total; /* row-passes */
+} kvm_summing;
+
+/* bytes of the dearest pass over one panel: the least budget of a block */
+size_t kvm_moments__least(const kvm_block_layout *l);
+/* passes over the rows that a block takes */
+ptrdiff_t kvm_moments__passes(const kvm_block_layout *l, size_t budget);
+/* kvm_moments__sum - a block over the rows (index, n) of a split, appended to the file
+ * as kvm_moments__specs has it. vectors: sums; passes is reset for each. KVM_NAN names
+ * space and layer, KVM_CANCELLED. */
+KVM_MUST kvm_status kvm_moments__sum(kvm_summing *s, const kvm_block_layout *l,
+                                     const ptrdiff_t *index, ptrdiff_t n,
+                                     kvm_st_writer *st, kvm_arena vectors,
+                                     kvm_arena *passes, kvm_err *err);
 
 #endif

@@ -5,6 +5,28 @@
 #include "translators/moments.h"
 #include "translators/moments_internal.h"
 
+/* ---- Chan merge ---- */
+
+void kvm_chan_merge(double *m, const double *other, ptrdiff_t f, ptrdiff_t p, double nx,
+                    double ny, const double *ax, const double *ay, const double *bx,
+                    const double *by)
+{
+    const double scale = nx + ny > 0 ? nx * ny / (nx + ny) : 0;
+    for (ptrdiff_t i = 0; i < f; i++) {
+        const double da = (ay[i] - ax[i]) * scale;
+        for (ptrdiff_t j = 0; j < p; j++)
+            m[i * p + j] += other[i * p + j] + da * (by[j] - bx[j]);
+    }
+}
+
+void kvm_chan_mean(double *x, const double *y, ptrdiff_t f, double nx, double ny)
+{
+    const double share = nx + ny > 0 ? ny / (nx + ny) : 0;
+    for (ptrdiff_t i = 0; i < f; i++) x[i] += (y[i] - x[i]) * share;
+}
+
+/* ---- files ---- */
+
 /* two shares of the same captures, and the file that they become */
 typedef struct merge {
     kvm_st *x, *y;
