@@ -62,7 +62,8 @@ static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
 }
 
 /* Index keys go with the rows that they choose: without them attention would look at
- * tokens of no choice. */
+ * tokens of no choice. Where a translation leaves them out, so does what is put together
+ * of it, unless the target's own take their place. */
 static void add_splits(listing *l, const inventory *v)
 {
     if (v->part[KVM_PART_ATTENTION] && v->part[KVM_PART_STATES]) {
@@ -149,9 +150,13 @@ static kvm_status mix(kvm_analyse_caches *a, const kvm_analyse_cache *c, kvm_err
     const kvm_model *m = a->arms.target;
     kvm_cache *to = a->arms.target_work;
     const ptrdiff_t n = kvm_cache_length(a->arms.target_prefix);
+    const bool dense = kvm_cache_dense(a->translated) > 0 &&
+                       c->part[KVM_PART_INDEXERS] == KVM_FROM_TRANSLATED;
     kvm_cache_clear(to);
     TRY(kvm_inject_begin(to, n, err));
+    if (dense) TRY(kvm_inject_dense(to, err));
     for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        if (dense && kvm_object_chooses(kvm_model_object(m, i))) continue;
         const kvm_origin from = origin_of(c, kvm_model_object(m, i));
         TRY(kvm_mix_object(to, m, i, (kvm_mix_source){cache_of(a, from), i}, n,
                            a->arms.rows, err));

@@ -57,6 +57,10 @@ const kvm_field kvm_fit_params[] = {
      "capture point of latents: 1 (before norm and position) or 3 (as engines keep "
      "them) (1)",
      NULL, 0},
+    {"indexers", KVM_FIELD_STR, false,
+     "index keys of the target: predicted, or dense: they are left out, and attention "
+     "looks at the whole translated prefix (predicted)",
+     NULL, 0},
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},
     {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,
      0},
@@ -228,6 +232,18 @@ static json_t *gates_json(const kvm_gate gates[KVM_GATES])
     return list;
 }
 
+/* layers whose index keys are left out, for the report; nothing where none are */
+static void put_dense(kvm_fit *f)
+{
+    const kvm_shapes *to = &f->translator.target.shapes;
+    if (!f->outline.dense) return;
+    json_t *list = json_array();
+    for (ptrdiff_t l = 0; l < to->layers; l++)
+        if (kvm_shapes_width(to, KVM_SPACE_INDEX, l) > 0)
+            json_array_append_new(list, json_pack("{s:I}", "layer", (json_int_t)l));
+    json_object_set_new(f->figures, "dense", list);
+}
+
 static kvm_status put_results(kvm_fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
@@ -243,6 +259,7 @@ static kvm_status put_results(kvm_fit *f, kvm_err *err)
                         json_string(kvm_token_kind_name(f->outline.token)));
     json_object_set_new(f->figures, "state_way",
                         json_string(kvm_state_way_name(f->outline.states)));
+    put_dense(f);
     json_object_set_new(f->figures, "heads",
                         json_string(f->head_matched ? "matched" : "all"));
     json_object_set_new(f->figures, "layers", json_incref(f->layers));
@@ -262,6 +279,7 @@ static kvm_status run_fit(kvm_fit *f, kvm_err *err)
 {
     f->translator.keys = f->options.keys;
     f->translator.token = f->outline.token;
+    f->translator.dense = f->outline.dense;
     f->translator.moments = kvm_moments_hash(f->moments);
     f->translator.pair = KVM_STR("");
     TRY(kvm_fit__solve(f, err));

@@ -1,10 +1,12 @@
 #include "jobs/fit_recipes.h"
 
 #include "jobs/open.h"
+#include "jobs/params.h"
 
 kvm_status kvm_fit_read_recipes(kvm_job *j, kvm_outline_options *o, kvm_err *err)
 {
     kvm_str word;
+    TRY(kvm_param_word(j, "indexers", "predicted", "dense", &o->dense, err));
     const kvm_jat token = kvm_json_get(j->params, j->keep, "token");
     const kvm_jat states = kvm_json_get(j->params, j->keep, "states");
     const kvm_jat keys = kvm_json_get(j->params, j->keep, "keys");

@@ -70,6 +70,15 @@ static void add_exact(json_t *list, const json_t *fit)
                      json_pack("[{s:O}]", "layer", get(row, "layer"))));
 }
 
+static void add_dense(json_t *list, const json_t *fit)
+{
+    if (json_array_size(get(fit, "dense")) == 0) return;
+    json_array_append_new(
+        list,
+        recipe("index", json_string("left out: attention looks at the whole prefix"),
+               json_incref(get(fit, "dense"))));
+}
+
 static json_t *state_words(const json_t *fit)
 {
     const char *name = json_string_value(get(fit, "state_way"));
@@ -125,6 +134,7 @@ kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
     size_t i;
     json_array_foreach(get(b->fit, "groups"), i, group) add_group(list, b->fit, group);
     add_exact(list, b->fit);
+    add_dense(list, b->fit);
     add_states(list, b->fit);
     json_object_set_new(
         b->doc, "recipes",

@@ -191,6 +191,7 @@ kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
     TRY(kvm_apply__tokens(a, from, tokens, err));
     times->tokens += kvm_now() - start;
     TRY(kvm_inject_begin(to, tokens, err));
+    if (a->t->dense) TRY(kvm_inject_dense(to, err));
     for (ptrdiff_t i = 0; i < a->passes; i++)
         for (ptrdiff_t first = 0; first < tokens; first += a->block) {
             const ptrdiff_t left = tokens - first;

@@ -45,7 +45,8 @@ KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c
  * enough */
 kvm_spaces kvm_apply_takes(const kvm_apply *a);
 /* kvm_apply_run - all tokens of the source's cache into the empty cache `to`. KVM_RANGE
- * when `to` is too small; KVM_USAGE when ids or taken rows are needed and missing.
+ * when `to` is too small; KVM_USAGE when ids or taken rows are needed and missing. Of a
+ * translator that leaves index keys out, `to` looks at all of these tokens.
  * times (optional) are added to. Same tokens, same threads: same bits. */
 KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                                   kvm_apply_times *times, kvm_err *err);

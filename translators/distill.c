@@ -309,6 +309,7 @@ kvm_status kvm_distill__translate(kvm_distill *d, const kvm_lesson *l, kvm_err *
     kvm_apply_times times = {0};
     kvm_cache_clear(d->cache);
     TRY(kvm_inject_begin(d->cache, l->prefix_n, err));
+    if (d->t.dense) TRY(kvm_inject_dense(d->cache, err));
     for (ptrdiff_t i = 0; i < a->passes; i++)
         for (ptrdiff_t first = 0; first < l->prefix_n; first += a->block) {
             const ptrdiff_t left = l->prefix_n - first;

@@ -35,7 +35,7 @@ kvm_status kvm_layout__check(const kvm_translator *t, const char *layout, kvm_er
         return kvm_fail(err, KVM_UNSUPPORTED,
                         "layout %s has one head count and size for a whole model",
                         layout);
-    if (t->count != 2 * t->target.shapes.layers || t->state_count > 0)
+    if (t->count != 2 * t->target.shapes.layers || t->state_count > 0 || t->dense)
         return kvm_fail(err, KVM_UNSUPPORTED, "layout %s holds keys and values alone",
                         layout);
     for (ptrdiff_t i = 0; i < t->count; i++) {

@@ -110,7 +110,8 @@ static bool tells(const kvm_shapes *source)
 }
 
 /* Is the token worth being told? Latents and synthesised states do not hold it well
- * enough for exact recall, and an indexer's keys are predicted from it. */
+ * enough for exact recall, and an indexer's keys are predicted from it. (Where they are
+ * left out the other maps stay what they are: nothing else is to differ.) */
 static kvm_status choose_token(kvm_outline *out, const kvm_outline_options *o,
                                const kvm_shapes *source, const kvm_shapes *target,
                                kvm_err *err)
@@ -163,6 +164,9 @@ static void collect(kvm_outline *out)
         kvm_mapping_blocks(&other, &out->gram, &out->cross, &out->own);
     }
     if (out->token != KVM_TOKEN_NONE) out->target |= 1U << KVM_SPACE_TOKEN;
+    /* what is left out is captured all the same: a fit learns from it which layers have
+     * an indexer, and reads the capture of one that predicts */
+    if (out->dense) out->target |= 1U << KVM_SPACE_INDEX;
     if (out->states != KVM_STATES_COPY && out->states != KVM_STATES_BILINEAR) return;
     const kvm_spaces states = 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
     out->source |= states;
@@ -190,14 +194,19 @@ static kvm_status add_mappings(kvm_outline *out, const kvm_outline_options *o,
             err));
     if (out->states == KVM_STATES_REPLAY)
         TRY(add(out, KVM_SPACE_INPUT, &from, &to, err));
-    return add(out, KVM_SPACE_INDEX, &from, &to, err);
+    return out->dense ? KVM_OK : add(out, KVM_SPACE_INDEX, &from, &to, err);
 }
 
 kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
                             const kvm_shapes *source, const kvm_shapes *target,
                             kvm_err *err)
 {
-    kvm_outline out = {.keys = o->keys};
+    kvm_outline out = {.keys = o->keys, .dense = o->dense};
+    if (o->dense && !keeps(target, KVM_SPACE_INDEX))
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "the target has no indexer whose keys could be left out "
+                        "(indexers: dense): its attention looks at the whole prefix "
+                        "anyway");
     TRY(choose_states(&out, o->states, source, target, err));
     TRY(choose_token(&out, o, source, target, err));
     TRY(add_mappings(&out, o, source, target, err));
@@ -220,7 +229,7 @@ static bool same_mapping(const kvm_mapping *a, const kvm_mapping *b)
 bool kvm_outline_same(const kvm_outline *a, const kvm_outline *b)
 {
     bool same = a->keys == b->keys && a->token == b->token && a->states == b->states &&
-                a->mappings == b->mappings;
+                a->dense == b->dense && a->mappings == b->mappings;
     for (int i = 0; same && i < a->mappings; i++)
         same = same_mapping(&a->mapping[i], &b->mapping[i]);
     return same;

@@ -29,6 +29,7 @@ typedef struct kvm_outline_options {
     kvm_token_kind token;
     kvm_state_way states;
     bool engine; /* latents as an engine keeps them, capture point 3; else point 1 */
+    bool dense;  /* index keys are left out, and the whole prefix looked at */
 } kvm_outline_options;
 
 typedef struct kvm_outline {
@@ -39,12 +40,14 @@ typedef struct kvm_outline {
     int group[KVM_SPACES]; /* mappings of one group share a choice of source layers */
     int mappings, groups;
     bool exact;                /* the first layer's latents follow from the token */
+    bool dense;                /* index keys are left out */
     kvm_spaces source, target; /* rows that the captures hold */
     kvm_block_set gram, cross, own; /* products of the moments files */
 } kvm_outline;
 
-/* kvm_outline_make - KVM_UNSUPPORTED names what no recipe makes; KVM_MISMATCH when
- * states shall be copied between geometries that differ */
+/* kvm_outline_make - KVM_UNSUPPORTED names what no recipe makes, or says that there are
+ * no index keys to leave out; KVM_MISMATCH when states shall be copied between
+ * geometries that differ */
 KVM_MUST kvm_status kvm_outline_make(kvm_outline *out, const kvm_outline_options *o,
                                      const kvm_shapes *source, const kvm_shapes *target,
                                      kvm_err *err);

@@ -232,14 +232,34 @@ static unsigned kinds_of(kvm_space s)
     return 1U << r->object;
 }
 
-/* whole: every kind of object that the target's layers keep is made, and once */
+/* index keys are left out of every layer, and there are some */
+static kvm_status check_dense(const kvm_translator *t, kvm_err *err)
+{
+    bool any = false;
+    for (ptrdiff_t l = 0; t->dense && l < t->target.shapes.layers; l++) {
+        any |= kvm_shapes_width(&t->target.shapes, KVM_SPACE_INDEX, l) > 0;
+        if (kvm_translator_find(t, KVM_SPACE_INDEX, l))
+            return kvm_fail(err, KVM_MISMATCH,
+                            "the translator leaves index keys out, and makes those of "
+                            "target layer %td",
+                            l);
+    }
+    if (!t->dense || any) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH,
+                    "the translator leaves index keys out, and the target has none");
+}
+
+/* whole: every kind of object that the target's layers keep is made, and once; but for
+ * index keys that are left out */
 static kvm_status check_whole(const kvm_translator *t, kvm_err *err)
 {
     for (ptrdiff_t l = 0; l < t->target.shapes.layers; l++) {
         unsigned due = 0, made = 0, twice = 0;
         for (int s = 0; s < KVM_SPACES; s++) {
             const unsigned kinds = kinds_of((kvm_space)s);
-            if (kvm_shapes_width(&t->target.shapes, (kvm_space)s, l) > 0) due |= kinds;
+            const bool out = t->dense && s == KVM_SPACE_INDEX;
+            if (!out && kvm_shapes_width(&t->target.shapes, (kvm_space)s, l) > 0)
+                due |= kinds;
             if (!kvm_translator_find(t, (kvm_space)s, l)) continue;
             twice |= made & kinds;
             made |= kinds;
@@ -272,6 +292,7 @@ kvm_status kvm_translator_check(const kvm_translator *t, kvm_err *err)
         return kvm_fail(err, KVM_USAGE, "key space %d is unknown", (int)t->keys);
     for (ptrdiff_t i = 0; i < t->count; i++) TRY(check_step(t, i, err));
     for (ptrdiff_t i = 0; i < t->state_count; i++) TRY(kvm_states__check(t, i, err));
+    TRY(check_dense(t, err));
     return check_whole(t, err);
 }
 
@@ -329,14 +350,16 @@ static kvm_status side_fits(const kvm_side_info *s, const kvm_model *m,
     return r;
 }
 
-/* every object of the target is made by a step, or follows from the tokens */
+/* every object of the target is made by a step, follows from the tokens, or is left
+ * out */
 static kvm_status covers(const kvm_translator *t, const kvm_model *target, kvm_err *err)
 {
     for (ptrdiff_t i = 0; i < kvm_model_info_of(target)->objects; i++) {
         const kvm_object *o = kvm_model_object(target, i);
         const bool ngrams =
             o->kind == KVM_OBJECT_NGRAM_WINDOW || o->kind == KVM_OBJECT_LAST_IDS;
-        bool made = ngrams && t->token != KVM_TOKEN_NONE;
+        bool made = (ngrams && t->token != KVM_TOKEN_NONE) ||
+                    (t->dense && kvm_object_chooses(o));
         for (ptrdiff_t k = 0; k < t->state_count; k++)
             made |=
                 t->states[k].layer == o->layer && kvm_object_per_prompt(o) && !ngrams;

@@ -8,12 +8,13 @@
  * layer, layer by layer and in the order of spaces.def, and they leave no object out.
  *
  * File: safetensors, one metadata entry `kvmill` whose JSON holds
- *   format "kvmill.translator.v2"; source, target {fingerprint, name, tokenizer,
- *   layers, rows: {space: {heads, dim, keys} per layer}, rotary {width, interleaved,
- *   factor, theta, sha}}; pair (the spec, any JSON); moments (hash); keys; token
- *   "none"|"given"| "decoded"; steps [{rows, layer, map "ridge"|"mlp"|"exact", side,
- *   from, token, head_matched, sources, groups, hidden, layout, dtype, lambda, r2_fit,
- *   r2_held}]; states [{layer, map "zero"|"copy"|"bilinear", source, r2_held}]
+ *   format "kvmill.translator.v2", or v3, which says indexers "dense": index keys are
+ *   left out; source, target {fingerprint, name, tokenizer, layers, rows: {space:
+ *   {heads, dim, keys} per layer}, rotary {width, interleaved, factor, theta, sha}};
+ *   pair (the spec, any JSON); moments (hash); keys; token "none"|"given"|"decoded";
+ *   steps [{rows, layer, map "ridge"|"mlp"|"exact", side, from, token, head_matched,
+ *   sources, groups, hidden, layout, dtype, lambda, r2_fit, r2_held}]; states [{layer,
+ *   map "zero"|"copy"|"bilinear", source, r2_held}]
  * Tensors per step <s>.<l> (s = the space's name), F32 or BF16, out x in:
  *   ridge  <s>.<l>.weight (O,I) or, head-matched, (H,Do,I);  <s>.<l>.bias (O) F32
  *   mlp    <s>.<l>.w1 (G,W,I) .w2 (G,W,W) .w3 (G,O/G,W), .b1 (G,W) .b2 (G,W) .b3 (O)
@@ -118,6 +119,7 @@ typedef struct kvm_translator {
     kvm_side_info source, target;
     kvm_key_space keys;
     kvm_token_kind token;
+    bool dense; /* index keys are left out: the target looks at the whole prefix */
     const kvm_step *steps; /* (count) by target layer, then space */
     ptrdiff_t count;
     const kvm_state_step *states; /* (state_count) by target layer */

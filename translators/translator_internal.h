@@ -16,7 +16,10 @@ KVM_MUST kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i,
 
 /* ---- how a step lies in the file ---- */
 
+/* The newer one says what it does with index keys; a reader of the older alone would
+ * have to take a file that leaves them out for one that is not whole. */
 #define KVM_TRANSLATOR_FORMAT "kvmill.translator.v2"
+#define KVM_TRANSLATOR_FORMAT_DENSE "kvmill.translator.v3"
 int kvm_step__parts(const kvm_step *s); /* weights, each with its bias */
 /* "K.3.weight", "V.0.b2"; at NULL when keep is spent */
 kvm_str kvm_step__part_name(kvm_arena *keep, const kvm_step *s, int part, bool bias);

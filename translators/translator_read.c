@@ -1,6 +1,7 @@
 /* translator_read.c - reading the translator file, whose layout translator.h sets
  * down. */
 #include <math.h>
+#include <string.h>
 
 #include "translators/meta.h"
 #include "translators/translator_internal.h"
@@ -274,17 +275,31 @@ static kvm_status take_state(const kvm_translator *t, kvm_jat at, const kvm_st *
     return KVM_OK;
 }
 
+/* the format that the file's metadata has, said again beside what it is of */
+static kvm_status take_format(kvm_translator *t, kvm_jat root, const char *want,
+                              kvm_arena *keep, kvm_err *err)
+{
+    kvm_str format, word;
+    const kvm_jat at = kvm_json_get(root, keep, "indexers");
+    TRY(kvm_json_str(kvm_json_get(root, keep, "format"), &format, err));
+    if (!kvm_str_eq(format, kvm_str_of(want)))
+        return kvm_fail(err, KVM_VERSION, "%s: format '%s', expected %s", t->path.at,
+                        kvm_quote(format).at, want);
+    TRY(kvm_json_str_or(at, KVM_STR("predicted"), &word, err));
+    t->dense = kvm_str_eq(word, KVM_STR("dense"));
+    if (t->dense == (strcmp(want, KVM_TRANSLATOR_FORMAT_DENSE) == 0) &&
+        (t->dense || kvm_str_eq(word, KVM_STR("predicted"))))
+        return KVM_OK;
+    return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' does not go with %s", at.file,
+                    at.path, kvm_quote(word).at, want);
+}
+
 static kvm_status take_header(kvm_translator *t, kvm_jat root, kvm_arena *keep,
                               kvm_err *err)
 {
-    kvm_str format, keys, token;
+    kvm_str keys, token;
     const kvm_jat at = kvm_json_get(root, keep, "keys");
     const kvm_jat told = kvm_json_get(root, keep, "token");
-    TRY(kvm_json_str(kvm_json_get(root, keep, "format"), &format, err));
-    if (!kvm_str_eq(format, KVM_STR(KVM_TRANSLATOR_FORMAT)))
-        return kvm_fail(err, KVM_VERSION,
-                        "%s: format '%s', expected " KVM_TRANSLATOR_FORMAT, t->path.at,
-                        kvm_quote(format).at);
     TRY(kvm_json_str(at, &keys, err));
     if (kvm_key_space_of_name(keys, &t->keys))
         return kvm_fail(err, KVM_FORMAT, "%s: %s: '%s' is no key space", at.file,
@@ -309,9 +324,14 @@ static kvm_status read_from(kvm_translator *out, kvm_arena *keep, const kvm_st *
     kvm_str text;
     kvm_jat root;
     kvm_translator t = {.path = kvm_st_path(st)};
-    TRY(kvm_meta_format(st, KVM_TRANSLATOR_FORMAT, err));
+    const kvm_str said = kvm_st_meta(st, KVM_STR("format"));
+    const bool dense =
+        said.at && kvm_str_eq(said, KVM_STR(KVM_TRANSLATOR_FORMAT_DENSE));
+    const char *want = dense ? KVM_TRANSLATOR_FORMAT_DENSE : KVM_TRANSLATOR_FORMAT;
+    TRY(kvm_meta_format(st, want, err));
     TRY(kvm_meta_str(st, "kvmill", &text, err));
     TRY(kvm_json_parse(&root, keep, text, t.path, err));
+    TRY(take_format(&t, root, want, keep, err));
     TRY(take_header(&t, root, keep, err));
     const kvm_jat steps = kvm_json_get(root, keep, "steps");
     const kvm_jat states = kvm_json_get(root, keep, "states");

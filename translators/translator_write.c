@@ -140,6 +140,11 @@ static json_t *state_json(const kvm_state_step *s)
                      real_or_null(s->r2_window_held));
 }
 
+static const char *format_of(const kvm_translator *t)
+{
+    return t->dense ? KVM_TRANSLATOR_FORMAT_DENSE : KVM_TRANSLATOR_FORMAT;
+}
+
 static kvm_status metadata(const kvm_translator *t, kvm_dtype dtype, kvm_arena *keep,
                            json_t **meta, kvm_err *err)
 {
@@ -163,17 +168,18 @@ static kvm_status metadata(const kvm_translator *t, kvm_dtype dtype, kvm_arena *
     json_t *root = kvm_json_own(
         keep,
         json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-                  KVM_TRANSLATOR_FORMAT, "keys", kvm_key_space_name(t->keys), "token",
+                  format_of(t), "keys", kvm_key_space_name(t->keys), "token",
                   kvm_token_kind_name(t->token), "source", side_json(&t->source),
                   "target", side_json(&t->target), "moments", str_json(t->moments),
                   "pair", pair, "steps", steps, "states", states));
     kvm_str text;
     if (!root)
         return kvm_fail(err, KVM_NOMEM, "no memory for the translator's metadata");
+    if (t->dense) json_object_set_new(root, "indexers", json_string("dense"));
     TRY(kvm_json_canonical(&text, keep, root, err));
     *meta = kvm_json_own(keep, json_object());
     if (!*meta) return kvm_nomem(err, keep);
-    TRY(kvm_meta_put(*meta, "format", KVM_STR(KVM_TRANSLATOR_FORMAT), err));
+    TRY(kvm_meta_put(*meta, "format", kvm_str_of(format_of(t)), err));
     return kvm_meta_put(*meta, "kvmill", text, err);
 }
 

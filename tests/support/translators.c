@@ -94,6 +94,7 @@ void made_translator(kvm_translator *t, kvm_arena *keep, const kvm_model *source
     kvm_step *steps = kvm_new(keep, kvm_step, KVM_SPACES * layers);
     kvm_state_step *states = kvm_new(keep, kvm_state_step, layers);
     t->token = out.token;
+    t->dense = out.dense;
     t->steps = steps;
     t->states = states;
     for (ptrdiff_t l = 0; l < layers; l++) {

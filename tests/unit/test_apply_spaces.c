@@ -448,6 +448,25 @@ static void indexers_read_what_was_made(void **state)
     }
 }
 
+/* left out, they are no step, and the cache looks at all that was translated */
+static void indexers_may_be_left_out(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_model *from = open_model("tests/zoo/mla"),
+              *to = open_model(MODELS "deepseek_v32");
+    making m = making_begin(&keep, from, to, KVM_TOKEN_NONE);
+    for (ptrdiff_t l = 0; l < m.t.target.shapes.layers; l++)
+        making_step(&m, KVM_SPACE_LATENT, l, order, 2, false);
+    kvm_apply *a;
+    check_status(KVM_MISMATCH,
+                 kvm_apply_new(&a, &keep, compute, &m.t, from, to, NULL, &err), &err);
+    m.t.dense = true;
+    const source s = prefill(from, 1U << KVM_SPACE_LATENT);
+    kvm_cache *c = run(ready(&m.t, from, to), &s.hand, to);
+    assert_int_equal(kvm_cache_dense(c), TOKENS);
+}
+
 /* ---- refusals ---- */
 
 static void what_was_not_taken_is_missed(void **state)
@@ -490,6 +509,7 @@ int main(void)
         cmocka_unit_test(keys_and_values_from_latents),
         cmocka_unit_test(recurrent_layers_are_replayed),
         cmocka_unit_test(indexers_read_what_was_made),
+        cmocka_unit_test(indexers_may_be_left_out),
         cmocka_unit_test(what_was_not_taken_is_missed),
         cmocka_unit_test(tokens_that_cannot_be_read_are_refused),
     };

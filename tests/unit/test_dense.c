@@ -1,4 +1,4 @@
-/* Prefixes without index keys: all of them is looked at, and behind them indexers choose
+/* Prefixes without index keys: looked at whole, and behind them indexers choose
  * as they always do. For tokens, pools and blocks, on both backends. */
 #include <stdlib.h>
 #include <string.h>
@@ -243,8 +243,8 @@ static void as_many_behind(void **state)
     each(counted);
 }
 
-/* The first layer's indexer sees the same tokens whatever the cache holds, so its scores
- * are those of a cache with all keys. */
+/* The first layer's indexer sees the same tokens whatever the cache holds, so its
+ * scores are those of a cache with all keys. */
 typedef struct scored {
     float scores[CAPACITY * CAPACITY];
 } scored;
@@ -327,7 +327,8 @@ static void copies_and_marks(void **state)
     each(carried);
 }
 
-/* in pieces or token by token: bits hang on neither the cut nor what is kept of blocks */
+/* in pieces or token by token: what is chosen hangs on neither the cut nor what is kept
+ * of blocks */
 static void in_pieces(fixture *f)
 {
     static choices whole;

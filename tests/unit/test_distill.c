@@ -210,6 +210,24 @@ static void keys_of_indexers(void **state)
     check_gradients("gdn-a", "qsa", &content);
 }
 
+/* index keys that are left out have no loss, and the prefix is looked at whole */
+static void no_keys_of_indexers(void **state)
+{
+    (void)state;
+    const kvm_outline_options o = {.keys = KVM_KEYS_CONTENT, .dense = true};
+    bed b;
+    kvm_translator t;
+    kvm_err err = {0};
+    kvm_distill_loss l;
+    begin(&b, "gdn-a", "qsa", &o, 0, &t);
+    for (int k = 0; k < LESSONS; k++) assert_null(b.lesson[k].scores[0]);
+    const double before = loss(&b);
+    check_ok(kvm_distill_learn(b.d, &b.lesson[0], &l, &err), &err);
+    assert_true(l.index == 0);
+    assert_true(fabs(l.kl - before) < 1e-5 * l.kl);
+    assert_true(kvm_distill_translator(b.d)->dense);
+}
+
 /* ---- going on ---- */
 
 static void learn(bed *b, int steps)
@@ -378,6 +396,7 @@ int main(void)
         cmocka_unit_test(latents_and_replayed_states),
         cmocka_unit_test(states_from_both_sides),
         cmocka_unit_test(keys_of_indexers),
+        cmocka_unit_test(no_keys_of_indexers),
         cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),
         cmocka_unit_test(a_checkpoint_without_a_curve_is_refused),
         cmocka_unit_test(it_learns),

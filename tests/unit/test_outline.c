@@ -160,6 +160,29 @@ static void an_indexer_reads_its_own_layer(void **state)
     assert_int_equal(o.groups, 2);
 }
 
+/* what is left out is no mapping, and all else is as it was */
+static void an_indexer_may_be_left_out(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_outline refused = {.mappings = 7};
+    kvm_outline_options left = plain;
+    left.dense = true;
+    const kvm_outline whole = outline("LL", "II", plain), o = outline("LL", "II", left);
+    assert_null(find(&o, KVM_SPACE_INDEX));
+    assert_int_equal(o.mappings, whole.mappings - 1);
+    assert_int_equal(o.token, whole.token);
+    assert_int_equal(o.source, whole.source);
+    assert_int_equal(o.target, whole.target); /* one capture serves both */
+    assert_true(o.dense && !whole.dense);
+    assert_false(kvm_outline_same(&o, &whole));
+    const kvm_shapes from = model("LL", 4), to = model("LL", 4);
+    check_status(KVM_UNSUPPORTED, kvm_outline_make(&refused, &left, &from, &to, &err),
+                 &err);
+    check_contains(err.msg, "no indexer");
+    assert_int_equal(refused.mappings, 7);
+}
+
 static void states_come_in_their_ways(void **state)
 {
     (void)state;
@@ -351,6 +374,7 @@ int main(void)
         cmocka_unit_test(keys_and_values),
         cmocka_unit_test(latents),
         cmocka_unit_test(an_indexer_reads_its_own_layer),
+        cmocka_unit_test(an_indexer_may_be_left_out),
         cmocka_unit_test(states_come_in_their_ways),
         cmocka_unit_test(what_cannot_be_made_is_refused),
         cmocka_unit_test(fits_find_what_they_read),

@@ -342,6 +342,87 @@ static kvm_str edited(kvm_str whole, const char *from, const char *to)
     return (kvm_str){copy, whole.len};
 }
 
+/* ---- index keys that are left out ---- */
+
+static kvm_translator dense_sample(void)
+{
+    kvm_translator t = sample();
+    kvm_step *s = kvm_new(&keep, kvm_step, STEPS - 1);
+    memcpy(s, t.steps, 2 * sizeof *s);
+    s[2] = t.steps[3]; /* without those of the indexer */
+    t.steps = s;
+    t.count = STEPS - 1;
+    t.dense = true;
+    return t;
+}
+
+/* the file says so, in a version of its own; one that predicts them is the older one */
+static void left_out_is_said(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_translator r;
+    const kvm_translator t = dense_sample(), whole = sample();
+    check_ok(kvm_translator_write(&t, KVM_F32, KVM_STR(TMP "d"), scratch, NULL, &err),
+             &err);
+    check_ok(kvm_translator_read(&r, &keep, KVM_STR(TMP "d"), &err), &err);
+    assert_true(r.dense);
+    assert_int_equal(r.count, STEPS - 1);
+    const kvm_str file = check_read(&keep, TMP "d");
+    assert_true(kvm_str_find(file, KVM_STR("\"kvmill.translator.v3\"")) > 0);
+    assert_true(kvm_str_find(file, KVM_STR("\\\"indexers\\\":\\\"dense\\\"")) > 0);
+    check_ok(
+        kvm_translator_write(&whole, KVM_F32, KVM_STR(TMP "w"), scratch, NULL, &err),
+        &err);
+    const kvm_str plain = check_read(&keep, TMP "w");
+    assert_true(kvm_str_find(plain, KVM_STR("\"kvmill.translator.v2\"")) > 0);
+    assert_true(kvm_str_find(plain, KVM_STR("indexers")) < 0);
+    static const struct {
+        const char *from, *to;
+        kvm_status status;
+        bool of_plain;
+    } edits[] = {
+        {"\"kvmill.translator.v3\"", "\"kvmill.translator.v4\"", KVM_VERSION, false},
+        {"\"kvmill.translator.v3\"", "\"kvmill.translator.v2\"", KVM_VERSION, false},
+        {"\"kvmill.translator.v2\"", "\"kvmill.translator.v3\"", KVM_VERSION, true},
+        {"\\\"indexers\\\":\\\"dense\\\"", "\\\"indexers\\\":\\\"dance\\\"", KVM_FORMAT,
+         false},
+        {"\\\"indexers\\\":\\\"dense\\\"", "\\\"indexer_\\\":\\\"dense\\\"", KVM_FORMAT,
+         false},
+    };
+    for (size_t i = 0; i < COUNT(edits); i++) {
+        err = (kvm_err){0};
+        check_status(edits[i].status,
+                     kvm_translator_parse(&r, &keep,
+                                          edited(edits[i].of_plain ? plain : file,
+                                                 edits[i].from, edits[i].to),
+                                          KVM_STR("edited"), &err),
+                     &err);
+        check_contains(err.msg, "edited");
+    }
+}
+
+static void left_out_or_made(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_translator t = sample();
+    t.dense = true;
+    check_status(KVM_MISMATCH, kvm_translator_check(&t, &err), &err);
+    check_contains(err.msg, "makes those of target layer 1");
+    err = (kvm_err){0};
+    t = dense_sample();
+    check_ok(kvm_translator_check(&t, &err), &err);
+    t.target.shapes.of[KVM_SPACE_INDEX] = NULL;
+    check_status(KVM_MISMATCH, kvm_translator_check(&t, &err), &err);
+    check_contains(err.msg, "the target has none");
+    err = (kvm_err){0};
+    t = dense_sample();
+    t.dense = false;
+    check_status(KVM_MISMATCH, kvm_translator_check(&t, &err), &err);
+    check_contains(err.msg, "index key of target layer 1 is made by no step");
+}
+
 static void edited_states_are_refused(void **state)
 {
     (void)state;
@@ -432,6 +513,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_it_comes_back),
         cmocka_unit_test(what_is_not_whole_is_refused),
+        cmocka_unit_test(left_out_is_said),
+        cmocka_unit_test(left_out_or_made),
         cmocka_unit_test(edited_states_are_refused),
         cmocka_unit_test(states_that_are_not_finite_are_refused),
         cmocka_unit_test(public_layouts_refuse_it),
