@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "jobs/calibration.h"
 #include "jobs/distill_checkpoint.h"
 #include "jobs/open.h"
@@ -89,25 +88,6 @@ static kvm_status read_options(kvm_job *j, options *o, kvm_err *err)
     return kvm_json_fail(err, KVM_RANGE, kvm_json_get(j->params, j->keep, "after"),
                          "is %td, must leave a prefix of a sequence's %td tokens",
                          o->after, o->tokens);
-}
-
-/* everything that the numbers follow from, but the translator, which is an input */
-static kvm_status hash_config(distillation *d, const kvm_job_input *closed,
-                              kvm_err *err)
-{
-    const options *o = &d->o;
-    kvm_text text = {0};
-    kvm_text_addf(&text,
-                  "%s %s %s %s %td %td %td %td %td %td %td %td %td %.17g %.17g "
-                  "%.17g %.17g %td",
-                  closed->sha, d->text.sha, kvm_model_info_of(d->source)->fingerprint,
-                  kvm_model_info_of(d->target)->fingerprint, o->steps, o->batch,
-                  o->after, o->prefix, o->warmup, o->validate, o->lessons, o->seed,
-                  o->split_seed, o->rate, o->decay, o->clip, o->held_out, o->top);
-    const kvm_status s = text.failed ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
-                                     : kvm_sha_of(kvm_text_str(&text), d->config, err);
-    kvm_text_free(&text);
-    return s;
 }
 
 /* ---- lessons ---- */
@@ -213,7 +193,10 @@ static kvm_status validate(distillation *d, kvm_distill_loss *mean, kvm_err *err
     *mean = (kvm_distill_loss){0};
     for (ptrdiff_t i = 0; i < d->lessons[1]; i++) {
         kvm_distill_loss one;
-        TRY(kvm_distill_score(d->trainer, &d->lesson[1][i], &one, err));
+        const kvm_status s = kvm_distill_score(d->trainer, &d->lesson[1][i], &one, err);
+        if (s)
+            return kvm_err_prefix(err, s, "after step %td, validation lesson %td",
+                                  *kvm_distill_steps(d->trainer), i);
         mean->kl += one.kl / (double)d->lessons[1];
         mean->first += one.first / (double)d->lessons[1];
     }
@@ -335,7 +318,7 @@ static kvm_status open_all(distillation *d, kvm_err *err)
     TRY(kvm_calibration_read(&d->text, j->keep, path, kvm_model_tokenizer(d->target),
                              d->o.sequences, d->o.tokens, err));
     TRY(kvm_job_unchanged(j, "text", d->text.sha, err));
-    TRY(hash_config(d, closed, err));
+    TRY(kvm_job_config(j, KVM_JOB_DISTILL, d->compute, d->config, err));
     TRY(list_lessons(d, &longest, err));
     TRY(kvm_distill_new(&d->trainer, j->keep, d->compute, &d->closed, d->source,
                         d->target, longest, d->o.after, kept_tokens(d), err));
@@ -346,7 +329,8 @@ static kvm_status open_all(distillation *d, kvm_err *err)
     TRY(prepare(d, err));
     TRY(kvm_job_path(j, "distill.checkpoint", &d->checkpoint, err));
     if (!kvm_path_exists(d->checkpoint)) return KVM_OK;
-    return kvm_distill_load(d->trainer, &d->at, d->config, d->checkpoint, err);
+    return kvm_distill_load(d->trainer, &d->at, d->config, d->o.steps, d->checkpoint,
+                            err);
 }
 
 static kvm_status put_results(distillation *d, kvm_err *err)

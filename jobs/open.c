@@ -49,6 +49,21 @@ kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model
     return kvm_job_unchanged(j, role, kvm_model_info_of(*m)->fingerprint, err);
 }
 
+/* exact backends go on with each other's, as with each other's results */
+kvm_status kvm_job_config(kvm_job *j, kvm_kind_id kind, const kvm_compute *c,
+                          char hex[65], kvm_err *err)
+{
+    const kvm_backend *backend = kvm_compute_backend(c);
+    json_t *identity = kvm_json_own(j->keep, json_object());
+    const kvm_str label = kvm_backend_label(backend, j->keep);
+    if (!identity || !label.at) return kvm_nomem(err, j->keep);
+    if (kvm_backend_rounds(backend))
+        json_object_set_new(identity, "backend",
+                            json_stringn(label.at, (size_t)label.len));
+    return kvm_job_key(hex, kind, j->params.v, identity, j->inputs, j->input_count,
+                       KVM_STR(""), *j->keep, err);
+}
+
 kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path, kvm_err *err)
 {
     *path = kvm_path_join(j->keep, j->dir, kvm_str_of(name));

@@ -26,6 +26,10 @@ KVM_MUST kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path,
 /* an input that must be there */
 KVM_MUST kvm_status kvm_job_need_input(kvm_job *j, const char *name,
                                        const kvm_job_input **in, kvm_err *err);
+/* kvm_job_config - SHA-256 hex of everything that the job's numbers follow from, for
+ * files that later attempts go on with: its key on this backend */
+KVM_MUST kvm_status kvm_job_config(kvm_job *j, kvm_kind_id kind, const kvm_compute *c,
+                                   char hex[65], kvm_err *err);
 /* numbers of the parameters, in [least, most]; KVM_RANGE names the place */
 KVM_MUST kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback,
                                 int64_t least, int64_t most, ptrdiff_t *out,

@@ -1,0 +1,200 @@
+/* The job `distill` from its lessons to its files: killed and gone on, stopped by a
+ * loss that is no number, and what it refuses to go on from. */
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "jobs/distill_checkpoint.h"
+#include "jobs/open.h"
+#include "kernels/backend.h"
+#include "models/safetensors.h"
+#include "tests/support/check.h"
+#include "tests/support/host.h"
+
+enum { STEPS = 4, VALIDATE = 2, TOKENS = 64, AFTER = 16 };
+
+static host h;
+static ptrdiff_t node; /* of the distillation */
+static kvm_str whole;  /* the translator of a job that nobody disturbed */
+static kvm_str half;   /* the checkpoint of step 2 */
+
+/* what the latest attempt left */
+static kvm_str left(const char *name)
+{
+    return check_read(&h.keep,
+                      kvm_str_fmt(&h.keep, "%s/%d/%s", h.dir.at, h.runs - 1, name).at);
+}
+
+static bool three_are_done(kvm_progress *p)
+{
+    return p->ctx != NULL;
+}
+
+static void look(kvm_progress *p, double done, double total, const char *unit,
+                 double eta_s)
+{
+    (void)eta_s;
+    static bool yes;
+    if (total == STEPS && strstr(unit, "steps") && done == 3) p->ctx = &yes;
+}
+
+static kvm_str translator(void)
+{
+    return check_read(&h.keep, host_output(&h, node, "translator").at);
+}
+
+/* a whole distillation, and one that ends after its third step */
+static int setup(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_progress p = {.show = look, .cancelled = three_are_done};
+    host_open(&h, "distill_job",
+              "name: pair\nsource: ../../tests/zoo/small\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 24, tokens: 64}\n"
+              "fit: {allow_wide: true, k: 1, lambda: 0.01, sweep: false}\n"
+              "distill: {steps: 4, validate: 2, batch: 2, lessons: 4, after: 16}\n");
+    node = host_node(&h, "distill pair");
+    host_run_to(&h, node);
+    whole = translator();
+    kvm_progress_begin(&p, "distill");
+    h.progress = &p;
+    check_status(KVM_CANCELLED, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "after 3 of 4 steps");
+    h.progress = NULL;
+    half = left("distill.checkpoint");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    host_close(&h);
+    return 0;
+}
+
+static void a_killed_one_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    host_leave(&h, "distill.checkpoint", half);
+    check_ok(host_run(&h, node, &err), &err);
+    const kvm_str again = translator();
+    assert_true(kvm_str_eq(again, whole));
+    const json_t *curve = json_object_get(host_json(&h, node, "figures").v, "curve");
+    assert_int_equal(json_array_size(curve), 1 + STEPS / VALIDATE);
+}
+
+/* `half` with weights whose rows overflow, as if training had run away */
+static kvm_str run_away(void)
+{
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_model *models[2];
+    kvm_translator t;
+    kvm_distill *d;
+    kvm_st *st;
+    kvm_arena *keep = &h.keep;
+    const kvm_str path = kvm_str_fmt(keep, "%s/run_away", h.dir.at);
+    static const char *const names[] = {"tests/zoo/small", "tests/zoo/large"};
+    check_ok(kvm_compute_new(&c, keep, kvm_backend_find(KVM_STR("cpu")), 1, &err),
+             &err);
+    for (int i = 0; i < 2; i++)
+        check_ok(kvm_model_open(&models[i], keep, c, kvm_str_of(names[i]),
+                                &(kvm_model_options){0}, &err),
+                 &err);
+    const kvm_str closed = host_output(&h, host_node(&h, "fit pair"), "translator");
+    check_ok(kvm_translator_open(&t, keep, closed, &err), &err);
+    check_ok(kvm_distill_new(&d, keep, c, &t, models[0], models[1], TOKENS - AFTER,
+                             AFTER, 0, &err),
+             &err);
+    check_ok(kvm_st_parse(&st, keep, half, KVM_STR("half"), &err), &err);
+    const char *config = kvm_str_copy(keep, kvm_st_meta(st, KVM_STR("config"))).at;
+    kvm_distill_progress at = {.curve = json_array()};
+    assert_non_null(kvm_json_own(keep, at.curve));
+    at.best = kvm_new(keep, float, kvm_distill_parameters(d));
+    check_write(path.at, half);
+    check_ok(kvm_distill_load(d, &at, config, STEPS, path, &err), &err);
+    for (ptrdiff_t i = 0; i < kvm_distill_parameters(d); i++)
+        kvm_distill_values(d)[i] = 1e38F;
+    check_ok(kvm_distill_save(d, &at, config, path, &err), &err);
+    return check_read(keep, path.at);
+}
+
+static void a_loss_that_is_no_number_leaves_the_checkpoint(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    const kvm_str bad = run_away();
+    host_leave(&h, "distill.checkpoint", bad);
+    check_status(KVM_NAN, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "step 3, lesson ");
+    check_contains(err.msg, "the checkpoint of the last validation stays");
+    assert_true(kvm_str_eq(left("distill.checkpoint"), bad));
+    err = (kvm_err){0};
+    host_leave(&h, "distill.checkpoint", half);
+    check_ok(host_run(&h, node, &err), &err);
+    assert_true(kvm_str_eq(translator(), whole));
+}
+
+static void a_checkpoint_of_other_options_is_refused(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    json_t *params = h.graph.nodes[node].params;
+    json_object_set_new(params, "rate", json_real(1e-3));
+    host_leave(&h, "distill.checkpoint", half);
+    check_status(KVM_MISMATCH, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "/distill.checkpoint: a checkpoint of another distillation "
+                            "(models, translator, lessons, options, backend or version "
+                            "differ); remove it to begin anew");
+    json_object_del(params, "rate");
+}
+
+static void a_damaged_checkpoint_is_refused(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    char *bytes = kvm_new(&h.keep, char, half.len);
+    memcpy(bytes, half.at, (size_t)half.len);
+    bytes[half.len - 5] ^= 4;
+    host_leave(&h, "distill.checkpoint", (kvm_str){bytes, half.len});
+    check_status(KVM_FORMAT, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "a damaged checkpoint; remove it to begin anew: ");
+    check_contains(err.msg, "/distill.checkpoint: best is not what was written");
+}
+
+static void config_on(const kvm_backend *b, char hex[65])
+{
+    kvm_err err = {0};
+    kvm_compute *c;
+    kvm_job j = {.params = {.v = h.graph.nodes[node].params}, .keep = &h.keep};
+    check_ok(kvm_compute_new(&c, &h.keep, b, 1, &err), &err);
+    check_ok(kvm_job_config(&j, KVM_JOB_DISTILL, c, hex, &err), &err);
+}
+
+/* backends that round make other numbers; exact ones go on with each other's */
+static void a_config_knows_who_rounds(void **state)
+{
+    (void)state;
+    char exact[65], hex[65];
+    const kvm_backend *b;
+    config_on(kvm_backend_find(KVM_STR("ref")), exact);
+    for (int i = 0; (b = kvm_backend__at(i)); i++) {
+        config_on(b, hex);
+        assert_int_equal(strcmp(exact, hex) != 0, kvm_backend_rounds(b));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_one_goes_on_bit_for_bit),
+        cmocka_unit_test(a_loss_that_is_no_number_leaves_the_checkpoint),
+        cmocka_unit_test(a_checkpoint_of_other_options_is_refused),
+        cmocka_unit_test(a_damaged_checkpoint_is_refused),
+        cmocka_unit_test(a_config_knows_who_rounds),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
