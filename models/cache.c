@@ -197,6 +197,8 @@ static void choose_again(kvm_cache *c, ptrdiff_t length)
 
 kvm_status kvm_cache_truncate(kvm_cache *c, ptrdiff_t length, kvm_err *err)
 {
+    if (c->promised > 0)
+        return kvm_fail(err, KVM_USAGE, "rows are being injected: end that first");
     if (length < 0 || length > c->length)
         return kvm_fail(err, KVM_RANGE, "a cache of %td tokens cannot be cut to %td",
                         c->length, length);

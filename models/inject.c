@@ -1,30 +1,43 @@
-/* inject.c - rows and states put into an empty cache from outside: all of them, or
- * none. */
+/* inject.c - rows and states put into a cache from outside, behind the tokens that it
+ * holds: all that was announced, or none.
+ *
+ *   L tokens --begin(n)--> being filled --end, all there--> L + n tokens
+ *                               |
+ *                               +--end, something missing; cancel-->
+ *                                  L tokens; none where a layer keeps a state, which
+ *                                  may have moved on */
 #include <string.h>
 
 #include "models/model_internal.h"
 
 kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err)
 {
-    if (c->length > 0 || c->promised > 0)
-        return kvm_fail(
-            err, KVM_USAGE,
-            "rows are injected into an empty cache only; this one holds %td "
-            "tokens or is being filled",
-            c->length);
-    if (tokens < 1 || tokens > c->capacity)
+    if (c->promised > 0)
+        return kvm_fail(err, KVM_USAGE,
+                        "the cache is being filled from token %td on: end that first",
+                        c->length);
+    if (tokens < 1 || tokens > c->capacity - c->length)
         return kvm_fail(err, KVM_RANGE,
-                        "%td tokens to inject into a cache of %td tokens", tokens,
-                        c->capacity);
+                        "%td tokens to inject after %td into a cache of %td tokens",
+                        tokens, c->length, c->capacity);
     for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
-        memset(c->seen + i * c->capacity, 0, (size_t)tokens);
-        c->arrived[i] = 0;
-        if (c->slots[i].units) c->slots[i].units->n = 0; /* of other tokens */
+        const ptrdiff_t block = c->model->objects[i].block;
+        memset(c->seen + i * c->capacity + c->length, 0, (size_t)tokens);
+        c->arrived[i] = c->length;
+        /* a block that goes on behind the length is made when all of it is there */
+        if (block > 0 && c->slots[i].units->n > c->length / block)
+            c->slots[i].units->n = c->length / block;
     }
-    if (c->model->recurrent) kvm_cache__forget(c);
+    if (c->model->recurrent && c->length == 0) kvm_cache__forget(c);
     c->without_index = false;
-    c->promised = tokens;
+    c->promised = c->length + tokens;
     return KVM_OK;
+}
+
+void kvm_inject_cancel(kvm_cache *c)
+{
+    if (c->promised > 0 && c->model->recurrent) kvm_cache_clear(c);
+    c->promised = 0;
 }
 
 static kvm_status check_rows(const kvm_cache *c, ptrdiff_t object, ptrdiff_t from,
@@ -32,10 +45,10 @@ static kvm_status check_rows(const kvm_cache *c, ptrdiff_t object, ptrdiff_t fro
 {
     if (c->promised == 0)
         return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before rows");
-    if (from < 0 || n < 0 || n > c->promised - from)
+    if (from < c->length || n < 0 || n > c->promised - from)
         return kvm_fail(err, KVM_RANGE,
-                        "rows of tokens %td to %td; %td tokens were announced", from,
-                        from + n, c->promised);
+                        "rows of tokens %td to %td; tokens %td to %td were announced",
+                        from, from + n, c->length, c->promised);
     const unsigned char *seen = c->seen + object * c->capacity + from;
     const unsigned char *twice = n > 0 ? memchr(seen, 1, (size_t)n) : NULL;
     if (!twice) return KVM_OK;
@@ -73,8 +86,8 @@ static kvm_status check_state(const kvm_cache *c, const kvm_object *o,
                     o->layer, name, s->tokens, c->promised);
 }
 
-kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
-                            kvm_err *err)
+/* may an object come whole? */
+static kvm_status check_whole(const kvm_cache *c, ptrdiff_t object, kvm_err *err)
 {
     TRY(kvm_cache__check_object(c, object, err));
     const kvm_object *o = &c->model->objects[object];
@@ -83,13 +96,27 @@ kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
                         kvm_object_name(o->kind));
     if (c->promised == 0)
         return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before states");
+    if (c->arrived[object] == c->length) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH, "layer %td, %s: it is injected twice", o->layer,
+                    kvm_object_name(o->kind));
+}
+
+kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
+                            kvm_err *err)
+{
+    TRY(check_whole(c, object, err));
+    const kvm_object *o = &c->model->objects[object];
     TRY(check_state(c, o, s, err));
-    if (c->arrived[object] > 0)
-        return kvm_fail(err, KVM_MISMATCH, "layer %td, %s: it is injected twice",
-                        o->layer, kvm_object_name(o->kind));
     memcpy(c->slots[object].rows, s->data,
            (size_t)(o->heads * o->dim) * sizeof *s->data);
     c->arrived[object] = s->tokens;
+    return KVM_OK;
+}
+
+kvm_status kvm_inject_unchanged(kvm_cache *c, ptrdiff_t object, kvm_err *err)
+{
+    TRY(check_whole(c, object, err));
+    c->arrived[object] = c->promised;
     return KVM_OK;
 }
 
@@ -185,14 +212,14 @@ static kvm_status leave_out(kvm_cache *c, ptrdiff_t object, kvm_err *err)
 {
     const kvm_slot *s = &c->slots[object];
     const kvm_object *o = &c->model->objects[object];
-    if (c->arrived[object] > 0)
+    if (c->arrived[object] > c->length)
         return kvm_fail(err, KVM_MISMATCH,
                         "layer %td, %s: %td tokens were injected, and were to be left "
                         "out",
-                        o->layer, kvm_object_name(o->kind), c->arrived[object]);
-    for (ptrdiff_t t = 0; t < c->promised; t++)
-        memset(s->rows + (c->length + t) * s->stride, 0,
-               (size_t)s->dim * sizeof *s->rows);
+                        o->layer, kvm_object_name(o->kind),
+                        c->arrived[object] - c->length);
+    for (ptrdiff_t t = c->length; t < c->promised; t++)
+        memset(s->rows + t * s->stride, 0, (size_t)s->dim * sizeof *s->rows);
     c->arrived[object] = c->promised;
     return KVM_OK;
 }
@@ -206,14 +233,9 @@ static kvm_status leave_out_index(kvm_cache *c, kvm_err *err)
 
 /* ---- the end ---- */
 
-kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
+static kvm_status check_all(const kvm_cache *c, kvm_err *err)
 {
     const ptrdiff_t tokens = c->promised;
-    if (tokens == 0)
-        return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before the end");
-    const kvm_status left = leave_out_index(c, err);
-    c->promised = 0;
-    if (left) return left;
     for (ptrdiff_t i = 0; i < c->model->info.objects; i++) {
         if (c->arrived[i] == tokens) continue;
         const kvm_object *o = &c->model->objects[i];
@@ -223,14 +245,29 @@ kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
                             "is whole or it is refused",
                             o->layer, kvm_object_name(o->kind), c->arrived[i], tokens);
         const unsigned char *seen = c->seen + i * c->capacity;
-        const unsigned char *hole = memchr(seen, 0, (size_t)tokens);
+        const unsigned char *hole =
+            memchr(seen + c->length, 0, (size_t)(tokens - c->length));
         return kvm_fail(err, KVM_MISMATCH,
                         "layer %td, %s: token %td of %td was not injected; a cache is "
                         "whole or it is refused",
                         o->layer, kvm_object_name(o->kind), hole ? hole - seen : 0,
                         tokens);
     }
-    c->length = tokens;
+    return KVM_OK;
+}
+
+kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err)
+{
+    if (c->promised == 0)
+        return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before the end");
+    kvm_status s = leave_out_index(c, err);
+    if (!s) s = check_all(c, err);
+    if (s) {
+        kvm_inject_cancel(c);
+        return s;
+    }
+    c->length = c->promised;
     if (c->without_index) c->dense = c->length;
+    c->promised = 0;
     return KVM_OK;
 }

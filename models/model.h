@@ -4,9 +4,9 @@
  * as stored (mmap). A cache holds every object of every layer for the tokens seen so
  * far. kvm_model_forward runs n more tokens through both, in one shot or in chunks, and
  * may hand what it computes to a capture sink at three points: 1 raw projection, 2
- * after the norm, 3 what an engine keeps. Rows can be put into an
- * empty cache at each of these points; a cache is usable only when every object of
- * every layer has been injected for the same tokens.
+ * after the norm, 3 what an engine keeps. Rows can be put into a cache at each of these
+ * points, behind the tokens that it holds; it is usable only when every object of every
+ * layer has been injected for the same tokens.
  *
  * Shape letters: L layers, H kv heads, D head size, T tokens, V vocabulary. */
 #ifndef KVM_MODELS_MODEL_H
@@ -133,12 +133,15 @@ KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int poi
                                    ptrdiff_t from, ptrdiff_t n, float *rows,
                                    kvm_err *err);
 
-/* Injection into an empty cache: begin(T) -> rows of every object, any order, any split
- * -> end. */
-KVM_MUST kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t tokens, kvm_err *err);
-/* rows (n, H*D) f32 for tokens from .. from+n-1, at a capture point: 1 applies the
- * model's norm and rotary, 2 the rotary, 3 nothing. Of a recurrent layer's state: rows
- * (n, replay) at point 1, in order from token 0; its window is made with it. */
+/* Injection behind the L tokens that a cache holds, none or more: begin(n) -> every
+ * object of tokens L .. L+n-1, in any order and split -> end. */
+/* kvm_inject_begin - n more tokens are announced. KVM_RANGE for less than one, or more
+ * than there is room for; KVM_USAGE while it is being filled. */
+KVM_MUST kvm_status kvm_inject_begin(kvm_cache *c, ptrdiff_t n, kvm_err *err);
+/* rows (n, H*D) f32 for tokens from .. from+n-1, from >= L, at a capture point: 1
+ * applies the model's norm and rotary, 2 the rotary, 3 nothing. Of a recurrent layer's
+ * state: rows (n, replay) at point 1, in order from token L, through the state as it
+ * stands there; its window goes with it. */
 KVM_MUST kvm_status kvm_inject_rows(kvm_cache *c, ptrdiff_t object, int point,
                                     ptrdiff_t from, ptrdiff_t n, const float *rows,
                                     kvm_err *err);
@@ -149,21 +152,30 @@ typedef struct kvm_state {
     kvm_str axes;     /* "(H,K,V)": outermost first */
     ptrdiff_t dim[3]; /* 0 after the last */
     kvm_dtype dtype;  /* narrowest that the numbers went through */
-    ptrdiff_t tokens; /* it stands after so many */
+    ptrdiff_t tokens; /* it stands after so many: L + n */
 } kvm_state;
-/* KVM_MISMATCH: other axes, sizes, tokens or a narrower type than the object's */
+/* kvm_inject_state - in place of what stands there. KVM_MISMATCH: other axes, sizes,
+ * tokens or a narrower type than the object's */
 KVM_MUST kvm_status kvm_inject_state(kvm_cache *c, ptrdiff_t object, const kvm_state *s,
                                      kvm_err *err);
-/* kvm_inject_tokens - the promised tokens themselves: what n-gram embeddings keep
- * follows from them, as far as the smallest number that a norm adds does not tell */
+/* kvm_inject_unchanged - an object that is kept once per prompt takes nothing from the
+ * announced tokens: it counts as having come, as it stands after L tokens (all 0 in an
+ * empty cache) */
+KVM_MUST kvm_status kvm_inject_unchanged(kvm_cache *c, ptrdiff_t object, kvm_err *err);
+/* kvm_inject_tokens - the announced tokens themselves, ids (n): what n-gram embeddings
+ * keep follows from them and from what they kept of those before, as far as the
+ * smallest number that a norm adds does not tell */
 KVM_MUST kvm_status kvm_inject_tokens(kvm_cache *c, const int32_t *ids, kvm_err *err);
-/* kvm_inject_dense - no index keys come of the promised tokens: attention looks at all
+/* kvm_inject_dense - no index keys come of the announced tokens: attention looks at all
  * tokens up to the last of them (kvm_cache_dense). KVM_UNSUPPORTED: the model chooses
  * nowhere */
 KVM_MUST kvm_status kvm_inject_dense(kvm_cache *c, kvm_err *err);
 /* KVM_MISMATCH names the first object and token that is missing, or index keys that
- * came after all; the cache stays empty then */
+ * came after all; then all is as after kvm_inject_cancel */
 KVM_MUST kvm_status kvm_inject_end(kvm_cache *c, kvm_err *err);
+/* kvm_inject_cancel - what was injected is given up: the cache holds its L tokens, or
+ * none where a layer keeps a state. Without a begin it does nothing. */
+void kvm_inject_cancel(kvm_cache *c);
 
 /* ---- running ---- */
 

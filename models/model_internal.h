@@ -52,10 +52,10 @@ struct kvm_cache {
     kvm_slot *slots; /* (info.objects) */
     float *stage;    /* (KVM_STAGE_ROWS, widest row) */
     int32_t *pos;    /* (KVM_STAGE_ROWS) */
-    /* injection: tokens promised (0: none under way), and who has come */
+    /* injection: the length that was promised (0: none under way), and who has come */
     ptrdiff_t promised;
-    unsigned char *seen; /* (info.objects, capacity) 1: token is there */
-    ptrdiff_t *arrived;  /* (info.objects) tokens */
+    unsigned char *seen; /* (info.objects, capacity) 1: came; from `length` on */
+    ptrdiff_t *arrived;  /* (info.objects) tokens, and `length` that were there */
     bool without_index;  /* index keys of the promised tokens do not come */
     ptrdiff_t dense;     /* the first so many tokens have none; <= length */
     /* of a recurrent model: objects per prompt as they were after so many tokens */

@@ -279,14 +279,21 @@ static kvm_status embed(const kvm_ngram *g, const int64_t *ids, ptrdiff_t n, flo
     return KVM_OK;
 }
 
+/* the i-th of the ids that stand before the token at `first`; exact: ids are below
+ * 2^24 */
+static int64_t kept_id(const kvm_ngram *g, ptrdiff_t first, const float *kept,
+                       ptrdiff_t i)
+{
+    return first == 0 ? g->size.end_id : (int64_t)kept[i];
+}
+
 /* the step's ids behind those that are kept */
 static void gather_ids(const kvm_ngram *g, const kvm_step *s, ptrdiff_t object,
                        int64_t *ids)
 {
     const ptrdiff_t before = g->size.orders - 1;
-    const float *kept = s->slots[object].rows; /* exact: ids are below 2^24 */
     for (ptrdiff_t i = 0; i < before; i++)
-        ids[i] = s->first == 0 ? g->size.end_id : (int64_t)kept[i];
+        ids[i] = kept_id(g, s->first, s->slots[object].rows, i);
     for (ptrdiff_t t = 0; t < s->n; t++) ids[before + t] = s->ids[t];
 }
 
@@ -396,13 +403,13 @@ kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *s, ptrdiff_t ob
     return kvm_step_emit_state(s, object + 1, err);
 }
 
-kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
+kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute, ptrdiff_t first,
                             const int32_t *ids, ptrdiff_t n, const kvm_slot *slots,
                             ptrdiff_t object, kvm_err *err)
 {
     /* the tokens that the window looks back at, and those that their n-grams need */
     const ptrdiff_t before = g->size.orders - 1;
-    const ptrdiff_t rows = n < g->reach ? n : g->reach, first = n - rows;
+    const ptrdiff_t rows = n < g->reach ? n : g->reach;
     kvm_arena own = {0};
     TRY(kvm_arena_init(&own,
                        3 * kvm_step_rows_bytes(g->reach, g->wide) +
@@ -412,19 +419,19 @@ kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
     kvm_tensor e = kvm_step_rows(&own, rows, g->size.ngram_dim);
     kvm_tensor value = kvm_step_rows(&own, rows, g->hidden);
     kvm_tensor a = kvm_step_rows(&own, rows, g->wide);
-    kvm_tensor c = kvm_step_rows(&own, g->reach, g->wide); /* zeros before the prompt */
+    kvm_tensor c =
+        kvm_step_rows(&own, g->reach + rows, g->wide); /* behind the window */
     int64_t *near = kvm_new_raw(&own, int64_t, rows + g->size.orders);
     kvm_status s = e.data && value.data && a.data && c.data && near
                        ? KVM_OK
                        : kvm_nomem(err, &own);
     if (!s) {
         float *kept = slots[object + 1].rows;
-        memset(c.data, 0, (size_t)(g->reach * g->wide) * sizeof(float));
         for (ptrdiff_t i = 0; i < before + rows; i++) {
-            const ptrdiff_t t = first - before + i;
-            near[i] = t < 0 ? g->size.end_id : ids[t];
-            if (i >= rows) kept[i - rows] = (float)near[i];
+            const ptrdiff_t t = n - rows - before + i;
+            near[i] = t >= 0 ? ids[t] : kept_id(g, first, kept, before + t);
         }
+        for (ptrdiff_t i = 0; i < before; i++) kept[i] = (float)near[rows + i];
         s = embed(g, near, rows, e.data, err);
     }
     if (!s) s = kvm_op_linear(compute, value, e, g->value, false, err);
@@ -437,7 +444,10 @@ kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *compute,
                            kvm_view1(g->conv_norm, KVM_F32, g->wide), g->hidden, g->eps,
                            false, err);
     }
-    if (!s) move_window(g, slots[object].rows, c.data, false);
+    if (!s) {
+        move_window(g, slots[object].rows, c.data, true);
+        move_window(g, slots[object].rows, (float *)c.data + rows * g->wide, false);
+    }
     kvm_arena_free(&own);
     return s;
 }

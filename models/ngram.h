@@ -16,10 +16,11 @@ size_t kvm_ngram_scratch(const kvm_ngram *g, ptrdiff_t n);
 /* h (T, streams * hidden) += the embeddings of the step's ids; `object` is its first */
 KVM_MUST kvm_status kvm_ngram_forward(const kvm_ngram *g, const kvm_step *step,
                                       ptrdiff_t object, kvm_tensor h, kvm_err *err);
-/* kvm_ngram_follow - what it keeps after these n tokens, the first of a prompt, into
- * its slots. The gate is left out: the norm behind it takes a factor away. */
+/* kvm_ngram_follow - what it keeps after `first` tokens (of none: all 0), its slots,
+ * becomes that after n more. The gate is left out: the norm behind it takes a factor
+ * away. */
 KVM_MUST kvm_status kvm_ngram_follow(const kvm_ngram *g, kvm_compute *c,
-                                     const int32_t *ids, ptrdiff_t n,
+                                     ptrdiff_t first, const int32_t *ids, ptrdiff_t n,
                                      const kvm_slot *slots, ptrdiff_t object,
                                      kvm_err *err);
 

@@ -66,16 +66,19 @@ kvm_status kvm_model_token_rows(kvm_model *m, const int32_t *ids, ptrdiff_t n,
 kvm_status kvm_inject_tokens(kvm_cache *c, const int32_t *ids, kvm_err *err)
 {
     const kvm_model *m = c->model;
-    const ptrdiff_t n = c->promised;
-    if (n == 0)
+    const ptrdiff_t n = c->promised - c->length;
+    if (c->promised == 0)
         return kvm_fail(err, KVM_USAGE, "kvm_inject_begin comes before the tokens");
     TRY(kvm_model__check_ids(m, ids, n, err));
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         const kvm_block *b = &m->blocks[l];
         if (!b->ngram) continue;
-        TRY(kvm_ngram_follow(b->ngram, m->compute, ids, n, c->slots, b->ngram_object,
-                             err));
-        c->arrived[b->ngram_object] = c->arrived[b->ngram_object + 1] = n;
+        if (c->arrived[b->ngram_object] > c->length)
+            return kvm_fail(err, KVM_MISMATCH,
+                            "layer %td: what its n-grams keep is injected twice", l);
+        TRY(kvm_ngram_follow(b->ngram, m->compute, c->length, ids, n, c->slots,
+                             b->ngram_object, err));
+        c->arrived[b->ngram_object] = c->arrived[b->ngram_object + 1] = c->promised;
     }
     return KVM_OK;
 }

@@ -238,7 +238,13 @@ static void wrong_injections(void **state)
     kvm_cache_clear(f->c);
     err = (kvm_err){0};
     check_ok(kvm_model_forward(f->m, f->c, f->ids, 1, NULL, &err), &err);
-    check_status(KVM_USAGE, kvm_inject_begin(f->c, 5, &err), &err);
+    check_status(KVM_RANGE, kvm_inject_begin(f->c, 64, &err), &err);
+    check_contains(err.msg, "64 tokens to inject after 1");
+    err = (kvm_err){0};
+    check_ok(kvm_inject_begin(f->c, 63, &err), &err);
+    check_status(KVM_USAGE, kvm_cache_truncate(f->c, 0, &err), &err);
+    kvm_inject_cancel(f->c);
+    assert_int_equal(kvm_cache_length(f->c), 1);
 }
 
 static kvm_status refuse(void *ctx, ptrdiff_t object, int point, ptrdiff_t first,
