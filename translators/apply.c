@@ -43,6 +43,8 @@ static kvm_status inject(kvm_apply *a, const kvm_step *s, const float *rows,
     /* keys have been rotated, and values are what they are */
     const bool done = space == KVM_SPACE_K || space == KVM_SPACE_V;
     const int point = done ? KVM_POINT_ENGINE : kvm_space_rows[space].point;
+    if (a->made && point == KVM_POINT_RAW)
+        TRY(kvm_taken_put(a->made, space, s->layer, first, n, rows, ld, err));
     for (ptrdiff_t i = 0; i < kvm_model_info_of(a->target)->objects; i++) {
         const kvm_object *o = kvm_model_object(a->target, i);
         const kvm_row_shape part = kvm_space_part(space, o);
@@ -88,7 +90,8 @@ static kvm_status make_exact(kvm_apply *a, const kvm_step *s, ptrdiff_t first,
                                    take_exact, &e, err);
     if (!st) {
         const kvm_capture sink = kvm_gather_capture(g);
-        st = kvm_model_token_rows(a->target, a->told + first, n, &sink, err);
+        st = kvm_model_token_rows(a->target, a->told + first - a->told_from, n, &sink,
+                                  err);
     }
     kvm_arena_free(&own);
     return st;
@@ -159,49 +162,78 @@ static kvm_status put_state(kvm_apply *a, kvm_space s, ptrdiff_t layer,
     return kvm_inject_state(to, i, &state, err);
 }
 
+static kvm_status make_states(kvm_apply *a, const kvm_state_step *s,
+                              const float *const from[2], kvm_err *err)
+{
+    const kvm_shapes *shapes = &a->t->target.shapes;
+    return kvm_states_apply(a->c, s, shapes->of[KVM_SPACE_STATE][s->layer],
+                            shapes->of[KVM_SPACE_WINDOW][s->layer], from[0], from[1],
+                            a->state_out[0], a->state_out[1], a->head, err);
+}
+
 kvm_status kvm_apply__states(kvm_apply *a, const float *const *from, kvm_cache *to,
                              ptrdiff_t tokens, kvm_err *err)
 {
     static const kvm_space spaces[] = {KVM_SPACE_STATE, KVM_SPACE_WINDOW};
     for (ptrdiff_t i = 0; i < a->t->state_count; i++) {
         const kvm_state_step *s = &a->t->states[i];
-        const kvm_shapes *shapes = &a->t->target.shapes;
-        TRY(kvm_states_apply(a->c, s, shapes->of[KVM_SPACE_STATE][s->layer],
-                             shapes->of[KVM_SPACE_WINDOW][s->layer], from[2 * i],
-                             from[2 * i + 1], a->state_out[0], a->state_out[1], a->head,
-                             err));
+        const bool own = s->map == KVM_STATE_ZERO; /* nothing comes of the source */
+        if (!own) TRY(make_states(a, s, from + 2 * i, err));
         for (int k = 0; k < 2; k++)
-            TRY(put_state(a, spaces[k], s->layer, tokens, a->state_out[k], to, err));
+            TRY(own ? kvm_inject_unchanged(
+                          to, kvm_apply__find_state(a->target, spaces[k], s->layer),
+                          err)
+                    : put_state(a, spaces[k], s->layer, tokens, a->state_out[k], to,
+                                err));
     }
     return KVM_OK;
 }
 
-/* ---- a whole cache ---- */
+/* ---- the tokens that a cache lacks ---- */
+
+void kvm_apply_keep(kvm_apply *a, kvm_taken *made)
+{
+    a->made = made;
+}
+
+/* tokens first .. end-1, which are announced, into the target */
+static kvm_status fill(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
+                       ptrdiff_t first, ptrdiff_t end, kvm_apply_times *times,
+                       kvm_err *err)
+{
+    if (a->t->dense) TRY(kvm_inject_dense(to, err));
+    for (ptrdiff_t i = 0; i < a->passes; i++)
+        for (ptrdiff_t t = first; t < end; t += a->block)
+            TRY(run_block(a, &a->pass[i], from, to, t,
+                          end - t < a->block ? end - t : a->block, times, err));
+    const double start = kvm_now();
+    TRY(kvm_apply__find_states(a, from->cache, a->states, err));
+    TRY(kvm_apply__states(a, a->states, to, end, err));
+    if (a->told) TRY(kvm_inject_tokens(to, a->told, err));
+    times->states += kvm_now() - start;
+    return kvm_inject_end(to, err);
+}
 
 kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                          kvm_apply_times *times, kvm_err *err)
 {
     kvm_apply_times ignored = {0};
     if (!times) times = &ignored;
-    const ptrdiff_t tokens = kvm_cache_length(from->cache);
-    if (tokens < 1)
+    const ptrdiff_t end = kvm_cache_length(from->cache), first = kvm_cache_length(to);
+    if (end < 1)
         return kvm_fail(err, KVM_RANGE,
                         "the source cache is empty; nothing to translate");
-    double start = kvm_now();
-    TRY(kvm_apply__tokens(a, from, tokens, err));
+    if (first >= end)
+        return kvm_fail(err, KVM_RANGE,
+                        "the target's cache holds %td tokens and the source's %td: it "
+                        "lacks none of them; cut or clear it to translate them again",
+                        first, end);
+    TRY(kvm_apply__taken(a, from, first, end - first, err));
+    const double start = kvm_now();
+    TRY(kvm_apply__tokens(a, from, first, end - first, err));
     times->tokens += kvm_now() - start;
-    TRY(kvm_inject_begin(to, tokens, err));
-    if (a->t->dense) TRY(kvm_inject_dense(to, err));
-    for (ptrdiff_t i = 0; i < a->passes; i++)
-        for (ptrdiff_t first = 0; first < tokens; first += a->block) {
-            const ptrdiff_t left = tokens - first;
-            TRY(run_block(a, &a->pass[i], from, to, first,
-                          left < a->block ? left : a->block, times, err));
-        }
-    start = kvm_now();
-    TRY(kvm_apply__find_states(a, from->cache, a->states, err));
-    TRY(kvm_apply__states(a, a->states, to, tokens, err));
-    if (a->told) TRY(kvm_inject_tokens(to, a->told, err));
-    times->states += kvm_now() - start;
-    return kvm_inject_end(to, err);
+    TRY(kvm_inject_begin(to, end - first, err));
+    const kvm_status s = fill(a, from, to, first, end, times, err);
+    if (s) kvm_inject_cancel(to);
+    return s;
 }

@@ -1,4 +1,5 @@
-/* apply.h - a translator at work: source cache in, target cache out.
+/* apply.h - a translator at work: a source's cache in, and out of it what the target's
+ * cache lacks.
  *
  * Tokens go through in blocks that stay in the second-level cache. Steps that read the
  * same rows of the source are one pass over a block: read the needed source layers,
@@ -32,7 +33,7 @@ typedef struct kvm_handover {
     const kvm_cache *cache;
     const kvm_taken *taken; /* rows that a cache does not keep (kvm_apply_takes) */
     const int32_t *ids;     /* (length of the cache); NULL: not told */
-} kvm_handover;
+} kvm_handover; /* rows and ids by position; only those of translated tokens are read */
 
 /* kvm_apply_new - check the translator against both models and make its weights ready.
  * t and the models are borrowed and must outlive it; buffers lie in keep. Tokens that
@@ -44,14 +45,22 @@ KVM_MUST kvm_status kvm_apply_new(kvm_apply **a, kvm_arena *keep, kvm_compute *c
 /* spaces of which the source's forward has to take rows for it; 0: the cache is
  * enough */
 kvm_spaces kvm_apply_takes(const kvm_apply *a);
-/* kvm_apply_run - all tokens of the source's cache into the empty cache `to`. KVM_RANGE
- * when `to` is too small; KVM_USAGE when ids or taken rows are needed and missing. Of a
- * translator that leaves index keys out, `to` looks at all of these tokens.
- * times (optional) are added to. Same tokens, same threads: same bits. */
+/* kvm_apply_run - the tokens that `to` lacks, from its length to that of the source's
+ * cache, are translated and appended: all of them into an empty one. States that are
+ * copied or corrected become what the source's say at its end; replay goes on from
+ * those that `to` holds; those of the way `zero` stay as they stand in `to`. Of a
+ * translator that leaves index keys out, `to` looks at all tokens up to the last of
+ * these. KVM_RANGE when it lacks none or is too small, KVM_USAGE when ids or taken rows
+ * are needed and missing: `to` is unchanged then. On other errors it is too, or empty
+ * where it keeps a state. times (optional) are added to. Same tokens and pieces, same
+ * threads: same bits. */
 KVM_MUST kvm_status kvm_apply_run(kvm_apply *a, const kvm_handover *from, kvm_cache *to,
                                   kvm_apply_times *times, kvm_err *err);
-/* the ids that the last run was told or has decoded (tokens of the source); NULL:
- * none */
+/* kvm_apply_keep - from now on `made`, which is borrowed (NULL: nothing), takes the
+ * rows that are injected at a point that the target's cache does not keep, as if the
+ * target had read those tokens itself: another translation can start from its cache */
+void kvm_apply_keep(kvm_apply *a, kvm_taken *made);
+/* ids of the translated tokens that the last run was told or has decoded; NULL: none */
 const int32_t *kvm_apply_ids(const kvm_apply *a);
 double kvm_apply_flops(const kvm_apply *a); /* of the products, per token */
 /* kvm_apply_bytes - cache bytes that a translation must read and write per token,

@@ -82,8 +82,11 @@ struct kvm_apply {
     kvm_codebook *codebook; /* tokens are decoded */
     kvm_arena *keep;
     int32_t *ids;        /* room for decoded ids */
-    const int32_t *told; /* of the run at hand; NULL: none */
+    const int32_t *told; /* ids of the run at hand; NULL: none */
+    ptrdiff_t told_from; /* token that the first of them is of */
     ptrdiff_t ids_room;
+    kvm_taken
+        *made; /* takes what the target's cache does not keep; NULL: nobody does */
     const float **states;       /* (states, 2) of the source, of the run at hand */
     float *state_out[2], *head; /* one layer's state and window; one head */
 };
@@ -125,8 +128,12 @@ ptrdiff_t kvm_apply__find_state(const kvm_model *m, kvm_space s, ptrdiff_t layer
  * steps, 2); NULL for one that starts empty */
 KVM_MUST kvm_status kvm_apply__find_states(kvm_apply *a, const kvm_cache *from,
                                            const float **out, kvm_err *err);
-/* a->told: the tokens of the source's cache, as they are given or decoded */
+/* a->told: n tokens of the source's cache, from `first` on, as they are given or
+ * decoded */
 KVM_MUST kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from,
-                                      ptrdiff_t tokens, kvm_err *err);
+                                      ptrdiff_t first, ptrdiff_t n, kvm_err *err);
+/* KVM_USAGE: of those tokens some row that is to be taken is not there */
+KVM_MUST kvm_status kvm_apply__taken(const kvm_apply *a, const kvm_handover *from,
+                                     ptrdiff_t first, ptrdiff_t n, kvm_err *err);
 
 #endif

@@ -81,15 +81,34 @@ static kvm_status read_layer(kvm_apply *a, const kvm_handover *from, kvm_space s
     if (kvm_space_rows[s].point != KVM_POINT_RAW)
         return read_cached(a, from->cache, s, layer, first, n, out, ld, err);
     const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, layer);
-    const float *rows = from->taken ? kvm_taken_rows(from->taken, s, layer) : NULL;
-    if (!rows)
-        return kvm_fail(
-            err, KVM_USAGE,
-            "layer %td: its %s rows stand before a norm, and were not taken "
-            "while the source read",
-            layer, kvm_space_name(s));
+    const float *rows = kvm_taken_rows(from->taken, s, layer);
     kvm_apply__copy(a, (kvm_row_copy){rows + first * w, out, n, w, ld, w});
     return KVM_OK;
+}
+
+static kvm_status layer_taken(const kvm_handover *from, kvm_space s, ptrdiff_t layer,
+                              ptrdiff_t first, ptrdiff_t n, kvm_err *err)
+{
+    if (kvm_space_rows[s].point != KVM_POINT_RAW ||
+        (from->taken && kvm_taken_has(from->taken, s, layer, first, n)))
+        return KVM_OK;
+    return kvm_fail(err, KVM_USAGE,
+                    "layer %td: its %s rows stand before a norm, and those of tokens "
+                    "%td to %td were not taken while the source read",
+                    layer, kvm_space_name(s), first, first + n);
+}
+
+kvm_status kvm_apply__taken(const kvm_apply *a, const kvm_handover *from,
+                            ptrdiff_t first, ptrdiff_t n, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < a->passes; i++)
+        for (int s = 0; s < KVM_SPACES; s++) {
+            const ptrdiff_t *at = a->pass[i].x.at[KVM_SOURCE][s];
+            for (ptrdiff_t l = 0; at && l < a->t->source.shapes.layers; l++)
+                if (at[l] >= 0) TRY(layer_taken(from, (kvm_space)s, l, first, n, err));
+        }
+    if (!a->codebook) return KVM_OK;
+    return layer_taken(from, kvm_codebook_of(a->codebook), 0, first, n, err);
 }
 
 kvm_status kvm_apply__embed(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
@@ -97,7 +116,7 @@ kvm_status kvm_apply__embed(kvm_apply *a, const kvm_pass *p, ptrdiff_t first,
 {
     const kvm_rows_at *x = &p->x;
     if (!p->token) return KVM_OK;
-    return kvm_model_embed_tokens(a->target, a->told + first, n,
+    return kvm_model_embed_tokens(a->target, a->told + first - a->told_from, n,
                                   x->read + x->at[KVM_TARGET][KVM_SPACE_TOKEN][0],
                                   x->ld, err);
 }
@@ -179,28 +198,29 @@ static kvm_status ids_room(kvm_apply *a, ptrdiff_t tokens, kvm_err *err)
     return KVM_OK;
 }
 
-kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t tokens,
-                             kvm_err *err)
+kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t first,
+                             ptrdiff_t n, kvm_err *err)
 {
     a->told = NULL;
     if (!needs_tokens(a)) return KVM_OK;
-    TRY(ids_room(a, tokens, err));
+    TRY(ids_room(a, n, err));
     a->told = a->ids;
+    a->told_from = first;
     if (!a->codebook) {
         if (!from->ids)
             return kvm_fail(
                 err, KVM_USAGE,
                 "the translator needs the prompt's token ids, and they were "
                 "not handed over with the cache");
-        memcpy(a->ids, from->ids, sizeof *a->ids * (size_t)tokens);
+        memcpy(a->ids, from->ids + first, sizeof *a->ids * (size_t)n);
         return KVM_OK;
     }
     const kvm_space s = kvm_codebook_of(a->codebook);
-    for (ptrdiff_t first = 0; first < tokens; first += a->block) {
-        const ptrdiff_t n = tokens - first < a->block ? tokens - first : a->block;
-        const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, 0);
-        TRY(read_layer(a, from, s, 0, first, n, a->first_rows, w, err));
-        TRY(kvm_codebook_decode(a->codebook, a->first_rows, w, n, a->ids + first, err));
+    const ptrdiff_t w = kvm_shapes_width(&a->t->source.shapes, s, 0);
+    for (ptrdiff_t t = 0; t < n; t += a->block) {
+        const ptrdiff_t piece = n - t < a->block ? n - t : a->block;
+        TRY(read_layer(a, from, s, 0, first + t, piece, a->first_rows, w, err));
+        TRY(kvm_codebook_decode(a->codebook, a->first_rows, w, piece, a->ids + t, err));
     }
     return KVM_OK;
 }

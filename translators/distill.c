@@ -242,7 +242,8 @@ static kvm_status read_source(kvm_distill *d, kvm_lesson *l, kvm_err *err)
     TRY(kvm_model_forward(d->source, d->source_cache, l->prefix, l->prefix_n, &o, err));
     const kvm_handover from = {
         .cache = d->source_cache, .taken = d->taken, .ids = l->prefix};
-    TRY(kvm_apply__tokens(a, &from, l->prefix_n, err));
+    TRY(kvm_apply__taken(a, &from, 0, l->prefix_n, err));
+    TRY(kvm_apply__tokens(a, &from, 0, l->prefix_n, err));
     if (a->told) memcpy(l->told, a->told, sizeof *l->told * (size_t)l->prefix_n);
     for (ptrdiff_t i = 0; i < a->passes; i++)
         for (ptrdiff_t first = 0; first < l->prefix_n; first += a->block) {

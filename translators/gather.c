@@ -116,27 +116,50 @@ kvm_capture kvm_gather_capture(kvm_gather *g)
 
 /* ---- keeping them ---- */
 
+/* one layer's rows of a space */
+typedef struct taken_rows {
+    float *rows; /* (capacity, width); NULL: not kept */
+    ptrdiff_t width;
+    ptrdiff_t from, end; /* tokens whose rows are there */
+} taken_rows;
+
 struct kvm_taken {
     kvm_gather *gather;
     ptrdiff_t capacity, layers;
-    float **rows;     /* (KVM_SPACES, layers) */
-    ptrdiff_t *width; /* likewise */
+    taken_rows *of;   /* (KVM_SPACES, layers) */
     kvm_capture sink; /* the gatherer's, which is timed */
     double seconds;
 };
+
+static taken_rows *rows_at(const kvm_taken *t, kvm_space space, ptrdiff_t layer)
+{
+    return &t->of[(int)space * t->layers + layer];
+}
+
+kvm_status kvm_taken_put(kvm_taken *t, kvm_space space, ptrdiff_t layer,
+                         ptrdiff_t first, ptrdiff_t n, const float *rows, ptrdiff_t ld,
+                         kvm_err *err)
+{
+    taken_rows *to = rows_at(t, space, layer);
+    if (!to->rows || n == 0) return KVM_OK;
+    if (first < 0 || n > t->capacity - first)
+        return kvm_fail(err, KVM_RANGE,
+                        "tokens %td to %td do not fit into %td rows that are taken",
+                        first, first + n, t->capacity);
+    for (ptrdiff_t r = 0; r < n; r++)
+        memcpy(to->rows + (first + r) * to->width, rows + r * ld,
+               sizeof *rows * (size_t)to->width);
+    if (first < to->from || first > to->end) to->from = first;
+    to->end = first + n;
+    return KVM_OK;
+}
 
 static kvm_status put(void *ctx, kvm_space space, ptrdiff_t layer, ptrdiff_t first,
                       ptrdiff_t n, const float *rows, kvm_err *err)
 {
     kvm_taken *t = ctx;
-    const ptrdiff_t i = (int)space * t->layers + layer;
-    if (first < 0 || n > t->capacity - first)
-        return kvm_fail(err, KVM_RANGE,
-                        "tokens %td to %td do not fit into %td rows that are taken",
-                        first, first + n, t->capacity);
-    memcpy(t->rows[i] + first * t->width[i], rows,
-           sizeof *rows * (size_t)(n * t->width[i]));
-    return KVM_OK;
+    return kvm_taken_put(t, space, layer, first, n, rows,
+                         rows_at(t, space, layer)->width, err);
 }
 
 kvm_status kvm_taken_new(kvm_taken **out, kvm_arena *keep, const kvm_model *m,
@@ -149,17 +172,16 @@ kvm_status kvm_taken_new(kvm_taken **out, kvm_arena *keep, const kvm_model *m,
     TRY(kvm_rows_shapes(&shapes, keep, m, err));
     t->capacity = capacity;
     t->layers = shapes.layers;
-    t->rows = kvm_new(keep, float *, KVM_SPACES *shapes.layers);
-    t->width = kvm_new(keep, ptrdiff_t, KVM_SPACES * shapes.layers);
-    if (!t->rows || !t->width) return kvm_nomem(err, keep);
+    t->of = kvm_new(keep, taken_rows, KVM_SPACES * shapes.layers);
+    if (!t->of) return kvm_nomem(err, keep);
     for (int s = 0; s < KVM_SPACES; s++)
         for (ptrdiff_t l = 0; l < shapes.layers; l++) {
             const ptrdiff_t w = kvm_shapes_width(&shapes, (kvm_space)s, l);
-            const ptrdiff_t i = s * shapes.layers + l;
+            taken_rows *to = rows_at(t, (kvm_space)s, l);
             if (!(which >> s & 1) || w == 0 || kvm_space_once((kvm_space)s)) continue;
-            t->width[i] = w;
-            t->rows[i] = kvm_new_raw(keep, float, capacity *w);
-            if (!t->rows[i]) return kvm_nomem(err, keep);
+            to->width = w;
+            to->rows = kvm_new_raw(keep, float, capacity *w);
+            if (!to->rows) return kvm_nomem(err, keep);
         }
     TRY(kvm_gather_new(&t->gather, keep, m, which, capacity < PIECE ? capacity : PIECE,
                        put, t, err));
@@ -188,7 +210,14 @@ double kvm_taken_seconds(const kvm_taken *t)
     return t->seconds;
 }
 
+bool kvm_taken_has(const kvm_taken *t, kvm_space space, ptrdiff_t layer,
+                   ptrdiff_t first, ptrdiff_t n)
+{
+    const taken_rows *r = rows_at(t, space, layer);
+    return r->rows && first >= r->from && first + n <= r->end;
+}
+
 const float *kvm_taken_rows(const kvm_taken *t, kvm_space space, ptrdiff_t layer)
 {
-    return t->rows[(int)space * t->layers + layer];
+    return rows_at(t, space, layer)->rows;
 }

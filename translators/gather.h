@@ -33,7 +33,18 @@ KVM_MUST kvm_status kvm_taken_new(kvm_taken **t, kvm_arena *keep, const kvm_mode
                                   kvm_spaces which, ptrdiff_t capacity, kvm_err *err);
 kvm_capture kvm_taken_capture(kvm_taken *t);
 double kvm_taken_seconds(const kvm_taken *t); /* that taking has cost so far */
-/* rows (T, width) of a layer, T as many as its forwards handed out; NULL: not kept */
+/* kvm_taken_put - rows (n, width), ld floats apart, of tokens first .. that come from
+ * elsewhere than a forward; nothing where the layer's rows are not kept. KVM_RANGE
+ * beyond the capacity. */
+KVM_MUST kvm_status kvm_taken_put(kvm_taken *t, kvm_space space, ptrdiff_t layer,
+                                  ptrdiff_t first, ptrdiff_t n, const float *rows,
+                                  ptrdiff_t ld, kvm_err *err);
+/* kvm_taken_has - are the rows of tokens first .. first+n-1 of a layer there? Rows that
+ * come for a token end what was known of later ones: the cache was cut before. Of
+ * pieces with a gap between them the last is known. */
+bool kvm_taken_has(const kvm_taken *t, kvm_space space, ptrdiff_t layer,
+                   ptrdiff_t first, ptrdiff_t n);
+/* rows (capacity, width) of a layer by their tokens' positions; NULL: not kept */
 const float *kvm_taken_rows(const kvm_taken *t, kvm_space space, ptrdiff_t layer);
 
 #endif

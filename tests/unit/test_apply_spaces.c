@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/caches.h"
 #include "tests/support/check.h"
 #include "tests/support/making.h"
 #include "translators/apply.h"
@@ -101,56 +102,6 @@ static kvm_cache *run(kvm_apply *a, const kvm_handover *hand, const kvm_model *t
     return c;
 }
 
-/* largest difference of an object over the largest number of it */
-static float object_differs(const kvm_model *m, ptrdiff_t i, const kvm_cache *a,
-                            const kvm_cache *b)
-{
-    const kvm_object *o = kvm_model_object(m, i);
-    const bool once = kvm_object_per_prompt(o);
-    const ptrdiff_t n = (once ? 1 : TOKENS) * o->heads * o->dim;
-    const kvm_cache *const caches[] = {a, b};
-    float *x[2], most = 0, size = 0;
-    for (int k = 0; k < 2; k++) {
-        kvm_err err = {0};
-        kvm_tensor view;
-        x[k] = kvm_new(&keep, float, n);
-        if (once) {
-            check_ok(kvm_cache_view(caches[k], i, &view, &err), &err);
-            memcpy(x[k], view.data, sizeof(float) * (size_t)n);
-        } else {
-            check_ok(kvm_cache_read(caches[k], i, 3, 0, TOKENS, x[k], &err), &err);
-        }
-    }
-    for (ptrdiff_t e = 0; e < n; e++) {
-        most = fmaxf(most, fabsf(x[0][e] - x[1][e]));
-        size = fmaxf(size, fabsf(x[1][e]));
-    }
-    assert_true(size > 0 && isfinite(most));
-    return most / size;
-}
-
-static float difference(const kvm_model *m, const kvm_cache *a, const kvm_cache *b)
-{
-    float worst = 0;
-    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++)
-        worst = fmaxf(worst, object_differs(m, i, a, b));
-    return worst;
-}
-
-/* what each cache says of the tokens that follow: largest difference of the logits */
-static float logits_differ(kvm_model *m, kvm_cache *a, kvm_cache *b)
-{
-    const ptrdiff_t n = MORE * kvm_model_info_of(m)->vocab;
-    float *x[] = {kvm_new(&keep, float, n), kvm_new(&keep, float, n)}, worst = 0;
-    for (int k = 0; k < 2; k++) {
-        kvm_err err = {0};
-        const kvm_forward_options o = {.logits_last = MORE, .logits = x[k]};
-        check_ok(kvm_model_forward(m, k ? b : a, ids + TOKENS, MORE, &o, &err), &err);
-    }
-    for (ptrdiff_t i = 0; i < n; i++) worst = fmaxf(worst, fabsf(x[0][i] - x[1][i]));
-    return worst;
-}
-
 /* ---- identities ---- */
 
 static void latents_come_back_as_they_are(void **state)
@@ -169,8 +120,8 @@ static void latents_come_back_as_they_are(void **state)
                          s == KVM_SPACE_LATENT ? 1U << KVM_SPACE_LATENT : 0U);
         const source from = prefill(m, kvm_apply_takes(a));
         kvm_cache *got = run(a, &from.hand, m);
-        assert_true(difference(m, got, from.cache) == 0);
-        assert_true(logits_differ(m, got, from.cache) == 0);
+        assert_true(caches_differ(keep, m, got, from.cache) == 0);
+        assert_true(logits_differ(keep, m, got, from.cache, ids + TOKENS, MORE) == 0);
         assert_null(kvm_apply_ids(a));
     }
 }
@@ -192,7 +143,7 @@ static void told_or_read_the_tokens_are_the_same(void **state)
         kvm_cache *got = run(a, &from.hand, m);
         assert_memory_equal(kvm_apply_ids(a), ids, sizeof *ids * TOKENS);
         /* rows of a few tokens at once and of all of them round alike */
-        assert_true(difference(m, got, from.cache) < 1e-6F);
+        assert_true(caches_differ(keep, m, got, from.cache) < 1e-6F);
         kvm_err err = {0};
         from.hand.ids = NULL;
         if (kind == KVM_TOKEN_DECODED) continue;
@@ -219,9 +170,12 @@ static void copied_states_go_on_as_they_were(void **state)
         /* keys are stripped of their position and rotated again */
         const bool keys = t.target.shapes.of[KVM_SPACE_K] && t.target.rope.width > 0;
         const float limit = keys ? 2e-6F : 0;
-        if (!(difference(m, got, from.cache) <= limit))
-            fail_msg("%s: %g", paths[i / 2], (double)difference(m, got, from.cache));
-        if (!keys) assert_true(logits_differ(m, got, from.cache) == 0);
+        if (!(caches_differ(keep, m, got, from.cache) <= limit))
+            fail_msg("%s: %g", paths[i / 2],
+                     (double)caches_differ(keep, m, got, from.cache));
+        if (!keys)
+            assert_true(logits_differ(keep, m, got, from.cache, ids + TOKENS, MORE) ==
+                        0);
     }
 }
 
@@ -239,7 +193,7 @@ static void states_may_start_empty(void **state)
     check_ok(kvm_cache_view(got, i, &view, &err), &err);
     for (ptrdiff_t e = 0; e < kvm_model_object(m, i)->dim; e++)
         assert_true(((const float *)view.data)[e] == 0);
-    assert_true(logits_differ(m, got, from.cache) > 0.1F);
+    assert_true(logits_differ(keep, m, got, from.cache, ids + TOKENS, MORE) > 0.1F);
 }
 
 /* n-grams follow from the tokens, and so a model that has them must be told */
@@ -256,7 +210,7 @@ static void ngrams_are_told_the_tokens(void **state)
     ptrdiff_t ngrams = 0;
     for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
         const kvm_object_kind kind = kvm_model_object(m, i)->kind;
-        const float d = object_differs(m, i, got, from.cache);
+        const float d = object_differs(keep, m, i, got, from.cache);
         if (kind == KVM_OBJECT_NGRAM_WINDOW || kind == KVM_OBJECT_LAST_IDS) {
             assert_true(d < 1e-3F); /* test_token_rows.c has the reason */
             ngrams++;
@@ -368,7 +322,7 @@ static void is_the_plain_loop(making *m, kvm_model *from, kvm_model *to)
     kvm_apply *a = ready(&m->t, from, to);
     const source s = prefill(from, kvm_apply_takes(a));
     kvm_cache *got = run(a, &s.hand, to);
-    const float d = difference(to, got, expected(&m->t, &s, to));
+    const float d = caches_differ(keep, to, got, expected(&m->t, &s, to));
     if (!(d < 2e-5F)) fail_msg("differs by %g", (double)d);
 }
 
