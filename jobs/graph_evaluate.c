@@ -31,17 +31,15 @@ kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n)
 }
 
 /* the suite that the spec names at this place */
-static kvm_status suite_of(kvm_builder *b, kvm_jat at, kvm_str *path, kvm_suite **out)
+static kvm_status suite_of(kvm_builder *b, kvm_jat at, bool dialogues, kvm_str *path,
+                           kvm_suite **out)
 {
     kvm_str name;
     TRY(kvm_json_str(at, &name, b->err));
     kvm_status s = kvm_suite_find(path, b->keep, b->spec->dir, name, b->err);
     if (!s) s = kvm_suite_read(out, b->keep, *path, b->err);
-    if (s) return kvm_json_prefix(b->err, s, at);
-    if ((*out)->kind != KVM_SUITE_CALIBRATION) return KVM_OK;
-    return kvm_json_fail(b->err, KVM_USAGE, at,
-                         "suite \"%s\" is for calibration, not for scoring",
-                         kvm_quote(name).at);
+    if (!s) s = kvm_suite_serves(*out, dialogues, b->err);
+    return s ? kvm_json_prefix(b->err, s, at) : KVM_OK;
 }
 
 /* A spec that asks for more items than are scored would be answered with fewer. */
@@ -76,7 +74,7 @@ kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *se
 {
     kvm_str path;
     kvm_suite *s;
-    TRY(suite_of(b, suite, &path, &s));
+    TRY(suite_of(b, suite, strcmp(section, "alternate") == 0, &path, &s));
     if (check) TRY(look_at_items(b, s, suite, section));
     json_t *given = kvm_graph__section(b, section), *p = json_object();
     kvm_graph__put_models(b, p);
@@ -184,7 +182,7 @@ static kvm_status among_suites(kvm_builder *b, kvm_jat at)
 {
     kvm_str path;
     kvm_suite *s;
-    TRY(suite_of(b, at, &path, &s));
+    TRY(suite_of(b, at, false, &path, &s));
     for (ptrdiff_t i = 0; i < b->graph->count; i++) {
         const kvm_node *n = &b->graph->nodes[i];
         const char *sha = json_string_value(json_object_get(n->params, "suite"));

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "jobs/answer.h"
 #include "jobs/scoring.h"
 
 static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep,
@@ -47,6 +48,33 @@ static kvm_status tokenise_led(const int32_t **ids, ptrdiff_t *n, ptrdiff_t *ski
     *ids = both;
     *n = an + bn;
     *skip = an;
+    return KVM_OK;
+}
+
+/* The first turn's question is fed, the others follow; so does an answer of each. */
+static kvm_status tokenise_turns(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
+                                 const kvm_suite *s, const kvm_item *item, kvm_err *err)
+{
+    const ptrdiff_t turns = s->turns ? s->turns : item->turn_count;
+    if (turns > item->turn_count)
+        return kvm_fail(err, KVM_RANGE, "item %.*s: has %td turns, not %td",
+                        KVM_STR_ARG(item->id), item->turn_count, turns);
+    const int32_t **after = kvm_new(keep, const int32_t *, turns);
+    ptrdiff_t *after_n = kvm_new(keep, ptrdiff_t, turns);
+    if (!after || !after_n) return kvm_nomem(err, keep);
+    ids->longest = turns * s->max_new_tokens;
+    for (ptrdiff_t i = 0; i < turns; i++) {
+        TRY(tokenise(&after[i], &after_n[i], keep, e, item->turns[i].question, err));
+        if (after_n[i] == 0)
+            return kvm_fail(err, KVM_RANGE, "item %.*s: question %td has no tokens",
+                            KVM_STR_ARG(item->id), i + 1);
+        ids->longest += after_n[i];
+    }
+    ids->feed = after[0];
+    ids->feed_n = after_n[0];
+    ids->after = after + 1;
+    ids->after_n = after_n + 1;
+    ids->after_count = turns - 1;
     return KVM_OK;
 }
 
@@ -103,6 +131,8 @@ kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
     *ids = (kvm_item_ids){0};
     TRY(tokenise(&ids->prefix, &ids->prefix_n, keep, e, item->prefix, err));
     TRY(begin_with(ids, keep, bos, err));
+    if (s->kind == KVM_SUITE_DIALOGUE)
+        return tokenise_turns(ids, keep, e, s, item, err);
     TRY(tokenise(&ids->feed, &ids->feed_n, keep, e, item->question, err));
     if (ids->feed_n == 0 && ids->prefix_n > 0) { /* every arm needs something to read */
         ids->prefix_n--;
@@ -226,60 +256,21 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
     return KVM_OK;
 }
 
-/* Ends a generation at a stop string, which the newest token has completed. */
-typedef struct stopping {
-    const kvm_item *item;
-    const kvm_tokenizer *tokenizer;
-    const int32_t *ids; /* as kvm_generate gives them out */
-    ptrdiff_t n;
-    kvm_arena scratch;
-} stopping;
-
-/* where the first stop string begins; the end of the text when there is none */
-static ptrdiff_t stop_at(const kvm_item *item, kvm_str text)
-{
-    ptrdiff_t first = text.len;
-    for (ptrdiff_t i = 0; i < item->stop_count; i++) {
-        const ptrdiff_t at = kvm_str_find(text, item->stop[i]);
-        if (at >= 0 && at < first) first = at;
-    }
-    return first;
-}
-
-static bool goes_on(void *ctx, int32_t id)
-{
-    enum { WINDOW = 2 * KVM_STOP_BYTES }; /* tokens; most have a byte at least */
-    stopping *s = ctx;
-    kvm_arena room = s->scratch;
-    kvm_str text;
-    (void)id; /* the last of ids */
-    const ptrdiff_t n = ++s->n, from = n > WINDOW ? n - WINDOW : 0;
-    if (s->item->stop_count == 0 ||
-        kvm_decode(s->tokenizer, s->ids + from, n - from, true, &room, &text, NULL))
-        return true;
-    return stop_at(s->item, text) == text.len;
-}
-
 static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
                                    const kvm_item *item, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *c, kvm_arena *keep,
                                    kvm_str *said, kvm_arena scratch, kvm_err *err)
 {
     float *logits = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
-    int32_t *answer = kvm_new(&scratch, int32_t, s->max_new_tokens);
-    if (!logits || !answer) return kvm_nomem(err, &scratch);
-    ptrdiff_t n;
-    kvm_str text;
+    kvm_answer answer;
+    if (!logits) return kvm_nomem(err, &scratch);
     TRY(read_feed(m, c, ids, logits, err));
-    stopping stop = {item, kvm_model_tokenizer(m), answer, 0, scratch};
-    TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, s->max_new_tokens, answer, &n,
-                     goes_on, &stop, err));
-    TRY(kvm_decode(kvm_model_tokenizer(m), answer, n, true, keep, &text, err));
-    text = kvm_str_slice(text, 0, stop_at(item, text));
-    if (said) *said = text;
+    TRY(kvm_answer_now(&answer, keep, m, c, logits, item, s->max_new_tokens, scratch,
+                       err));
+    if (said) *said = answer.text;
     kvm_answer_score score;
-    TRY(kvm_score_answer(&score, text, item->choices, item->choice_count, scratch,
-                         err));
+    TRY(kvm_score_answer(&score, answer.text, item->choices, item->choice_count,
+                         scratch, err));
     if (s->kind == KVM_SUITE_NEEDLE) {
         put(out, "recall", score.gold_in_answer);
         put(out, "exact_match", score.exact_match);
@@ -314,7 +305,8 @@ kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *
         st = score_generation(out, s, item, ids, m, cache, keep, said, scratch, err);
         break;
     case KVM_SUITE_CALIBRATION:
-        st = kvm_fail(err, KVM_USAGE, "a calibration suite cannot be scored");
+    case KVM_SUITE_DIALOGUE:
+        st = kvm_suite_serves(s, false, err);
         break;
     }
     kvm_arena_free(&scratch);

@@ -10,15 +10,18 @@
 #include "models/model.h"
 
 /* An item as ids. prefix: to be cached; feed: read by the model in every arm (at least
- * one id); after: the continuation or the choices. */
+ * one id); after: the continuation or the choices. Of a dialogue feed is the first
+ * turn's question, and after those of the turns that follow (kvm_suite.turns). */
 typedef struct kvm_item_ids {
     const int32_t *prefix, *feed;
     ptrdiff_t prefix_n, feed_n;
     const int32_t *const *after;
     const ptrdiff_t *after_n;
-    const ptrdiff_t *skip; /* of each `after`: its first ids, read and not scored */
+    const ptrdiff_t *skip; /* of each `after`: its first ids, read and not scored; NULL
+                              of a dialogue */
     ptrdiff_t after_count;
-    ptrdiff_t longest; /* most ids that may follow the prefix */
+    ptrdiff_t longest; /* most ids that may follow the prefix: of a dialogue all its
+                          questions and answers */
 } kvm_item_ids;
 
 /* bos: id that stands before the prefix unless its text brings it (-1: none), see

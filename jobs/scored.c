@@ -4,7 +4,8 @@
 
 #include "jobs/open.h"
 
-static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t, kvm_err *err)
+static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t, bool dialogues,
+                             kvm_err *err)
 {
     kvm_job *j = s->job;
     kvm_str path;
@@ -12,10 +13,9 @@ static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t, kvm_err *err
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "suite_path"), &path, err));
     TRY(kvm_suite_read(&s->suite, j->keep, path, err));
     TRY(kvm_job_unchanged(j, "suite", s->suite->sha, err));
-    if (s->suite->kind == KVM_SUITE_CALIBRATION)
-        return kvm_fail(err, KVM_USAGE,
-                        "suite %.*s is for calibration, not for scoring",
-                        KVM_STR_ARG(s->suite->name));
+    TRY(kvm_suite_serves(s->suite, dialogues, err));
+    if (dialogues)
+        TRY(kvm_job_i64(j, "turns", KVM_TURNS, 1, INT32_MAX, &s->suite->turns, err));
     TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), s->suite->name,
                         &s->name, err));
     TRY(kvm_job_i64(j, "items", 0, 0, INT32_MAX, &wanted, err));
@@ -39,10 +39,10 @@ static kvm_status refuse_overlap(kvm_scored *s, const kvm_tokenizer *t, kvm_err 
 }
 
 kvm_status kvm_scored_open(kvm_scored *s, kvm_job *j, const kvm_tokenizer *t,
-                           kvm_err *err)
+                           bool dialogues, kvm_err *err)
 {
     *s = (kvm_scored){.job = j};
-    TRY(open_suite(s, t, err));
+    TRY(open_suite(s, t, dialogues, err));
     return refuse_overlap(s, t, err);
 }
 
@@ -175,7 +175,7 @@ kvm_status kvm_scored_card(const kvm_scored *s, const kvm_compute *c, json_t **c
                            kvm_err *err)
 {
     static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",
-                                        "generation", "needle"};
+                                        "generation",  "needle",     "dialogue"};
     const kvm_str backend = kvm_backend_label(kvm_compute_backend(c), s->job->keep);
     if (!backend.at) return kvm_nomem(err, s->job->keep);
     *card =

@@ -13,7 +13,8 @@ enum { CARD_MAX_BYTES = 1 << 20, ITEMS_MAX_BYTES = 1 << 30 };
 const kvm_field kvm_suite_card_fields[] = {
     {"name", KVM_FIELD_STR, true, "the suite's name", NULL, 0},
     {"kind", KVM_FIELD_STR, true,
-     "calibration, perplexity, multiple_choice, generation or needle", NULL, 0},
+     "calibration, perplexity, multiple_choice, generation, needle or dialogue", NULL,
+     0},
     {"file", KVM_FIELD_STR, true, "the JSONL file beside the card", NULL, 0},
     {"licence", KVM_FIELD_STR, true, "under which the items may be used", NULL, 0},
     {"provenance", KVM_FIELD_STR, true, "where the items come from", NULL, 0},
@@ -37,6 +38,7 @@ static const struct {
     {"multiple_choice", KVM_SUITE_MULTIPLE_CHOICE},
     {"generation", KVM_SUITE_GENERATION},
     {"needle", KVM_SUITE_NEEDLE},
+    {"dialogue", KVM_SUITE_DIALOGUE},
 };
 
 /* what an item of each kind holds */
@@ -71,16 +73,28 @@ static const kvm_field needle_item[] = {
     {"depth", KVM_FIELD_NUM, false, NULL, NULL, 0},
     {"stop", KVM_FIELD_LIST, false, NULL, NULL, KVM_FIELD_STR},
     {0}};
+static const kvm_field dialogue_item[] = {
+    {"id", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {"story", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {"turns", KVM_FIELD_LIST, true, NULL, NULL, KVM_FIELD_OBJECT},
+    {"stop", KVM_FIELD_LIST, false, NULL, NULL, KVM_FIELD_STR},
+    {0}};
+static const kvm_field turn_fields[] = {
+    {"question", KVM_FIELD_STR, true, NULL, NULL, 0},
+    {"answers", KVM_FIELD_LIST, true, NULL, NULL, KVM_FIELD_STR},
+    {0}};
 static const kvm_field *const item_fields[] = {
     [KVM_SUITE_CALIBRATION] = calibration_item,
     [KVM_SUITE_PERPLEXITY] = perplexity_item,
     [KVM_SUITE_MULTIPLE_CHOICE] = choice_item,
     [KVM_SUITE_GENERATION] = generation_item,
-    [KVM_SUITE_NEEDLE] = needle_item};
+    [KVM_SUITE_NEEDLE] = needle_item,
+    [KVM_SUITE_DIALOGUE] = dialogue_item};
 
 static bool generates(kvm_suite_kind kind)
 {
-    return kind == KVM_SUITE_GENERATION || kind == KVM_SUITE_NEEDLE;
+    return kind == KVM_SUITE_GENERATION || kind == KVM_SUITE_NEEDLE ||
+           kind == KVM_SUITE_DIALOGUE;
 }
 
 static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
@@ -94,7 +108,7 @@ static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
         }
     return kvm_fail(err, KVM_FORMAT,
                     "%s:%d: suite kind \"%s\" is none of calibration, perplexity, "
-                    "multiple_choice, generation, needle",
+                    "multiple_choice, generation, needle, dialogue",
                     at.file, at.line, kvm_quote(name).at);
 }
 
@@ -203,6 +217,37 @@ static kvm_status read_needle_item(kvm_item *it, kvm_jat root, kvm_arena *keep,
     return each_filled(answer, 1, "answer", root, err);
 }
 
+static kvm_status read_turn(kvm_turn *turn, kvm_jat at, kvm_arena *keep, kvm_err *err)
+{
+    TRY(kvm_schema_check(at, turn_fields, *keep, err));
+    TRY(kvm_json_str(kvm_json_get(at, keep, "question"), &turn->question, err));
+    TRY(filled(turn->question, "question", at,
+               err)); /* every speaker reads something */
+    TRY(read_strings(kvm_json_get(at, keep, "answers"), keep, &turn->answers,
+                     &turn->answer_count, err));
+    return each_filled(turn->answers, turn->answer_count, "answer", at, err);
+}
+
+static kvm_status read_dialogue(kvm_item *it, kvm_jat root, kvm_arena *keep,
+                                kvm_err *err)
+{
+    const kvm_jat list = kvm_json_get(root, keep, "turns");
+    TRY(kvm_json_str(kvm_json_get(root, keep, "story"), &it->prefix, err));
+    TRY(filled(it->prefix, "story", root, err));
+    TRY(kvm_json_array(list, &it->turn_count, err));
+    if (it->turn_count == 0)
+        return kvm_fail(err, KVM_FORMAT, "%s: %s is empty", list.file, list.path);
+    kvm_turn *turns = kvm_new(keep, kvm_turn, it->turn_count);
+    if (!turns) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < it->turn_count; i++) {
+        const kvm_status s =
+            read_turn(&turns[i], kvm_json_item(list, keep, i), keep, err);
+        if (s) return kvm_err_prefix(err, s, "turn %td", i + 1);
+    }
+    it->turns = turns;
+    return KVM_OK;
+}
+
 static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
                             kvm_arena *keep, kvm_err *err)
 {
@@ -215,6 +260,7 @@ static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
     TRY(kvm_json_str(kvm_json_get(root, keep, "id"), &it->id, err));
     if (kind == KVM_SUITE_CALIBRATION)
         return kvm_json_str(kvm_json_get(root, keep, "text"), &it->prefix, err);
+    if (kind == KVM_SUITE_DIALOGUE) return read_dialogue(it, root, keep, err);
     TRY(kvm_json_str(kvm_json_get(root, keep, "prefix"), &it->prefix, err));
     TRY(filled(it->prefix, "prefix", root, err)); /* there is a cache to translate */
     TRY(kvm_json_str_or(kvm_json_get(root, keep, "question"), KVM_STR(""),
@@ -233,6 +279,7 @@ static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
     case KVM_SUITE_NEEDLE:
         return read_needle_item(it, root, keep, err);
     case KVM_SUITE_CALIBRATION:
+    case KVM_SUITE_DIALOGUE:
         break;
     }
     return KVM_OK;
@@ -401,6 +448,20 @@ kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_er
     TRY(read_items(s, keep, s->path, items_text, err));
     *out = s;
     return KVM_OK;
+}
+
+kvm_status kvm_suite_serves(const kvm_suite *s, bool dialogues, kvm_err *err)
+{
+    if (s->kind == KVM_SUITE_CALIBRATION)
+        return kvm_fail(err, KVM_USAGE,
+                        "suite %.*s is for calibration, not for scoring",
+                        KVM_STR_ARG(s->name));
+    if (dialogues == (s->kind == KVM_SUITE_DIALOGUE)) return KVM_OK;
+    return kvm_fail(err, KVM_USAGE,
+                    dialogues ? "suite %.*s holds no dialogues"
+                              : "suite %.*s holds dialogues, which only `alternate` "
+                                "scores",
+                    KVM_STR_ARG(s->name));
 }
 
 /* The folder of the program, for what was installed beside it; empty when unknown. */

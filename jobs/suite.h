@@ -21,13 +21,23 @@ typedef enum kvm_suite_kind {
      * text read before each choice and not scored; "subject" (optional): for people */
     KVM_SUITE_MULTIPLE_CHOICE,
     KVM_SUITE_GENERATION, /* {"id","prefix","question","answers":[…]} */
-    KVM_SUITE_NEEDLE      /* {"id","length","depth","prefix","question","answer"} */
+    KVM_SUITE_NEEDLE,     /* {"id","length","depth","prefix","question","answer"} */
+    /* {"id","story","turns":[{"question","answers":[…]}]}: a turn's question is all
+     * that stands between the answer before it and its own */
+    KVM_SUITE_DIALOGUE
 } kvm_suite_kind;
 
 enum { KVM_STOP_BYTES = 64 }; /* of a stop string, at most */
+enum { KVM_TURNS = 5 };       /* of a dialogue that are asked, when nothing is said */
 
-typedef struct kvm_item { /* borrows from the suite */
-    kvm_str id, prefix, question, continuation;
+typedef struct kvm_turn {
+    kvm_str question;
+    const kvm_str *answers; /* (answer_count) */
+    ptrdiff_t answer_count;
+} kvm_turn;
+
+typedef struct kvm_item {                       /* borrows from the suite */
+    kvm_str id, prefix, question, continuation; /* prefix of a dialogue: its story */
     /* the answers of a generation or needle item, the choices of a multiple
      * choice */
     const kvm_str *choices;
@@ -38,6 +48,8 @@ typedef struct kvm_item { /* borrows from the suite */
     ptrdiff_t stop_count;
     ptrdiff_t length; /* stated length of a needle item in tokens, else 0 */
     double depth;
+    const kvm_turn *turns; /* (turn_count) of a dialogue; else NULL */
+    ptrdiff_t turn_count;
 } kvm_item;
 
 typedef struct kvm_suite {
@@ -50,6 +62,9 @@ typedef struct kvm_suite {
     ptrdiff_t max_new_tokens;
     const kvm_str *stop; /* (stop_count) */
     ptrdiff_t stop_count;
+    ptrdiff_t
+        turns; /* of each dialogue that will be asked, the first ones: its reader's
+                        to set (KVM_TURNS) */
     kvm_item *items;
     ptrdiff_t count;
     const char *sha; /* hex over the card and the items */
@@ -60,6 +75,9 @@ extern const kvm_field kvm_suite_card_fields[]; /* for `kvmill help suites` */
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
 KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
                                    kvm_err *err);
+/* kvm_suite_serves - KVM_USAGE: the suite is for calibration, or holds dialogues where
+ * single items are scored, or the other way round */
+KVM_MUST kvm_status kvm_suite_serves(const kvm_suite *s, bool dialogues, kvm_err *err);
 /* kvm_suites_dir - where the bundled cards lie: KVMILL_SUITES, else beside the program
  * (as installed: ../share/kvmill/suites; in the source tree: ../../jobs/suites), else
  * ./jobs/suites. */

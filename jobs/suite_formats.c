@@ -431,16 +431,20 @@ kvm_status kvm_import_mmlu(kvm_import *im, kvm_err *err)
 
 /* ---- answers in words ---- */
 
-/* takes answers; those that are empty accept nothing */
-static kvm_status add_question(kvm_import *im, kvm_str prefix, kvm_str question,
-                               json_t *answers, kvm_err *err)
+json_t *kvm_import_filled(json_t *answers)
 {
     for (size_t i = json_array_size(answers); i-- > 0;) {
         const json_t *v = json_array_get(answers, i);
         const kvm_str s = {json_string_value(v), (ptrdiff_t)json_string_length(v)};
         if (kvm_str_trim(s).len == 0) json_array_remove(answers, i);
     }
-    if (answers && json_array_size(answers) == 0) {
+    return answers;
+}
+
+kvm_status kvm_import_question(kvm_import *im, kvm_str prefix, kvm_str question,
+                               json_t *answers, kvm_err *err)
+{
+    if (answers && json_array_size(kvm_import_filled(answers)) == 0) {
         json_decref(answers);
         kvm_import_leave_out(im, "there is no answer");
         return KVM_OK;
@@ -473,7 +477,7 @@ static kvm_status gsm8k_line(kvm_import *im, kvm_jat line, kvm_err *err)
     question = kvm_str_trim(question);
     kvm_str prefix = kvm_str_fmt(im->keep, "Question: %.*s\n", KVM_STR_ARG(question));
     if (!prefix.at) return json_decref(answers), kvm_nomem(err, im->keep);
-    return add_question(im, prefix, KVM_STR("Answer:"), answers, err);
+    return kvm_import_question(im, prefix, KVM_STR("Answer:"), answers, err);
 }
 
 kvm_status kvm_import_gsm8k(kvm_import *im, kvm_err *err)
@@ -504,82 +508,11 @@ static kvm_status triviaqa_line(kvm_import *im, kvm_jat line, kvm_err *err)
         if (!kvm_str_eq(alias, answer))
             json_array_append_new(answers, kvm_import_str(alias));
     }
-    return add_question(im, kvm_str_slice(context, 0, cut),
-                        kvm_str_slice(context, cut, context.len), answers, err);
+    return kvm_import_question(im, kvm_str_slice(context, 0, cut),
+                               kvm_str_slice(context, cut, context.len), answers, err);
 }
 
 kvm_status kvm_import_triviaqa(kvm_import *im, kvm_err *err)
 {
     return kvm_import_jsonl(im, triviaqa_line, err);
-}
-
-/* ---- CoQA: a story and a conversation about it, turn by turn, with the gold answers
- * of the turns before; the first answer and the additional ones are accepted ---- */
-
-static kvm_status turn_text(kvm_import *im, kvm_jat list, ptrdiff_t turn, kvm_str *text,
-                            kvm_err *err)
-{
-    const kvm_jat at = kvm_json_item(list, im->keep, turn);
-    return kvm_json_str(kvm_json_get(at, im->keep, "input_text"), text, err);
-}
-
-static kvm_status coqa_answers(kvm_import *im, kvm_jat dialogue, ptrdiff_t turn,
-                               json_t *answers, kvm_err *err)
-{
-    kvm_str key, text;
-    const json_t *value;
-    const kvm_jat more = kvm_json_get(dialogue, im->keep, "additional_answers");
-    for (void *it = NULL; kvm_json_next(more, &it, &key, &value);) {
-        TRY(turn_text(im, kvm_json_get(more, im->keep, key.at), turn, &text, err));
-        json_array_append_new(answers, kvm_import_str(text));
-    }
-    return KVM_OK;
-}
-
-static kvm_status coqa_turn(kvm_import *im, kvm_jat dialogue, ptrdiff_t turn,
-                            kvm_text *t, kvm_err *err)
-{
-    kvm_str question, answer, ask;
-    TRY(turn_text(im, kvm_json_get(dialogue, im->keep, "questions"), turn, &question,
-                  err));
-    TRY(turn_text(im, kvm_json_get(dialogue, im->keep, "answers"), turn, &answer, err));
-    ask = kvm_str_fmt(im->keep, "Q: %.*s\nA:", KVM_STR_ARG(question));
-    if (!ask.at) return kvm_nomem(err, im->keep);
-    json_t *answers = json_array();
-    json_array_append_new(answers, kvm_import_str(answer));
-    const kvm_status s = coqa_answers(im, dialogue, turn, answers, err);
-    if (s) return json_decref(answers), s;
-    TRY(add_question(im, kvm_text_str(t), ask, answers, err));
-    kvm_text_addf(t, "%.*s %.*s\n", KVM_STR_ARG(ask), KVM_STR_ARG(answer));
-    return t->failed ? kvm_nomem(err, im->keep) : KVM_OK;
-}
-
-static kvm_status coqa_dialogue(kvm_import *im, kvm_jat dialogue, kvm_text *t,
-                                kvm_err *err)
-{
-    kvm_str story;
-    ptrdiff_t turns;
-    TRY(kvm_json_str(kvm_json_get(dialogue, im->keep, "story"), &story, err));
-    TRY(kvm_json_array(kvm_json_get(dialogue, im->keep, "questions"), &turns, err));
-    story = kvm_str_trim(story);
-    kvm_text_addf(t, "%.*s\n\n", KVM_STR_ARG(story));
-    for (ptrdiff_t i = 0; i < turns; i++) TRY(coqa_turn(im, dialogue, i, t, err));
-    return KVM_OK;
-}
-
-kvm_status kvm_import_coqa(kvm_import *im, kvm_err *err)
-{
-    kvm_jat root;
-    ptrdiff_t n;
-    TRY(kvm_json_read(&root, im->keep, im->o->input, err));
-    const kvm_jat data = kvm_json_get(root, im->keep, "data");
-    TRY(kvm_json_array(data, &n, err));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        kvm_text t = {0};
-        const kvm_status s =
-            coqa_dialogue(im, kvm_json_item(data, im->keep, i), &t, err);
-        kvm_text_free(&t);
-        if (s) return s;
-    }
-    return KVM_OK;
 }

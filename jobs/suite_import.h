@@ -68,6 +68,13 @@ KVM_MUST kvm_status kvm_import_jsonl(kvm_import *im,
 KVM_MUST kvm_status kvm_import_read(kvm_import *im, kvm_str path, kvm_str *text,
                                     kvm_err *err);
 json_t *kvm_import_str(kvm_str s);
+/* answers without those that are empty, which accept nothing; gives it back */
+json_t *kvm_import_filled(json_t *answers);
+/* kvm_import_question - an item that is answered in words; takes answers. None: it is
+ * left out */
+KVM_MUST kvm_status kvm_import_question(kvm_import *im, kvm_str prefix,
+                                        kvm_str question, json_t *answers,
+                                        kvm_err *err);
 
 #define X(name, kind, metric, chance, max_new, stop, licence, input)                   \
     kvm_status kvm_import_##name(kvm_import *im, kvm_err *err);

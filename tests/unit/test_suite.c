@@ -89,6 +89,28 @@ static void refused(const char *items, kvm_status status, const char *part)
     check_contains(err.msg, part);
 }
 
+static void dialogues_have_turns(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_suite *s;
+    write_card("dialogue", "max_new_tokens: 6\nstop: [\"\\n\"]\n");
+    check_write(DIR "/s.jsonl",
+                KVM_STR("{\"id\":\"a\",\"story\":\"Tom has a cat.\",\"turns\":["
+                        "{\"question\":\"Who?\",\"answers\":[\"Tom\",\"it is Tom\"]},"
+                        "{\"question\":\"What?\",\"answers\":[\"a cat\"]}]}\n"));
+    check_ok(read(&s, &err), &err);
+    check_str(s->items[0].prefix, "Tom has a cat.");
+    assert_int_equal(s->items[0].turn_count, 2);
+    check_str(s->items[0].turns[0].answers[1], "it is Tom");
+    check_str(s->items[0].turns[1].question, "What?");
+    assert_int_equal(s->items[0].stop_count, 1);
+    check_str(s->metric, "f1");
+    check_ok(kvm_suite_serves(s, true, &err), &err);
+    check_status(KVM_USAGE, kvm_suite_serves(s, false, &err), &err);
+    check_contains(err.msg, "holds dialogues");
+}
+
 static void wrong_items_are_named_by_line(void **state)
 {
     (void)state;
@@ -109,6 +131,29 @@ static void wrong_items_are_named_by_line(void **state)
     refused("{\"id\":\"a\",\"prefix\":\"p\",\"choices\":[\"x\",\"y\"],\"answer\":0}\n"
             "{\"id\":\"b\",\"prefix\":\"caf\xe9\",\"choices\":[\"x\"],\"answer\":0}\n",
             KVM_FORMAT, ":2:");
+}
+
+static void dialogues_without_words_are_refused(void **state)
+{
+    (void)state;
+    write_card("dialogue", "");
+    refused("{\"id\":\"a\",\"story\":\"\",\"turns\":[]}", KVM_FORMAT,
+            "s.jsonl:1: story is empty");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[]}", KVM_FORMAT,
+            "turns is empty");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[7]}", KVM_FORMAT, "turns");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[{\"question\":\"q\","
+            "\"answers\":[\"x\"]},{\"question\":\"\",\"answers\":[\"x\"]}]}",
+            KVM_FORMAT, "turn 2: ");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[{\"question\":\"q\","
+            "\"answers\":[]}]}",
+            KVM_FORMAT, "empty");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[{\"question\":\"q\","
+            "\"answers\":[\"x\",\" \"]}]}",
+            KVM_FORMAT, "answer 1 is empty");
+    refused("{\"id\":\"a\",\"story\":\"s\",\"turns\":[{\"question\":\"q\","
+            "\"answer\":\"x\"}]}",
+            KVM_FORMAT, "did you mean \"answers\"");
 }
 
 /* what would only fail, or score as nothing, once the models run */
@@ -295,6 +340,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(multiple_choice_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(needle_and_generation_have_answers, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(dialogues_have_turns, setup, teardown),
+        cmocka_unit_test_setup_teardown(dialogues_without_words_are_refused, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_items_are_named_by_line, setup, teardown),
         cmocka_unit_test_setup_teardown(items_that_cannot_be_scored_are_refused, setup,

@@ -292,6 +292,44 @@ static void coqa_goes_turn_by_turn(void **state)
             KVM_FORMAT, "answers");
 }
 
+/* one conversation about a story is one item of its turns */
+static void coqa_is_also_dialogues(void **state)
+{
+    (void)state;
+    static const char two[] =
+        "{\"data\":[{\"story\":\" Tom has a cat. \","
+        "\"questions\":[{\"input_text\":\"Who?\",\"turn_id\":1},"
+        "{\"input_text\":\"What?\",\"turn_id\":2}],"
+        "\"answers\":[{\"input_text\":\"Tom\",\"span_text\":\"Tom\",\"turn_id\":1},"
+        "{\"input_text\":\"a cat\",\"span_text\":\"a cat\",\"turn_id\":2}],"
+        "\"additional_answers\":{\"0\":[{\"input_text\":\"\",\"turn_id\":1},"
+        "{\"input_text\":\"cat\",\"turn_id\":2}]}},"
+        "{\"story\":\"s\",\"questions\":[{\"input_text\":\"q\"}],"
+        "\"answers\":[{\"input_text\":\" \"}]},"
+        "{\"story\":\"s\",\"questions\":[],\"answers\":[]}]}";
+    kvm_imported done;
+    check_write(DIR "/coqa.json", kvm_str_of(two));
+    const kvm_import_options o = options("coqa_dialogues", DIR "/coqa.json");
+    const kvm_suite *s = imported(&o, &done);
+    assert_int_equal(s->kind, KVM_SUITE_DIALOGUE);
+    assert_int_equal(s->count, 1);
+    assert_int_equal(done.left_out, 2);
+    const kvm_item *it = &s->items[0];
+    check_str(it->prefix, "Tom has a cat.\n\n");
+    assert_int_equal(it->turn_count, 2);
+    check_str(it->turns[0].question, "Q: Who?\nA:");
+    check_str(it->turns[1].question, "\nQ: What?\nA:");
+    assert_int_equal(it->turns[0].answer_count, 1); /* an empty one accepts nothing */
+    assert_int_equal(it->turns[1].answer_count, 2);
+    check_str(it->turns[1].answers[1], "cat");
+    check_str(s->stop[0], "\nQ:");
+    check_str(s->metric, "f1");
+    refused("coqa_dialogues",
+            "{\"data\":[{\"story\":\"s\",\"questions\":[{\"input_text\":\"q\"}]}]}",
+            KVM_FORMAT, "answers");
+    refused("coqa_dialogues", "{\"data\":[{\"questions\":[]}]}", KVM_FORMAT, "story");
+}
+
 /* n sentences of five words of four letters: 25 bytes, so 6.25 tokens, each */
 static void write_prose(int n)
 {
@@ -482,6 +520,7 @@ int main(void)
         T(mmlu_has_five_shots),
         T(answers_in_words),
         T(coqa_goes_turn_by_turn),
+        T(coqa_is_also_dialogues),
         T(text_is_cut_between_words),
         T(a_needle_lies_at_every_depth_once),
         T(a_tokenizer_counts),

@@ -23,6 +23,7 @@ NEEDLE_LENGTHS = (128, 256, 512, 1024, 2048)
 BIBLE_SHARE = {128: 0.3, 256: 0.3, 512: 0.3, 1024: 0.1, 2048: 0.1}
 BIBLE_LIMIT = 300_000
 CALIBRATION_TOKENS = 576
+DIALOGUE_TURNS = 10
 LICENCE = "generated items: Apache-2.0; King James Bible: public domain"
 
 
@@ -30,7 +31,8 @@ class Maker:
     """Tokenizer, random stream and the text the suites may quote."""
 
     def __init__(self, tokenizer, seed, calibration):
-        self.tok, self.rng, self.calibration = tokenizer, random.Random(seed), calibration
+        self.tok, self.seed, self.calibration = tokenizer, seed, calibration
+        self.rng = random.Random(seed)
         books = corpus.bible_books()
         held = [c for b in corpus.HELD_OUT_BOOKS for c in books[b]]
         # Prose and needle filler never share a chapter.
@@ -139,6 +141,73 @@ def answer_items(make, count):
         yield dict(id="facts-qa-%03d" % i, prefix=prefix, question=question, answers=[answer, reply])
 
 
+class Fact:
+    """Something that a dialogue says and asks for: in how many ways it is said does not matter here."""
+
+    def __init__(self, said, ask, value, reply):
+        self.said, self.ask, self.answers = said, ask, [value, gen.plain(reply)]
+
+
+def dialogue_facts(rng, codes, traits):
+    """Codes of different kinds and traits of one or two people, all of held-out names."""
+    for kind in rng.sample(gen.KINDS, codes):
+        fact = (kind, gen.make_name(rng, True), gen.make_code(rng, True))
+        yield Fact(gen.fact_segments(rng, fact, canonical=1.0), lambda f=fact: gen.needle_question(rng, f),
+                   fact[2], gen.needle_reply(fact))
+    names = [gen.make_name(rng, True) for _ in range(rng.randint(1, 2))]
+    for i, attribute in enumerate(rng.sample(sorted(gen.ATTRIBUTES), traits)):
+        name, value = names[i % len(names)], rng.choice(gen.ATTRIBUTES[attribute][0])
+        yield Fact(gen.statement(rng, name, attribute, value),
+                   lambda n=name, a=attribute: gen.story_question(rng, n, a), value,
+                   gen.story_reply(name, attribute, value))
+
+
+def with_filler(rng, facts, sentences):
+    """A paragraph of invented prose in which the facts are said, in this order."""
+    filler = [gen.prose_sentence(rng) for _ in range(sentences)]
+    places = sorted(rng.randrange(sentences + 1) for _ in facts)
+    return gen.plain(gen.document(filler, [(at, fact.said) for at, fact in zip(places, facts)]))
+
+
+def choose_asked(rng, known, asked, turn):
+    """What the other model was told in an earlier turn most likely, else what has not been asked for yet."""
+    fresh = [fact for fact, told in known if fact not in asked and (told == 0 or (turn - told) % 2)]
+    news = [fact for fact, told in known if told and fact in fresh]
+    return rng.choice(news if news and rng.random() < 0.7 else fresh or [fact for fact, _ in known])
+
+
+def dialogue_turns(rng, known, later):
+    """Each turn asks for one fact; some tell a new one first, which the next speaker will be asked for."""
+    asked = []
+    for turn in range(1, DIALOGUE_TURNS + 1):
+        told = [later.pop()] if later and rng.random() < 0.5 else []
+        note = with_filler(rng, told, 1) if told else ""
+        asked.append(choose_asked(rng, known, asked, turn))
+        question = note + asked[-1].ask() + gen.END + gen.ASSISTANT
+        known += [(fact, turn) for fact in told]
+        yield dict(question=question if turn == 1 else gen.END + gen.USER + question, answers=asked[-1].answers)
+
+
+def dialogue_items(make, count):
+    """A story, then questions about it and about what earlier turns told. The stream of random numbers is
+    its own, so that suites of another size leave the dialogues as they are."""
+    rng = random.Random("dialogues %d" % make.seed)
+    for i in range(count):
+        codes, traits = rng.randint(1, 2), rng.randint(1, 2)
+        facts = list(dialogue_facts(rng, codes + 2, traits + 2))
+        known = facts[:codes] + facts[codes + 2:-2]
+        later = facts[codes:codes + 2] + facts[-2:]
+        rng.shuffle(known)
+        rng.shuffle(later)
+        story = gen.USER + with_filler(rng, known, rng.randint(5, 10))
+        turns = list(dialogue_turns(rng, [(fact, 0) for fact in known], later))
+        history = story
+        for turn in turns:
+            make.check(history, turn["question"])
+            history += turn["question"] + turn["answers"][1]
+        yield dict(id="dialogues-%02d" % i, story=story, turns=turns)
+
+
 def take_words(make, words, tokens):
     """The first words that reach `tokens` tokens, as text with a leading space each, and the rest."""
     taken, used = [], 0
@@ -202,6 +271,7 @@ SUITES = {
     "facts-qa": ("generation", lambda m: answer_items(m, 120), dict(metric="gold_in_answer", max_new_tokens=28)),
     "prose": ("perplexity", lambda m: prose_items(m, 104), dict(metric="kl", max_new_tokens=0)),
     "calibration": ("calibration", lambda m: calibration_items(m, m.calibration), dict(max_new_tokens=0)),
+    "dialogues": ("dialogue", lambda m: dialogue_items(m, 60), dict(metric="f1", max_new_tokens=28)),
 }
 PROVENANCE = ("written by tests/zoo/make_suites.py, seed %d; "
               "some text quoted from the King James Bible (Debian bible-kjv)")
