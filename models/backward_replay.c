@@ -120,9 +120,10 @@ static kvm_status find(replayed *r, ptrdiff_t object, kvm_err *err)
                         kvm_object_name(o->kind));
     r->state = object;
     r->width = o->replay;
-    for (r->window = object + 1; r->window < m->info.objects; r->window++)
-        if (m->objects[r->window].kind == KVM_OBJECT_WINDOW) break;
-    return KVM_OK;
+    r->window = kvm_model_find_object(m, KVM_OBJECT_WINDOW, o->layer);
+    if (r->window >= 0) return KVM_OK;
+    return kvm_fail(err, KVM_INTERNAL, "layer %td keeps a state and no window",
+                    o->layer);
 }
 
 kvm_status kvm_model_pull_replay(const kvm_model *m, ptrdiff_t object, ptrdiff_t n,

@@ -94,8 +94,8 @@ static kvm_status check_rope(const kvm_config *c, const char *file, kvm_err *err
             r->low, r->high);
     if (r->kind == KVM_ROPE_YARN &&
         !(r->beta_slow > 0 && r->beta_fast > r->beta_slow && r->attention_factor >= 0 &&
-          isfinite(r->attention_factor) && isfinite(r->mscale) &&
-          isfinite(r->mscale_all_dim)))
+          r->attention_factor < 1e6 && fabs(r->mscale) < 1e6 &&
+          fabs(r->mscale_all_dim) < 1e6))
         return kvm_fail(err, KVM_RANGE,
                         "%s: YaRN wants 0 < beta_slow < beta_fast and finite, "
                         "non-negative factors",

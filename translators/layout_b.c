@@ -75,9 +75,11 @@ static kvm_status read_side(kvm_jat root, kvm_arena *keep, const char *key,
     TRY(kvm_json_i64(kvm_json_get(at, keep, "head_dim"), &dim, err));
     TRY(kvm_layout__side(s, keep, layers, heads, dim, at.file, err));
     TRY(kvm_json_f64_or(kvm_json_get(at, keep, "rope_theta"), 0, &s->theta, err));
-    TRY(kvm_json_f64_or(kvm_json_get(at, keep, "attention_scaling"), 1, &factor, err));
-    s->rope.factor = (float)factor;
-    return KVM_OK;
+    const kvm_jat scale = kvm_json_get(at, keep, "attention_scaling");
+    TRY(kvm_json_f64_or(scale, 1, &factor, err));
+    if (kvm_rows_factor(&s->rope, factor)) return KVM_OK;
+    return kvm_json_fail(err, KVM_FORMAT, scale,
+                         "is %g; a rotary scales by more than 0", factor);
 }
 
 static kvm_status read_head(kvm_translator *t, kvm_jat root, kvm_arena *keep,

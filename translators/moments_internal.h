@@ -28,6 +28,10 @@ KVM_MUST kvm_status kvm_moments__read_blocks(const kvm_st *st, kvm_block_id *blo
 KVM_MUST kvm_status kvm_moments__put_blocks(json_t *meta, const kvm_block_id *blocks,
                                             ptrdiff_t n, kvm_err *err);
 
+/* rows of each split: tensor `rows` */
+KVM_MUST kvm_status kvm_moments__read_rows(const kvm_st *st, ptrdiff_t rows[KVM_SPLITS],
+                                           kvm_err *err);
+
 /* How a block is laid out in a file of one capture, or of two. */
 typedef struct kvm_block_layout {
     kvm_block_id id;

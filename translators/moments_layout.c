@@ -1,5 +1,7 @@
 /* moments_layout.c - how rows are cut into panels, and what stands in a file of
  * moments. */
+#include <string.h>
+
 #include "translators/meta.h"
 #include "translators/moments_internal.h"
 
@@ -70,6 +72,23 @@ kvm_status kvm_moments__read_blocks(const kvm_st *st, kvm_block_id *blocks,
                             "twice",
                             kvm_st_path(st).at, kvm_quote(item).at);
         blocks[(*n)++] = id;
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_moments__read_rows(const kvm_st *st, ptrdiff_t rows[KVM_SPLITS],
+                                  kvm_err *err)
+{
+    const ptrdiff_t dim[] = {KVM_SPLITS};
+    const kvm_st_tensor *t;
+    TRY(kvm_st_need(st, KVM_STR("rows"), KVM_I64, 1, dim, &t, err));
+    for (int p = 0; p < KVM_SPLITS; p++) {
+        int64_t n;
+        memcpy(&n, (const int64_t *)t->t.data + p, sizeof n);
+        if (n < 0 || n > INT32_MAX)
+            return kvm_fail(err, KVM_FORMAT, "%s: rows[%d] is %lld", kvm_st_path(st).at,
+                            p, (long long)n);
+        rows[p] = (ptrdiff_t)n;
     }
     return KVM_OK;
 }

@@ -102,18 +102,13 @@ static kvm_status check_pair(merge *m, json_t *meta, kvm_err *err)
 
 static kvm_status read_rows(merge *m, int64_t sum[KVM_SPLITS], kvm_err *err)
 {
-    const ptrdiff_t dim[] = {KVM_SPLITS};
-    const kvm_st_tensor *t[2];
-    TRY(kvm_st_need(m->x, KVM_STR("rows"), KVM_I64, 1, dim, &t[0], err));
-    TRY(kvm_st_need(m->y, KVM_STR("rows"), KVM_I64, 1, dim, &t[1], err));
+    ptrdiff_t x[KVM_SPLITS], y[KVM_SPLITS];
+    TRY(kvm_moments__read_rows(m->x, x, err));
+    TRY(kvm_moments__read_rows(m->y, y, err));
     for (int p = 0; p < KVM_SPLITS; p++) {
-        sum[p] = 0;
-        for (int i = 0; i < 2; i++) {
-            int64_t n;
-            memcpy(&n, (const int64_t *)t[i]->t.data + p, sizeof n);
-            m->n[p][i] = (double)n;
-            sum[p] += n;
-        }
+        m->n[p][0] = (double)x[p];
+        m->n[p][1] = (double)y[p];
+        sum[p] = x[p] + y[p];
     }
     return KVM_OK;
 }

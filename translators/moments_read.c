@@ -159,19 +159,10 @@ static kvm_status open_file(moments_file *f, kvm_arena *keep, kvm_str path, bool
     TRY(whole(f, err));
     TRY(read_sides(f, keep, err));
     TRY(read_blocks(f, keep, err));
-    const ptrdiff_t dim[] = {KVM_SPLITS};
-    const kvm_st_tensor *rows;
-    TRY(kvm_st_need(f->st, KVM_STR("rows"), KVM_I64, 1, dim, &rows, err));
-    for (int p = 0; p < KVM_SPLITS; p++) {
-        int64_t n;
-        memcpy(&n, (const int64_t *)rows->t.data + p, sizeof n);
-        if (n < 0 || n > INT32_MAX)
-            return kvm_fail(err, KVM_FORMAT, "%s: rows[%d] is %lld",
-                            kvm_st_path(f->st).at, p, (long long)n);
-        f->rows[p] = (ptrdiff_t)n;
+    TRY(kvm_moments__read_rows(f->st, f->rows, err));
+    for (int p = 0; p < KVM_SPLITS; p++)
         for (ptrdiff_t i = 0; i < f->blocks; i++)
             TRY(read_sums(f, keep, &f->block[i], (kvm_split)p, err));
-    }
     return KVM_OK;
 }
 
@@ -194,6 +185,9 @@ static kvm_status identity(kvm_moments *m, kvm_arena *keep, kvm_err *err)
     int64_t number;
     TRY(kvm_meta_i64(m->cross.st, "split.seed", 0, INT64_MAX, &number, err));
     TRY(kvm_meta_f64(m->cross.st, "split.fraction", &m->fraction, err));
+    if (!(m->fraction > 0 && m->fraction < 1))
+        return kvm_fail(err, KVM_FORMAT, "%s: metadata `split.fraction` is %g",
+                        kvm_st_path(m->cross.st).at, m->fraction);
     m->seed = (uint64_t)number;
     TRY(kvm_meta_str(m->cross.st, "split.seed", &seed, err));
     TRY(kvm_meta_str(m->cross.st, "split.fraction", &fraction, err));

@@ -151,6 +151,14 @@ kvm_status kvm_rows_describe(kvm_rows_info *info, kvm_arena *keep, const kvm_mod
     return KVM_OK;
 }
 
+bool kvm_rows_factor(kvm_rope *r, double factor)
+{
+    enum { MOST = 1000000 }; /* as of configs: what stretches contexts is far below */
+    if (!(factor > 1.0 / MOST && factor < MOST)) return false;
+    r->factor = (float)factor;
+    return true;
+}
+
 bool kvm_rows__same_rope(const kvm_rope *a, const kvm_rope *b)
 {
     return a->width == b->width && a->interleaved == b->interleaved &&
@@ -182,7 +190,9 @@ static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
     TRY(kvm_meta_i64(st, "rope.interleaved", 0, 1, &interleaved, err));
     TRY(kvm_meta_f64(st, "rope.factor", &factor, err));
     if (width == 0) factor = 1;
-    bool fits = width % 2 == 0 && factor > 0;
+    r->info.rope =
+        (kvm_rope){.width = (ptrdiff_t)width, .interleaved = interleaved == 1};
+    bool fits = width % 2 == 0 && kvm_rows_factor(&r->info.rope, factor);
     const kvm_row_shape *k = r->info.shapes.of[KVM_SPACE_K];
     for (ptrdiff_t l = 0; k && l < r->info.shapes.layers; l++)
         fits &= k[l].heads == 0 || width <= k[l].dim;
@@ -191,9 +201,6 @@ static kvm_status read_rope(kvm_rows *r, const kvm_st *st, kvm_err *err)
             err, KVM_FORMAT,
             "%s: a rotary of width %lld and factor %g does not fit the keys",
             r->path.at, (long long)width, factor);
-    r->info.rope = (kvm_rope){.width = (ptrdiff_t)width,
-                              .interleaved = interleaved == 1,
-                              .factor = (float)factor};
     if (width == 0) return KVM_OK;
     const kvm_st_tensor *t;
     const ptrdiff_t dim[] = {(ptrdiff_t)width / 2};

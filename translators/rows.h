@@ -80,6 +80,9 @@ typedef struct kvm_rows_info {
     kvm_rope rope;   /* of the keys; width 0: none */
 } kvm_rows_info;
 
+/* kvm_rows_factor - what a file says that rotary scales by, into r; false when it is
+ * not above 1e-6 and below 1e6, as no rotary's is */
+bool kvm_rows_factor(kvm_rope *r, double factor);
 /* kvm_rows_shapes - how wide a model's rows are, in all its spaces; arrays in keep */
 KVM_MUST kvm_status kvm_rows_shapes(kvm_shapes *s, kvm_arena *keep, const kvm_model *m,
                                     kvm_err *err);

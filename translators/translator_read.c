@@ -93,9 +93,12 @@ static kvm_status take_side(kvm_jat root, kvm_arena *keep, const char *key,
     TRY(take_count(rotary, keep, "width", 0, MOST_WIDTH, &s->rope.width, err));
     TRY(kvm_json_bool_or(kvm_json_get(rotary, keep, "interleaved"), false,
                          &s->rope.interleaved, err));
-    TRY(kvm_json_f64(kvm_json_get(rotary, keep, "factor"), &factor, err));
+    const kvm_jat scale = kvm_json_get(rotary, keep, "factor");
+    TRY(kvm_json_f64(scale, &factor, err));
     TRY(kvm_json_f64(kvm_json_get(rotary, keep, "theta"), &s->theta, err));
-    s->rope.factor = (float)factor;
+    if (!kvm_rows_factor(&s->rope, factor))
+        return kvm_json_fail(err, KVM_FORMAT, scale,
+                             "is %g; a rotary scales by more than 0", factor);
     return take_str(rotary, keep, "sha", &s->rope_sha, err);
 }
 

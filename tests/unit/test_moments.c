@@ -165,6 +165,30 @@ static void shares_merge_to_the_whole(void **state)
     check_contains(err.msg, "1 of 2 shares");
 }
 
+/* more rows than there can be, which means are weighed by */
+static void a_share_of_impossible_rows_is_refused(void **state)
+{
+    (void)state;
+    const kvm_rows *a = open_rows(TMP "a.capture");
+    kvm_err err = {0};
+    kvm_moments_options o = {.seed = 1, .hash_a = "a", .parts = 2};
+    sum(a, NULL, &o, TMP "odd0");
+    o.part = 1;
+    sum(a, NULL, &o, TMP "odd1");
+    const kvm_str whole = check_read(&keep, TMP "odd1");
+    char *bytes = kvm_new(&keep, char, whole.len);
+    memcpy(bytes, whole.at, (size_t)whole.len);
+    int64_t head; /* `rows` is the first tensor */
+    memcpy(&head, bytes, sizeof head);
+    bytes[8 + head + 7] = (char)0x80;
+    check_write(TMP "odd1", (kvm_str){bytes, whole.len});
+    check_status(KVM_FORMAT,
+                 kvm_moments_merge(KVM_STR(TMP "none"), KVM_STR(TMP "odd0"),
+                                   KVM_STR(TMP "odd1"), NULL, &err),
+                 &err);
+    check_contains(err.msg, "odd1: rows[0] is -");
+}
+
 static void a_cross_file_serves_both_directions(void **state)
 {
     (void)state;
@@ -522,6 +546,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_budget_gives_the_same_bits),
         cmocka_unit_test(shares_merge_to_the_whole),
+        cmocka_unit_test(a_share_of_impossible_rows_is_refused),
         cmocka_unit_test(a_cross_file_serves_both_directions),
         cmocka_unit_test(gathering_follows_the_order_asked_for),
         cmocka_unit_test(chan_merge_is_exact_to_rounding),

@@ -126,6 +126,32 @@ static void rotated_rows_strip_back_to_content(void **state)
     }
 }
 
+static void a_rotary_that_scales_to_nothing_is_refused(void **state)
+{
+    (void)state;
+    static const char *const factors[] = {"0.0", "9e9", "-1."};
+    made m = small("scaled");
+    float inv_freq[1];
+    m.rope = made_rope(inv_freq, 2, 50, 1.5F, false);
+    made_capture(&m, TMP "scaled.safetensors");
+    const kvm_str whole = check_read(&keep, TMP "scaled.safetensors");
+    const kvm_str key = KVM_STR("\"rope.factor\":\"1.5\"");
+    const ptrdiff_t at = kvm_str_find(whole, key);
+    assert_true(at > 0);
+    for (size_t i = 0; i < COUNT(factors); i++) {
+        kvm_err err = {0};
+        kvm_rows *r;
+        char *copy = kvm_new(&keep, char, whole.len);
+        memcpy(copy, whole.at, (size_t)whole.len);
+        memcpy(copy + at + key.len - 4, factors[i], 3);
+        check_status(
+            KVM_FORMAT,
+            kvm_rows_parse(&r, &keep, (kvm_str){copy, whole.len}, KVM_STR("odd"), &err),
+            &err);
+        check_contains(err.msg, "odd: a rotary of width 2 and factor ");
+    }
+}
+
 /* begin, finish one sequence, put half of the next, vanish */
 static void abandon(const made *m, const char *path)
 {
@@ -561,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_written_is_read),
         cmocka_unit_test(rotated_rows_strip_back_to_content),
+        cmocka_unit_test(a_rotary_that_scales_to_nothing_is_refused),
         cmocka_unit_test(a_killed_capture_goes_on),
         cmocka_unit_test(a_spool_of_another_capture_is_thrown_away),
         cmocka_unit_test(bad_rows_are_refused),

@@ -335,6 +335,7 @@ static void edited_files_are_refused(void **state)
         {"\\\"layout\\\":\\\"out,in\\\"", "\\\"layout\\\":\\\"in,out\\\"", KVM_FORMAT},
         {"\\\"map\\\":\\\"ridge\\\"", "\\\"map\\\":\\\"rigde\\\"", KVM_FORMAT},
         {"\\\"rows\\\":\\\"V\\\"", "\\\"rows\\\":\\\"W\\\"", KVM_FORMAT},
+        {"\\\"factor\\\":1,", "\\\"factor\\\":0,", KVM_FORMAT},
     };
     for (size_t i = 0; i < COUNT(edits); i++) {
         kvm_translator r;
