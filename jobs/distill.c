@@ -282,12 +282,9 @@ static kvm_status train(distillation *d, kvm_err *err)
 
 /* ---- in and out ---- */
 
-/* whole rows of a large vocabulary would take most of the memory */
 static ptrdiff_t kept_tokens(const distillation *d)
 {
-    enum { SMALL = 16384, TOP = 256 };
-    if (d->o.top > 0) return d->o.top;
-    return kvm_model_info_of(d->target)->vocab <= SMALL ? 0 : TOP;
+    return kvm_said_top(kvm_model_info_of(d->target)->vocab, d->o.top);
 }
 
 /* nats per token that keeping the likeliest alone loses, over all lessons */

@@ -13,6 +13,7 @@
 #include "jobs/plan_internal.h"
 #include "jobs/timing.h"
 #include "kernels/backend.h"
+#include "translators/distill.h"
 #include "translators/mlp.h"
 #include "translators/ridge.h"
 
@@ -169,9 +170,12 @@ static cost distill_cost(const planner *a, const kvm_node *n)
     const double maps = prefix * apply_flops(a) / a->p->rates->flops;
     const double validations = steps / number(n, "validate", 50) + 1;
     const double lessons = all * (1 - a->p->held) + held;
+    const ptrdiff_t vocab = kvm_model_info_of(a->target)->vocab;
     const double lesson_bytes =
         4 * (prefix * kvm_plan__row_width(a->source) +
-             after * (double)kvm_model_info_of(a->target)->vocab);
+             (double)kvm_said_numbers(
+                 (ptrdiff_t)after, vocab,
+                 kvm_said_top(vocab, (ptrdiff_t)number(n, "native_top", 0))));
     const double parameters =
         kvm_plan__translator_parameters(a->source, a->target, a->k);
     return (cost){lessons * (call_s(a, a->source, 0, prefix, 0) +
@@ -179,7 +183,9 @@ static cost distill_cost(const planner *a, const kvm_node *n)
                       steps * batch * (3 * maps + 4 * each) +
                       validations * held * (maps + each),
                   map_bytes(n, parameters) + 16 * parameters,
-                  weights_bytes(a) + lessons * lesson_bytes + 16 * parameters};
+                  weights_bytes(a) + lessons * lesson_bytes + 20 * parameters +
+                      (double)kvm_distill_bytes(a->source, a->target, (ptrdiff_t)prefix,
+                                                (ptrdiff_t)after)};
 }
 
 /* ---- evaluate ---- */

@@ -167,6 +167,23 @@ static size_t work_bytes(const kvm_model *m, ptrdiff_t first, ptrdiff_t n)
     return most + kvm_step_rows_bytes(n, wide) + 4096;
 }
 
+size_t kvm_tape_bytes(const kvm_model *m, ptrdiff_t prefix_most, ptrdiff_t tokens_most)
+{
+    const size_t row =
+        kvm_step_rows_bytes(1, m->last.streams * m->config.hidden +
+                                   m->config.index.heads * m->config.index.dim);
+    const size_t choice = (size_t)(prefix_most + tokens_most + 63) / 8;
+    size_t rows = 1; /* what the head is given; kept of each token */
+    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
+        const kvm_block *b = &m->blocks[l];
+        rows += (b->ngram != NULL) + (b->mixer.layer != NULL) + (b->ffn.layer != NULL);
+    }
+    return (size_t)tokens_most *
+               (rows * row +
+                (m->config.index.heads > 0 ? (size_t)m->config.layers * choice : 0)) +
+           work_bytes(m, prefix_most, tokens_most);
+}
+
 static kvm_status reserve_blocks(kvm_tape *t, kvm_arena *keep, kvm_err *err)
 {
     const kvm_model *m = t->m;

@@ -36,6 +36,9 @@ typedef struct kvm_tape kvm_tape;
 KVM_MUST kvm_status kvm_tape_new(kvm_tape **t, kvm_arena *keep, kvm_model *m,
                                  ptrdiff_t prefix_most, ptrdiff_t tokens_most,
                                  kvm_err *err);
+/* kvm_tape_bytes - at most what such a tape takes: grows with either number of tokens,
+ * and with the vocabulary up to a fixed piece of logits, never with their product */
+size_t kvm_tape_bytes(const kvm_model *m, ptrdiff_t prefix_most, ptrdiff_t tokens_most);
 /* n tokens in one step behind what the cache holds, which grows by them as in
  * kvm_model_forward; logits are not formed. The prefix must stay in the cache until
  * kvm_tape_backward. */

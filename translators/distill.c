@@ -149,6 +149,49 @@ kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
     return KVM_OK;
 }
 
+/* numbers that a model's cache keeps of a token, and once */
+static void kept_numbers(const kvm_model *m, size_t *token, size_t *once)
+{
+    *token = *once = 0;
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(m)->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        *(kvm_object_per_prompt(o) ? once : token) += (size_t)(o->heads * o->dim);
+    }
+}
+
+/* numbers of a token's rows, read or made, and of the widest of them: at most */
+static size_t row_numbers(const kvm_model *m, size_t *widest)
+{
+    const kvm_model_info *info = kvm_model_info_of(m);
+    size_t sum = (size_t)info->hidden; /* the token's embedding */
+    *widest = sum;
+    for (ptrdiff_t i = 0; i < info->objects; i++) {
+        const kvm_object *o = kvm_model_object(m, i);
+        const size_t n =
+            (size_t)(kvm_object_per_prompt(o) ? o->replay : o->heads * o->dim);
+        sum += n;
+        *widest = n > *widest ? n : *widest;
+    }
+    return sum;
+}
+
+size_t kvm_distill_bytes(const kvm_model *source, const kvm_model *target,
+                         ptrdiff_t prefix_most, ptrdiff_t after_most)
+{
+    enum { BLOCK = 512 }; /* tokens of rows at a time */
+    const kvm_model_info *info = kvm_model_info_of(target);
+    const size_t both = (size_t)(prefix_most + after_most);
+    size_t from, from_once, to, to_once, widest, ignored;
+    kept_numbers(source, &from, &from_once);
+    kept_numbers(target, &to, &to_once);
+    const size_t rows = row_numbers(source, &ignored) + row_numbers(target, &widest);
+    const size_t numbers =
+        (size_t)prefix_most * from + from_once + 2 * (both * to + to_once) +
+        BLOCK * (rows + 4 * widest) + 2 * (size_t)(prefix_most * info->hidden) +
+        (size_t)after_most * both + 2 * (size_t)(KVM_DISTILL_ROWS * info->vocab);
+    return numbers * sizeof(float) + kvm_tape_bytes(target, prefix_most, after_most);
+}
+
 ptrdiff_t kvm_distill_parameters(const kvm_distill *d)
 {
     return d->count;

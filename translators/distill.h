@@ -45,6 +45,12 @@ KVM_MUST kvm_status kvm_distill_new(kvm_distill **d, kvm_arena *keep, kvm_comput
                                     const kvm_translator *t, kvm_model *source,
                                     kvm_model *target, ptrdiff_t prefix_most,
                                     ptrdiff_t after_most, ptrdiff_t top, kvm_err *err);
+/* kvm_distill_bytes - at most what a distillation takes beside the models, its
+ * parameters (four arrays) and its lessons: caches, gradients, a tape, pieces of
+ * logits, a block of rows; not a codebook (identity.h), where tokens are decoded.
+ * Never tokens times vocabulary. */
+size_t kvm_distill_bytes(const kvm_model *source, const kvm_model *target,
+                         ptrdiff_t prefix_most, ptrdiff_t after_most);
 /* bytes that a prepared lesson keeps */
 size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
                                 ptrdiff_t after_n);

@@ -3,6 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+ptrdiff_t kvm_said_top(ptrdiff_t vocab, ptrdiff_t asked)
+{
+    enum { SMALL = 16384, TOP = 256 };
+    if (asked > 0) return asked;
+    return vocab <= SMALL ? 0 : TOP;
+}
+
 ptrdiff_t kvm_said_numbers(ptrdiff_t rows, ptrdiff_t vocab, ptrdiff_t top)
 {
     return top > 0 && top < vocab ? rows * (2 * top + 1) : rows * vocab;

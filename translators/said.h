@@ -19,6 +19,9 @@ typedef struct kvm_said {
     double lost;                /* sum over rows of KL(p || kept) */
 } kvm_said;
 
+/* the tokens to keep where so many are asked for; 0 asked: all of a small vocabulary,
+ * the 256 likeliest of one whose whole rows would take most of the memory */
+ptrdiff_t kvm_said_top(ptrdiff_t vocab, ptrdiff_t asked);
 /* numbers that it keeps */
 ptrdiff_t kvm_said_numbers(ptrdiff_t rows, ptrdiff_t vocab, ptrdiff_t top);
 /* top >= vocab is 0 */

@@ -60,9 +60,15 @@ static void begin(bed *b, const char *source, const char *target,
     kvm_err err = {0};
     kvm_model *from = open_zoo(source), *to = open_zoo(target);
     made_translator(t, &keep, from, to, o, 0.5);
+    const size_t free_before = kvm_arena_used(&keep);
     check_ok(
         kvm_distill_new(&b->d, &keep, compute, t, from, to, PREFIX, AFTER, top, &err),
         &err);
+    enum { LISTS = 1 << 16 }; /* of pointers, and what is rounded up */
+    const size_t parameters = (size_t)kvm_distill_parameters(b->d);
+    assert_in_range(kvm_arena_used(&keep) - free_before, 16 * parameters,
+                    16 * parameters + kvm_distill_bytes(from, to, PREFIX, AFTER) +
+                        LISTS);
     int32_t *ids = kvm_new(&keep, int32_t, LESSONS * (PREFIX + AFTER));
     kvm_rng rng = kvm_rng_seed(3, 3);
     for (ptrdiff_t i = 0; i < LESSONS * (PREFIX + AFTER); i++)
