@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/file.h"
+#include "base/rng.h"
 #include "models/safetensors.h"
 #include "tests/bench/bench.h"
 
