@@ -26,6 +26,14 @@ void check_status_at(kvm_status expected, kvm_status got, const kvm_err *err,
 #define check_contains(text, part) check_contains_at(text, part, __FILE__, __LINE__)
 void check_contains_at(const char *text, const char *part, const char *file, int line);
 
+/* call, which takes &no, is refused so, with `word` in the message */
+#define check_refused(status, word, call)                                              \
+    do {                                                                               \
+        kvm_err no = {0};                                                              \
+        check_status(status, call, &no);                                               \
+        check_contains(no.msg, word);                                                  \
+    } while (0)
+
 #define check_str(s, text) check_str_at(s, text, __FILE__, __LINE__)
 void check_str_at(kvm_str s, const char *text, const char *file, int line);
 

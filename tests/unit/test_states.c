@@ -8,14 +8,6 @@
 
 enum { V = 97, TOKENS = 20, MORE = 5 }; /* of the golden models */
 
-/* call, which takes &no, is refused so, with `word` in the message */
-#define refused(status, word, call)                                                    \
-    do {                                                                               \
-        kvm_err no = {0};                                                              \
-        check_status(status, call, &no);                                               \
-        check_contains(no.msg, word);                                                  \
-    } while (0)
-
 /* two recurrent models, whose states have other axes */
 typedef struct kept {
     const char *model;
@@ -150,7 +142,8 @@ static void missing(void **state)
     const kvm_object_kind kinds[] = {f->k->state, KVM_OBJECT_WINDOW};
     for (size_t i = 0; i < COUNT(kinds); i++) {
         put_all_but(f, find(f, kinds[i]));
-        refused(KVM_MISMATCH, kvm_object_name(kinds[i]), kvm_inject_end(f->to, &no));
+        check_refused(KVM_MISMATCH, kvm_object_name(kinds[i]),
+                      kvm_inject_end(f->to, &no));
         assert_int_equal(kvm_cache_length(f->to), 0);
     }
 }
@@ -173,13 +166,13 @@ static void not_itself(void **state)
     kvm_err err = {0};
     check_ok(kvm_inject_begin(f->to, TOKENS, &err), &err);
     for (int i = 0; i < 6; i++)
-        refused(KVM_MISMATCH, words[i],
-                kvm_inject_state(f->to, i < 4 ? s : w, &bad[i], &no));
+        check_refused(KVM_MISMATCH, words[i],
+                      kvm_inject_state(f->to, i < 4 ? s : w, &bad[i], &no));
     const kvm_state good = taken(f, s);
     const ptrdiff_t k = kvm_model_find_object(f->m, KVM_OBJECT_K, f->k->attends);
     check_ok(kvm_inject_state(f->to, s, &good, &err), &err);
-    refused(KVM_MISMATCH, "twice", kvm_inject_state(f->to, s, &good, &no));
-    refused(KVM_USAGE, "in rows", kvm_inject_state(f->to, k, &good, &no));
+    check_refused(KVM_MISMATCH, "twice", kvm_inject_state(f->to, s, &good, &no));
+    check_refused(KVM_USAGE, "in rows", kvm_inject_state(f->to, k, &good, &no));
 }
 
 static void replayed_in_order(void **state)
@@ -190,11 +183,12 @@ static void replayed_in_order(void **state)
     kvm_err err = {0};
     check_ok(kvm_inject_begin(f->to, TOKENS, &err), &err);
     check_ok(kvm_inject_rows(f->to, s, 1, 0, 7, rows, &err), &err);
-    refused(KVM_MISMATCH, "the next one is 7",
-            kvm_inject_rows(f->to, s, 1, 8, 2, rows, &no));
-    refused(KVM_MISMATCH, "7 to 21", kvm_inject_rows(f->to, s, 1, 7, 14, rows, &no));
-    refused(KVM_USAGE, "point 1", kvm_inject_rows(f->to, s, 3, 7, 2, rows, &no));
-    refused(KVM_USAGE, "whole", kvm_inject_rows(f->to, w, 1, 7, 2, rows, &no));
+    check_refused(KVM_MISMATCH, "the next one is 7",
+                  kvm_inject_rows(f->to, s, 1, 8, 2, rows, &no));
+    check_refused(KVM_MISMATCH, "7 to 21",
+                  kvm_inject_rows(f->to, s, 1, 7, 14, rows, &no));
+    check_refused(KVM_USAGE, "point 1", kvm_inject_rows(f->to, s, 3, 7, 2, rows, &no));
+    check_refused(KVM_USAGE, "whole", kvm_inject_rows(f->to, w, 1, 7, 2, rows, &no));
 }
 
 static void cut_back(void **state)
@@ -204,10 +198,11 @@ static void cut_back(void **state)
     float again[MORE * V];
     run_on(f, f->from, again);
     assert_memory_equal(again, f->native, sizeof again);
-    refused(KVM_UNSUPPORTED, "marked", kvm_cache_truncate(f->from, TOKENS + 1, &no));
+    check_refused(KVM_UNSUPPORTED, "marked",
+                  kvm_cache_truncate(f->from, TOKENS + 1, &no));
     check_ok(kvm_cache_copy(f->to, f->from, &err), &err);
     /* a copy has no mark */
-    refused(KVM_UNSUPPORTED, "marked", kvm_cache_truncate(f->to, TOKENS, &no));
+    check_refused(KVM_UNSUPPORTED, "marked", kvm_cache_truncate(f->to, TOKENS, &no));
     check_ok(kvm_cache_truncate(f->from, TOKENS, &err), &err);
     run_on(f, f->from, again);
     assert_memory_equal(again, f->native, sizeof again);
@@ -232,8 +227,8 @@ static void interrupted(void **state)
     kvm_progress p = {.cancelled = at_once};
     const kvm_forward_options o = {.chunk = 2, .progress = &p};
     check_ok(kvm_cache_truncate(f->from, 0, &err), &err);
-    refused(KVM_CANCELLED, "2 of 20",
-            kvm_model_forward(f->m, f->from, f->ids, TOKENS, &o, &no));
+    check_refused(KVM_CANCELLED, "2 of 20",
+                  kvm_model_forward(f->m, f->from, f->ids, TOKENS, &o, &no));
     assert_int_equal(kvm_cache_length(f->from), 0);
     float again[MORE * V];
     check_ok(kvm_model_forward(f->m, f->from, f->ids, TOKENS, NULL, &err), &err);
