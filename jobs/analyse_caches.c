@@ -62,8 +62,8 @@ static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
 }
 
 /* Index keys go with the rows that they choose: without them attention would look at
- * tokens of no choice. Where a translation leaves them out, so does what is put together
- * of it, unless the target's own take their place. */
+ * tokens of no choice. Where a translation leaves them out, so does what is put
+ * together of it, unless the target's own take their place. */
 static void add_splits(listing *l, const inventory *v)
 {
     if (v->part[KVM_PART_ATTENTION] && v->part[KVM_PART_STATES]) {

@@ -6,7 +6,8 @@
 #include "jobs/job.h"
 #include "translators/outline.h"
 
-/* keys, token, states, latents and indexers of the fit's parameters; KVM_USAGE names the place */
+/* keys, token, states, latents and indexers of the fit's parameters; KVM_USAGE names
+ * the place */
 KVM_MUST kvm_status kvm_fit_read_recipes(kvm_job *j, kvm_outline_options *o,
                                          kvm_err *err);
 
