@@ -4,11 +4,17 @@
  * Scored like an evaluation's arms, on the same items, so that every difference is a
  * paired one (scored.h). Output "figures" says which caches there were: "caches":
  * [{"cache": its name in the scores, "group": "swap" | "split" | "tail", "title",
- * "layer" or "share"}], and "translator": whose cache was taken apart. */
+ * "layer" or "share"}], and "translator": whose cache was taken apart. Where the target
+ * has indexers, scores of the native cache, the translated one and that with native
+ * index keys have "overlap" and "needle" besides (selection.h), where they are
+ * defined. */
+#include <math.h>
+
 #include "jobs/analyse_caches.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
 #include "jobs/scored.h"
+#include "jobs/selection.h"
 
 static const kvm_field params[] = {
     KVM_ANALYSE_PARAMS,
@@ -24,6 +30,7 @@ typedef struct analysis {
     kvm_arm arm; /* the translator */
     kvm_analyse_caches caches;
     float *native_logits; /* of a perplexity suite; else NULL */
+    kvm_encoder *encoder; /* of answers */
 } analysis;
 
 static kvm_status read_tails(kvm_tails *t, kvm_job *j, kvm_err *err)
@@ -43,6 +50,7 @@ static kvm_status open_caches(analysis *a, const kvm_tails *tails, kvm_err *err)
     TRY(kvm_job_need_input(j, distilled ? "distilled" : "translator", &in, err));
     TRY(kvm_translator_open(t, j->keep, in->path, err));
     a->arm = distilled ? KVM_ARM_DISTILLED : KVM_ARM_CLOSED_FORM;
+    TRY(kvm_encoder_new(&a->encoder, j->keep, kvm_model_tokenizer(a->target), err));
     TRY(kvm_analyse_caches_new(&a->caches, j->keep, t, a->arm, a->source, a->target,
                                tails, items->longest, err));
     if (a->scored.suite->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
@@ -53,11 +61,44 @@ static kvm_status open_caches(analysis *a, const kvm_tails *tails, kvm_err *err)
     return a->native_logits ? KVM_OK : kvm_nomem(err, j->keep);
 }
 
+/* what an item asks, and what is chosen of it natively */
+typedef struct choosing {
+    kvm_asking asking;
+    kvm_selection native;
+} choosing;
+
+static void put_share(kvm_figures *f, const char *name, double x)
+{
+    if (!isfinite(x)) return;
+    f->name[f->n] = name;
+    f->value[f->n++] = x;
+}
+
+/* what indexers choose on cache k, which is filled once more */
+static kvm_status put_choice(analysis *a, ptrdiff_t k, choosing *c, kvm_figures *f,
+                             kvm_arena *scratch, kvm_err *err)
+{
+    kvm_cache *cache;
+    kvm_selection s;
+    if (!a->caches.cache[k].chooses) return KVM_OK;
+    TRY(kvm_analyse_fill(&a->caches, k, &cache, err));
+    TRY(kvm_selection_take(&s, scratch, a->target, cache, &c->asking, err));
+    if (k == KVM_ANALYSE_NATIVE)
+        c->native = s;
+    else
+        put_share(f, "overlap", kvm_selection_overlap(&c->native, &s));
+    put_share(f, "needle", kvm_selection_needle(&c->native, &s, &c->asking));
+    return KVM_OK;
+}
+
 static kvm_status score_one(void *ctx, ptrdiff_t i, json_t *line, kvm_arena *scratch,
                             kvm_err *err)
 {
     analysis *a = ctx;
     const kvm_item_ids *ids = &a->scored.items.ids[i];
+    choosing c;
+    TRY(kvm_asking_of(&c.asking, scratch, a->encoder, kvm_model_tokenizer(a->target),
+                      a->scored.suite, kvm_scored_item(&a->scored, i), ids, err));
     TRY(kvm_analyse_prefill(&a->caches, ids->prefix, ids->prefix_n, err));
     for (ptrdiff_t k = 0; k < a->caches.count; k++) {
         kvm_cache *cache;
@@ -66,6 +107,7 @@ static kvm_status score_one(void *ctx, ptrdiff_t i, json_t *line, kvm_arena *scr
         TRY(kvm_score_item(&f, a->scored.suite, kvm_scored_item(&a->scored, i), ids,
                            a->target, cache, k == KVM_ANALYSE_NATIVE, a->native_logits,
                            kvm_model_info_of(a->target)->vocab, scratch, NULL, err));
+        TRY(put_choice(a, k, &c, &f, scratch, err));
         TRY(kvm_scored_put(&a->scored, i, a->caches.cache[k].name.at, &f, line, err));
     }
     return KVM_OK;

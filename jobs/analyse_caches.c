@@ -54,9 +54,11 @@ static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
     }
     for (int p = 0; p < KVM_PART_COUNT; p++) {
         if (!v->part[p]) continue;
-        add(l, "swap", kvm_str_fmt(l->keep, "swap.%s", parts[p].key),
-            kvm_str_fmt(l->keep, "%s native", parts[p].title), KVM_FROM_TRANSLATED)
-            ->part[p] = KVM_FROM_NATIVE;
+        kvm_analyse_cache *c =
+            add(l, "swap", kvm_str_fmt(l->keep, "swap.%s", parts[p].key),
+                kvm_str_fmt(l->keep, "%s native", parts[p].title), KVM_FROM_TRANSLATED);
+        c->part[p] = KVM_FROM_NATIVE;
+        c->chooses = p == KVM_PART_INDEXERS;
     }
     add(l, "swap", KVM_STR("swap.all"), KVM_STR("all native"), KVM_FROM_NATIVE);
 }
@@ -88,8 +90,10 @@ static kvm_status list_caches(kvm_analyse_caches *a, kvm_arena *keep,
     a->cache = kvm_new(keep, kvm_analyse_cache,
                        2 + layers + KVM_PART_COUNT + 1 + 3 + tails->n);
     if (!a->cache) return kvm_nomem(err, keep);
-    add(&l, "", KVM_STR("native"), KVM_STR("native"), KVM_FROM_NATIVE);
-    add(&l, "", KVM_STR("translated"), KVM_STR("translated"), KVM_FROM_TRANSLATED);
+    add(&l, "", KVM_STR("native"), KVM_STR("native"), KVM_FROM_NATIVE)->chooses =
+        v.part[KVM_PART_INDEXERS];
+    add(&l, "", KVM_STR("translated"), KVM_STR("translated"), KVM_FROM_TRANSLATED)
+        ->chooses = v.part[KVM_PART_INDEXERS];
     add_swaps(&l, &v, layers);
     add_splits(&l, &v);
     for (ptrdiff_t i = 0; i < tails->n; i++)

@@ -32,6 +32,7 @@ typedef struct kvm_analyse_cache {
     kvm_origin part[KVM_PART_COUNT]; /* where objects of each kind come from, */
     ptrdiff_t layer;                 /* but for those of this layer: native; -1: none */
     double tail;                     /* > 0: a tail, the above is not looked at */
+    bool chooses; /* what indexers choose on it is compared (jobs/selection.h) */
 } kvm_analyse_cache;
 
 typedef struct kvm_analyse_caches {

@@ -106,16 +106,73 @@ static kvm_status add_measure(kvm_report_builder *b, json_t *suites,
     TRY(compare(&native, &versus, &m, "native", err));
     snprintf(title, sizeof title, "%s: %s", json_string_value(get(figures, "suite")),
              metric->title);
-    json_array_append_new(suites,
-                          json_pack("{s:s, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "title",
-                                    title, "translator", get(figures, "translator"),
-                                    "metric", metric->title, "format", metric->format,
-                                    "better", metric->low ? "low" : "high", "items",
-                                    (json_int_t)json_array_size(items), "native",
-                                    kvm_est_json(native), "caches", caches));
+    json_array_append_new(
+        suites, json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "title",
+                          title, "suite", get(figures, "suite"), "translator",
+                          get(figures, "translator"), "metric", metric->title, "format",
+                          metric->format, "better", metric->low ? "low" : "high",
+                          "items", (json_int_t)json_array_size(items), "native",
+                          kvm_est_json(native), "caches", caches));
     TRY(add_cache(&m, NULL, caches, err));
     json_array_foreach(get(figures, "caches"), i, what)
         TRY(add_cache(&m, what, caches, err));
+    return KVM_OK;
+}
+
+/* ---- what indexers choose ---- */
+
+/* the mean of a share over the items that have one */
+static kvm_status share_of(kvm_est *out, const kvm_report_builder *b,
+                           const json_t *items, const char *cache, const char *share,
+                           kvm_arena scratch, kvm_err *err)
+{
+    kvm_est versus;
+    double *x = kvm_new(&scratch, double, (ptrdiff_t)json_array_size(items) + 1);
+    kvm_pair_of_scores p = {.item = x, .base = x, .seed = b->seed};
+    const json_t *item;
+    size_t i;
+    if (!x) return kvm_nomem(err, &scratch);
+    json_array_foreach(items, i, item)
+    {
+        const json_t *v = get(get(get(item, "scores"), cache), share);
+        if (json_is_number(v)) x[p.n++] = json_number_value(v);
+    }
+    if (p.n > 0) return kvm_paired(out, &versus, &p, scratch, err);
+    *out = kvm_est_missing(KVM_STR("no item has it"));
+    return KVM_OK;
+}
+
+static kvm_status add_chosen(const kvm_report_builder *b, json_t *list,
+                             const json_t *items, const char *cache, const char *title,
+                             kvm_arena scratch, kvm_err *err)
+{
+    kvm_est overlap, needle;
+    TRY(share_of(&overlap, b, items, cache, "overlap", scratch, err));
+    TRY(share_of(&needle, b, items, cache, "needle", scratch, err));
+    if (!kvm_est_has(overlap) && !kvm_est_has(needle)) return KVM_OK;
+    if (strcmp(cache, "native") == 0)
+        overlap = kvm_est_missing(KVM_STR("the choice to compare with"));
+    json_array_append_new(list, json_pack("{s:s, s:o, s:o}", "title", title, "overlap",
+                                          kvm_est_json(overlap), "needle",
+                                          kvm_est_json(needle)));
+    return KVM_OK;
+}
+
+/* of every cache that has such shares; nothing where none has */
+static kvm_status add_choices(const kvm_report_builder *b, json_t *suite,
+                              const json_t *items, const json_t *figures,
+                              kvm_arena scratch, kvm_err *err)
+{
+    static const char *const whole[] = {"native", "translated"};
+    json_t *list = json_array(), *what;
+    size_t i;
+    json_object_set_new(suite, "indexers", list);
+    for (i = 0; i < sizeof whole / sizeof *whole; i++)
+        TRY(add_chosen(b, list, items, whole[i], whole[i], scratch, err));
+    json_array_foreach(get(figures, "caches"), i, what)
+        TRY(add_chosen(b, list, items, json_string_value(get(what, "cache")),
+                       json_string_value(get(what, "title")), scratch, err));
+    if (json_array_size(list) == 0) json_object_del(suite, "indexers");
     return KVM_OK;
 }
 
@@ -127,10 +184,12 @@ static kvm_status add_suite(kvm_report_builder *b, json_t *suites,
     json_t *items, *figures;
     TRY(kvm_report_load_lines(b, items_in, &items, err));
     TRY(kvm_report_load(b, figures_in, &figures, err));
+    const size_t first = json_array_size(suites);
     for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
         if (shown(m, figures))
             TRY(add_measure(b, suites, items, figures, m, scratch, err));
-    return KVM_OK;
+    json_t *suite = json_array_get(suites, first);
+    return suite ? add_choices(b, suite, items, figures, scratch, err) : KVM_OK;
 }
 
 /* ---- times ---- */

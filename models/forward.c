@@ -136,7 +136,8 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
     kvm_tensor h;
     TRY(kvm_model__begin(m, &s, &choice, &h, err));
     TRY(kvm_model__embed(m, &s, h, err));
-    const bool all = capture && (capture->hidden || capture->attention);
+    const bool all =
+        capture && (capture->hidden || capture->attention || capture->choice);
     const ptrdiff_t last = kvm_model__last_mixer(m);
     for (ptrdiff_t l = 0; l < m->config.layers; l++) {
         if (l == last && !all) s.out = rows;

@@ -191,9 +191,8 @@ typedef struct kvm_capture {
      * a gate and o_proj (n, Hq*D); NULL: not wanted */
     kvm_status (*attention)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                             const float *q, const float *out, kvm_err *err);
-    /* what an indexer of this layer chose for the queries first .. first+n-1, of which
-     * only those come whose results are wanted: their rows of a mask over the cache's
-     * tokens; NULL: all that they see. Blocks that share a choice hand out nothing. */
+    /* what the layer's own indexer chose for the queries first .. first+n-1: their rows
+     * of a mask over the cache's tokens; NULL: all that they see */
     kvm_status (*choice)(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
                          const kvm_mask *mask, kvm_err *err);
     /* block output (n,hidden), or of all streams (n, streams * hidden) */

@@ -202,9 +202,16 @@ typedef struct kvm_analysed_cache {
     kvm_est score, versus; /* versus: less the translated cache's, paired */
 } kvm_analysed_cache;
 
+/* What indexers choose of the prefix on one of them (jobs/selection.h). */
+typedef struct kvm_chosen_units {
+    kvm_str title;
+    kvm_est overlap; /* share of the native choice; of the native cache: missing */
+    kvm_est needle;  /* share of pairs of query and layer that choose the needle's */
+} kvm_chosen_units;
+
 /* One measure of one suite. */
 typedef struct kvm_analysis {
-    kvm_str title, metric;
+    kvm_str title, suite, metric;
     kvm_format format;
     bool lower_better;
     double items;
@@ -212,6 +219,8 @@ typedef struct kvm_analysis {
     kvm_est native;
     kvm_analysed_cache *caches; /* the translated one first */
     ptrdiff_t count;
+    kvm_chosen_units *chosen; /* (chosen_count) 0: of another measure, or no indexers */
+    ptrdiff_t chosen_count;
 } kvm_analysis;
 
 typedef struct kvm_tail_time {

@@ -14,12 +14,24 @@ static void read_cache(kvm_doc_reader *r, kvm_analysed_cache *c, kvm_jat at)
     };
 }
 
+static void read_chosen(kvm_doc_reader *r, kvm_analysis *a, kvm_jat list)
+{
+    a->chosen = kvm_doc__list_at(r, list, sizeof *a->chosen, &a->chosen_count);
+    for (ptrdiff_t i = 0; i < a->chosen_count; i++) {
+        const kvm_jat at = kvm_doc__item(r, list, i);
+        a->chosen[i] = (kvm_chosen_units){.title = kvm_doc__str(r, at, "title"),
+                                          .overlap = kvm_doc__est(r, at, "overlap"),
+                                          .needle = kvm_doc__est(r, at, "needle")};
+    }
+}
+
 static void read_suite(kvm_doc_reader *r, kvm_analysis *a, kvm_jat at)
 {
     const kvm_str arm = kvm_doc__str(r, at, "translator");
     const kvm_jat list = kvm_doc__get(r, at, "caches");
     *a = (kvm_analysis){
         .title = kvm_doc__str(r, at, "title"),
+        .suite = kvm_doc__str(r, at, "suite"),
         .metric = kvm_doc__str(r, at, "metric"),
         .format = kvm_doc__format(r, at),
         .lower_better = kvm_doc__lower_better(r, at),
@@ -30,6 +42,7 @@ static void read_suite(kvm_doc_reader *r, kvm_analysis *a, kvm_jat at)
     a->caches = kvm_doc__list_at(r, list, sizeof *a->caches, &a->count);
     for (ptrdiff_t i = 0; i < a->count; i++)
         read_cache(r, &a->caches[i], kvm_doc__item(r, list, i));
+    read_chosen(r, a, kvm_doc__get(r, at, "indexers"));
 }
 
 static void read_tails(kvm_doc_reader *r, kvm_tail_times *t, kvm_jat at)

@@ -13,7 +13,7 @@
  *   "v", "latent" ...; a "title" beside it is what people read.
  *
  * {
- *   "format": "kvmill.report", "version": 3,
+ *   "format": "kvmill.report", "version": 4,
  *   "sample": "why these numbers are no measurement",  -> a banner; omit for real runs
  *   "made": "2026-01-31T12:00:00Z",
  *   "pair": {"name": "small-large",                       file names derive from it
@@ -112,12 +112,16 @@
  *     "rows": [{"title": "fit on rotated", "cells": [EST, ...], "note": "..."}]},
  *
  *   "analyses": {
- *     "suites": [{"title": "prose: KL to native", "translator": ARM, "metric": "...",
+ *     "suites": [{"title": "prose: KL to native", "suite": "prose", "translator": ARM,
+ *       "metric": "...",
  *       "format": FORMAT, "better": "low", "items": 20, "native": EST,
  *       "caches": [{"group": "" | "swap" | "split" | "tail", "title": "layer 3 native",
  *         "share": 0.05, "score": EST,                    share: of a tail
- *         "versus": EST}]}],                              less the first one's, paired:
+ *         "versus": EST}],                                less the first one's, paired:
  *                                                         it is the translated cache
+ *       "indexers": [{"title": "translated",              in its first measure, of
+ *         "overlap": EST, "needle": EST}]}],              targets that choose tokens:
+ *                                                         jobs/selection.h
  *     "tails": [{"tokens": 1024, "rounds": 10, "cold": EST,
  *       "switches": [{"share": 0.05, "seconds": EST, "speedup": EST}]}]},
  *
@@ -147,7 +151,7 @@
 #include "base/json.h"
 
 #define KVM_REPORT_FORMAT "kvmill.report"
-enum { KVM_REPORT_VERSION = 3 };
+enum { KVM_REPORT_VERSION = 4 };
 
 /* kvm_page_html - append the whole page to out. On error out may hold a part of it. */
 KVM_MUST kvm_status kvm_page_html(kvm_text *out, kvm_jat doc, kvm_arena scratch,

@@ -95,6 +95,20 @@ static kvm_status suite_figures(kvm_page *p, const kvm_analysis *a)
     return KVM_OK;
 }
 
+static kvm_status chosen_table(kvm_page *p)
+{
+    const kvm_table t = kvm_report_table_chosen(p->mem, p->d);
+    if (kvm_table_rows(&t) == 0) return KVM_OK;
+    kvm_page__part(p, KVM_STR("What indexers choose"));
+    kvm_page__lede(
+        p,
+        KVM_STR("Of the tokens from which answers are predicted, and the layers with "
+                "an indexer, where the native choice leaves part of the prefix out: "
+                "how much of the native choice is chosen here too, and how often "
+                "something that holds the needle’s answer."));
+    return kvm_page__table(p, &t, false);
+}
+
 kvm_status kvm_page__analyses(kvm_page *p)
 {
     const bool any = p->d->analyses.suite_count > 0;
@@ -110,6 +124,7 @@ kvm_status kvm_page__analyses(kvm_page *p)
         TRY(suite_figures(p, &p->d->analyses.suites[i]));
     const kvm_table t = kvm_report_table_analyses(p->mem, p->d);
     TRY(kvm_page__folded(p, &t, KVM_STR("All caches, with what they differ by")));
+    TRY(chosen_table(p));
     if (p->d->analyses.tail_count) {
         kvm_page__part(p, KVM_STR("What a tail costs"));
         const kvm_table tails = kvm_report_table_tails(p->mem, p->d);

@@ -24,6 +24,7 @@
     X(LAYERS, layers, "layers")                                                        \
     X(ABLATIONS, ablations, "ablations")                                               \
     X(ANALYSES, analyses, "analyses")                                                  \
+    X(CHOSEN, chosen, "chosen")                                                        \
     X(TAILS, tails, "tails")                                                           \
     X(INVERSION, inversion, "inversion")                                               \
     X(PROVENANCE, provenance, "provenance")

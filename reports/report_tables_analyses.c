@@ -38,6 +38,26 @@ kvm_table kvm_report_table_analyses(kvm_arena *keep, const kvm_document *d)
     return t;
 }
 
+kvm_table kvm_report_table_chosen(kvm_arena *keep, const kvm_document *d)
+{
+    static const kvm_column columns[] = {
+        HEAD("suite", "Suite", TEXT), HEAD("cache", "Cache", TEXT),
+        HEAD("overlap", "Of the native choice", EST),
+        HEAD("needle", "Needle among the chosen", EST)};
+    kvm_table t = kvm_table_new(keep, "chosen", KVM_STR("What indexers choose"),
+                                COLUMNS(columns));
+    for (ptrdiff_t i = 0; i < d->analyses.suite_count; i++) {
+        const kvm_analysis *a = &d->analyses.suites[i];
+        for (ptrdiff_t k = 0; k < a->chosen_count; k++) {
+            kvm_table__words(&t, a->suite);
+            kvm_table__words(&t, a->chosen[k].title);
+            kvm_table_est(&t, a->chosen[k].overlap, KVM_FORMAT_PERCENT);
+            kvm_table_est(&t, a->chosen[k].needle, KVM_FORMAT_PERCENT);
+        }
+    }
+    return t;
+}
+
 kvm_table kvm_report_table_tails(kvm_arena *keep, const kvm_document *d)
 {
     static const kvm_column columns[] = {HEAD("tokens", "Length (tokens)", NUMBER),

@@ -75,7 +75,7 @@ static void check_no_nan(kvm_str html)
         }
 }
 
-#define HEAD "{\"format\":\"kvmill.report\",\"version\":3,"
+#define HEAD "{\"format\":\"kvmill.report\",\"version\":4,"
 #define PAIR                                                                           \
     "\"pair\":{\"name\":\"a-b\",\"source\":{\"name\":\"A\"},\"target\":{\"name\":"     \
     "\"B\"}}"

@@ -256,7 +256,7 @@ best = min(curve, key=lambda p: p["kl"])
 grid = [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
 cols = ["Validation KL, nats", "Perplexity", "Needle 512", "Cloze, 4-way"]
 doc = {
-    "format": "kvmill.report", "version": 3,
+    "format": "kvmill.report", "version": 4,
     "sample": "Every number on this page is made up by tests/golden/reports/make.py to show the layout.",
     "made": "2026-01-31T12:00:00Z",
     "pair": {"name": "sample-small-large",
@@ -350,7 +350,13 @@ doc = {
                            {"title": "no token identity", "cells": [None, None,
                                                                     {"value": None, "note": "the spec asks for none"}, None]}]},
     "analyses": {
-        "suites": [{"title": "validation: KL to native", "translator": "closed_form", "metric": "KL to native",
+        "suites": [{"title": "validation: KL to native", "suite": "validation", "translator": "closed_form",
+                    "metric": "KL to native",
+                    "indexers": [{"title": t, "overlap": o, "needle": {"value": n, "low": n - .01, "high": min(1., n + .01)}}
+                                 for t, o, n in (
+                                     ("native", {"value": None, "note": "the choice to compare with"}, .985),
+                                     ("translated", {"value": .71, "low": .69, "high": .73}, .97),
+                                     ("index keys native", {"value": .88, "low": .87, "high": .89}, .98))],
                     "format": "number", "better": "low", "items": 64, "native": 0.,
                     "caches": [{"group": g, "title": t, "score": {"value": v, "low": .8 * v, "high": 1.25 * v},
                                 **({"share": r} if r else {}),
