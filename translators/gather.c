@@ -217,6 +217,15 @@ bool kvm_taken_has(const kvm_taken *t, kvm_space space, ptrdiff_t layer,
     return r->rows && first >= r->from && first + n <= r->end;
 }
 
+void kvm_taken_cut(kvm_taken *t, ptrdiff_t length)
+{
+    for (ptrdiff_t i = 0; i < KVM_SPACES * t->layers; i++) {
+        taken_rows *r = &t->of[i];
+        if (r->end > length) r->end = length;
+        if (r->from > r->end) r->from = r->end;
+    }
+}
+
 const float *kvm_taken_rows(const kvm_taken *t, kvm_space space, ptrdiff_t layer)
 {
     return rows_at(t, space, layer)->rows;

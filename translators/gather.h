@@ -44,6 +44,9 @@ KVM_MUST kvm_status kvm_taken_put(kvm_taken *t, kvm_space space, ptrdiff_t layer
  * pieces with a gap between them the last is known. */
 bool kvm_taken_has(const kvm_taken *t, kvm_space space, ptrdiff_t layer,
                    ptrdiff_t first, ptrdiff_t n);
+/* kvm_taken_cut - only tokens before `length` are still known: the cache was cut, and
+ * may grow by tokens whose rows are not taken */
+void kvm_taken_cut(kvm_taken *t, ptrdiff_t length);
 /* rows (capacity, width) of a layer by their tokens' positions; NULL: not kept */
 const float *kvm_taken_rows(const kvm_taken *t, kvm_space space, ptrdiff_t layer);
 
