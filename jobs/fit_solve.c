@@ -257,7 +257,8 @@ static kvm_status solve_group(kvm_fit *f, int number, kvm_err *err)
     TRY(choose(f, &g, err));
     for (ptrdiff_t l = 0; l < f->translator.target.shapes.layers; l++)
         for (int i = 0; i < g.mappings; i++)
-            if (kvm_shapes_width(&f->translator.target.shapes, g.mapping[i].out, l) > 0)
+            if (kvm_outline_makes(&f->outline, &f->translator.target.shapes,
+                                  g.mapping[i].out, l))
                 TRY(make_step(f, &g, i, l, err));
     return put_group(f, &g, err);
 }
@@ -321,7 +322,8 @@ static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
                             json_t *list, kvm_err *err)
 {
     kvm_job *j = f->job;
-    const kvm_state_map map = map_of(f->outline.states);
+    const kvm_state_map map =
+        map_of(kvm_outline_way(&f->outline, &f->translator.target.shapes, layer));
     *s = (kvm_state_step){
         .layer = layer, .r2_held = (double)NAN, .r2_window_held = (double)NAN};
     if (map == KVM_STATE_ZERO) {
@@ -355,7 +357,8 @@ kvm_status kvm_fit__states(kvm_fit *f, kvm_err *err)
     if (!s) return kvm_nomem(err, f->job->keep);
     f->translator.states = s;
     for (ptrdiff_t l = 0; l < to->layers; l++)
-        if (kvm_shapes_width(to, KVM_SPACE_STATE, l) > 0)
+        if (kvm_shapes_width(to, KVM_SPACE_STATE, l) > 0 &&
+            kvm_outline_way(&f->outline, to, l) != KVM_STATES_REPLAY)
             TRY(fit_state(f, l, &s[f->translator.state_count++], list, err));
     return KVM_OK;
 }

@@ -48,6 +48,11 @@ static ptrdiff_t states_of(const kvm_shapes *s, ptrdiff_t below)
     return n;
 }
 
+ptrdiff_t kvm_outline_recurrent(const kvm_shapes *s)
+{
+    return states_of(s, s->layers);
+}
+
 ptrdiff_t kvm_outline_state_source(const kvm_shapes *source, const kvm_shapes *target,
                                    ptrdiff_t target_layer)
 {
@@ -63,35 +68,85 @@ ptrdiff_t kvm_outline_state_source(const kvm_shapes *source, const kvm_shapes *t
 }
 
 static kvm_status copied(const kvm_shapes *source, const kvm_shapes *target,
-                         kvm_err *err)
+                         ptrdiff_t layer, kvm_err *err)
 {
+    const ptrdiff_t from = kvm_outline_state_source(source, target, layer);
+    if (from < 0)
+        return kvm_fail(err, KVM_MISMATCH,
+                        "the source keeps no states that could be copied; states: "
+                        "replay makes the target's");
+    return kvm_states_same(source, from, target, layer, err);
+}
+
+static kvm_status all_copied(const kvm_shapes *source, const kvm_shapes *target,
+                             kvm_err *err)
+{
+    for (ptrdiff_t l = 0; l < target->layers; l++)
+        if (recurrent(target, l)) TRY(copied(source, target, l, err));
+    return KVM_OK;
+}
+
+kvm_state_way kvm_outline_way(const kvm_outline *o, const kvm_shapes *target,
+                              ptrdiff_t layer)
+{
+    return o->each ? o->each[states_of(target, layer)] : o->states;
+}
+
+bool kvm_outline_makes(const kvm_outline *o, const kvm_shapes *target, kvm_space space,
+                       ptrdiff_t layer)
+{
+    return kvm_shapes_width(target, space, layer) > 0 &&
+           (space != KVM_SPACE_INPUT ||
+            kvm_outline_way(o, target, layer) == KVM_STATES_REPLAY);
+}
+
+static kvm_status choose_each(kvm_outline *out, const kvm_outline_options *o,
+                              ptrdiff_t layers, kvm_err *err)
+{
+    if (o->ways != layers)
+        return kvm_fail(
+            err, KVM_RANGE,
+            "%td ways are listed for states, and the target has %td "
+            "recurrent layers: list one for each, or write one word for all",
+            o->ways, layers);
+    out->each = o->each;
+    out->ways = o->ways;
+    out->states = o->each[0];
+    for (ptrdiff_t i = 0; i < o->ways; i++)
+        if (o->each[i] != out->states) out->states = KVM_STATES_AUTO;
+    return KVM_OK;
+}
+
+static kvm_status choose_states(kvm_outline *out, const kvm_outline_options *o,
+                                const kvm_shapes *source, const kvm_shapes *target,
+                                kvm_err *err)
+{
+    const ptrdiff_t layers = kvm_outline_recurrent(target);
+    out->states = o->states;
+    if (layers == 0) {
+        out->states = KVM_STATES_ZERO;
+        return KVM_OK;
+    }
+    if (o->each)
+        TRY(choose_each(out, o, layers, err));
+    else if (o->states == KVM_STATES_AUTO)
+        out->states =
+            all_copied(source, target, NULL) ? KVM_STATES_REPLAY : KVM_STATES_BILINEAR;
     for (ptrdiff_t l = 0; l < target->layers; l++) {
         if (!recurrent(target, l)) continue;
-        const ptrdiff_t from = kvm_outline_state_source(source, target, l);
-        if (from < 0)
-            return kvm_fail(err, KVM_MISMATCH,
-                            "the source keeps no states that could be copied; states: "
-                            "replay makes the target's");
-        TRY(kvm_states_same(source, from, target, l, err));
+        const kvm_state_way way = kvm_outline_way(out, target, l);
+        if (way == KVM_STATES_COPY || way == KVM_STATES_BILINEAR)
+            TRY(copied(source, target, l, err));
     }
     return KVM_OK;
 }
 
-static kvm_status choose_states(kvm_outline *out, kvm_state_way asked,
-                                const kvm_shapes *source, const kvm_shapes *target,
-                                kvm_err *err)
+/* whether some layer's state comes to be in this way */
+static bool takes(const kvm_outline *o, kvm_state_way way)
 {
-    out->states = asked;
-    if (states_of(target, target->layers) == 0) {
-        out->states = KVM_STATES_ZERO;
-        return KVM_OK;
-    }
-    if (asked == KVM_STATES_AUTO)
-        out->states =
-            copied(source, target, NULL) ? KVM_STATES_REPLAY : KVM_STATES_BILINEAR;
-    if (out->states == KVM_STATES_COPY || out->states == KVM_STATES_BILINEAR)
-        return copied(source, target, err);
-    return KVM_OK;
+    bool some = o->states == way;
+    for (ptrdiff_t i = 0; i < o->ways; i++) some |= o->each[i] == way;
+    return some;
 }
 
 /* ---- mappings ---- */
@@ -118,7 +173,7 @@ static kvm_status choose_token(kvm_outline *out, const kvm_outline_options *o,
 {
     const bool wanted =
         keeps(target, KVM_SPACE_LATENT) || keeps(target, KVM_SPACE_INDEX) ||
-        (keeps(target, KVM_SPACE_INPUT) && out->states == KVM_STATES_REPLAY);
+        (keeps(target, KVM_SPACE_INPUT) && takes(out, KVM_STATES_REPLAY));
     out->token = !wanted         ? KVM_TOKEN_NONE
                  : tells(source) ? KVM_TOKEN_DECODED
                                  : KVM_TOKEN_GIVEN;
@@ -167,7 +222,7 @@ static void collect(kvm_outline *out)
     /* what is left out is captured all the same: a fit learns from it which layers have
      * an indexer, and reads the capture of one that predicts */
     if (out->dense) out->target |= 1U << KVM_SPACE_INDEX;
-    if (out->states != KVM_STATES_COPY && out->states != KVM_STATES_BILINEAR) return;
+    if (!takes(out, KVM_STATES_COPY) && !takes(out, KVM_STATES_BILINEAR)) return;
     const kvm_spaces states = 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
     out->source |= states;
     out->target |= states;
@@ -192,8 +247,7 @@ static kvm_status add_mappings(kvm_outline *out, const kvm_outline_options *o,
     TRY(add(out, KVM_SPACE_V, &from, &to, err));
     TRY(add(out, o->engine ? KVM_SPACE_LATENT_ENGINE : KVM_SPACE_LATENT, &from, &to,
             err));
-    if (out->states == KVM_STATES_REPLAY)
-        TRY(add(out, KVM_SPACE_INPUT, &from, &to, err));
+    if (takes(out, KVM_STATES_REPLAY)) TRY(add(out, KVM_SPACE_INPUT, &from, &to, err));
     return out->dense ? KVM_OK : add(out, KVM_SPACE_INDEX, &from, &to, err);
 }
 
@@ -207,14 +261,14 @@ kvm_status kvm_outline_make(kvm_outline *result, const kvm_outline_options *o,
                         "the target has no indexer whose keys could be left out "
                         "(indexers: dense): its attention looks at the whole prefix "
                         "anyway");
-    TRY(choose_states(&out, o->states, source, target, err));
+    TRY(choose_states(&out, o, source, target, err));
     TRY(choose_token(&out, o, source, target, err));
     TRY(add_mappings(&out, o, source, target, err));
     out.exact = out.token != KVM_TOKEN_NONE && !o->engine &&
                 kvm_shapes_width(target, KVM_SPACE_LATENT, 0) > 0;
     collect(&out);
     /* states that start empty still say so, layer by layer */
-    if (keeps(target, KVM_SPACE_STATE) && out.states == KVM_STATES_ZERO)
+    if (keeps(target, KVM_SPACE_STATE) && takes(&out, KVM_STATES_ZERO))
         out.target |= 1U << KVM_SPACE_STATE | 1U << KVM_SPACE_WINDOW;
     *result = out;
     return KVM_OK;
@@ -229,7 +283,9 @@ static bool same_mapping(const kvm_mapping *a, const kvm_mapping *b)
 bool kvm_outline_same(const kvm_outline *a, const kvm_outline *b)
 {
     bool same = a->keys == b->keys && a->token == b->token && a->states == b->states &&
-                a->dense == b->dense && a->mappings == b->mappings;
+                a->dense == b->dense && a->mappings == b->mappings &&
+                a->ways == b->ways;
+    for (ptrdiff_t i = 0; same && i < a->ways; i++) same = a->each[i] == b->each[i];
     for (int i = 0; same && i < a->mappings; i++)
         same = same_mapping(&a->mapping[i], &b->mapping[i]);
     return same;

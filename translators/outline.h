@@ -27,7 +27,9 @@ typedef struct kvm_outline_options {
     kvm_key_space keys;
     bool token_given; /* token says; else where a target needs it, as the source can */
     kvm_token_kind token;
-    kvm_state_way states;
+    kvm_state_way states;      /* of every recurrent layer of the target; */
+    const kvm_state_way *each; /* else (ways) in their order; borrowed. NULL: states */
+    ptrdiff_t ways;
     bool engine; /* latents as an engine keeps them, capture point 3; else point 1 */
     bool dense;  /* index keys are left out, and the whole prefix looked at */
 } kvm_outline_options;
@@ -35,7 +37,10 @@ typedef struct kvm_outline_options {
 typedef struct kvm_outline {
     kvm_key_space keys;
     kvm_token_kind token;
-    kvm_state_way states; /* not AUTO; of a target without states: ZERO */
+    kvm_state_way states; /* of a target without states: ZERO; AUTO: layers differ */
+    const kvm_state_way *each; /* by recurrent layer, as the options list them; NULL:
+                                  all as states says */
+    ptrdiff_t ways;
     kvm_mapping mapping[KVM_SPACES];
     int group[KVM_SPACES]; /* mappings of one group share a choice of source layers */
     int mappings, groups;
@@ -47,13 +52,24 @@ typedef struct kvm_outline {
 
 /* kvm_outline_make - KVM_UNSUPPORTED names what no recipe makes, or says that there are
  * no index keys to leave out; KVM_MISMATCH when states shall be copied between
- * geometries that differ */
+ * geometries that differ; KVM_RANGE when not one way is listed for each recurrent
+ * layer */
 KVM_MUST kvm_status kvm_outline_make(kvm_outline *out, const kvm_outline_options *o,
                                      const kvm_shapes *source, const kvm_shapes *target,
                                      kvm_err *err);
 
+/* how a recurrent layer of the target comes by its state */
+kvm_state_way kvm_outline_way(const kvm_outline *o, const kvm_shapes *target,
+                              ptrdiff_t layer);
+/* whether a step makes these rows of the layer: inputs only of layers that replay */
+bool kvm_outline_makes(const kvm_outline *o, const kvm_shapes *target, kvm_space space,
+                       ptrdiff_t layer);
+
 /* whether a fit of one makes what a fit of the other makes, as far as options say */
 bool kvm_outline_same(const kvm_outline *a, const kvm_outline *b);
+
+/* layers of a model that keep a state, or are made to */
+ptrdiff_t kvm_outline_recurrent(const kvm_shapes *s);
 
 /* kvm_outline_state_source - the source layer whose state a target layer gets: at the
  * same relative depth among the layers that keep one */

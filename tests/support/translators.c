@@ -102,7 +102,7 @@ void made_translator(kvm_translator *t, kvm_arena *keep, const kvm_model *source
             for (int i = 0; i < out.mappings; i++) {
                 const kvm_mapping *m = &out.mapping[i];
                 if (m->out != (kvm_space)s ||
-                    kvm_shapes_width(&t->target.shapes, m->out, l) == 0)
+                    !kvm_outline_makes(&out, &t->target.shapes, m->out, l))
                     continue;
                 kvm_step *step = &steps[t->count++];
                 if (l == 0 && out.exact && m->out == KVM_SPACE_LATENT)
@@ -111,9 +111,10 @@ void made_translator(kvm_translator *t, kvm_arena *keep, const kvm_model *source
                 else
                     make_step(t, step, m, l, keep, &rng, size);
             }
-        if (kvm_shapes_width(&t->target.shapes, KVM_SPACE_STATE, l) > 0 &&
-            out.states != KVM_STATES_REPLAY)
-            make_state(t, &states[t->state_count++], out.states, l, keep, &rng, size);
+        if (kvm_shapes_width(&t->target.shapes, KVM_SPACE_STATE, l) == 0) continue;
+        const kvm_state_way way = kvm_outline_way(&out, &t->target.shapes, l);
+        if (way != KVM_STATES_REPLAY)
+            make_state(t, &states[t->state_count++], way, l, keep, &rng, size);
     }
     must(kvm_translator_check(t, &err), &err);
 }

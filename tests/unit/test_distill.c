@@ -210,6 +210,17 @@ static void states_from_both_sides(void **state)
     check_gradients("gdn-a", "gdn-b", &content);
 }
 
+static void states_layer_by_layer(void **state)
+{
+    (void)state;
+    static const kvm_state_way ways[] = {KVM_STATES_COPY,     KVM_STATES_REPLAY,
+                                         KVM_STATES_BILINEAR, KVM_STATES_REPLAY,
+                                         KVM_STATES_ZERO,     KVM_STATES_BILINEAR};
+    check_gradients("gdn-a", "gdn-b",
+                    &(kvm_outline_options){
+                        .keys = KVM_KEYS_CONTENT, .each = ways, .ways = COUNT(ways)});
+}
+
 static void keys_of_indexers(void **state)
 {
     (void)state;
@@ -464,6 +475,7 @@ int main(void)
         cmocka_unit_test(keys_and_values),
         cmocka_unit_test(latents_and_replayed_states),
         cmocka_unit_test(states_from_both_sides),
+        cmocka_unit_test(states_layer_by_layer),
         cmocka_unit_test(keys_of_indexers),
         cmocka_unit_test(no_keys_of_indexers),
         cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),

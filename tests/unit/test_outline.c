@@ -211,6 +211,55 @@ static void states_come_in_their_ways(void **state)
     assert_int_equal(outline("RRL", "LL", o).states, KVM_STATES_ZERO);
 }
 
+/* a way for each recurrent layer: captures hold what all of them need */
+static void states_come_layer_by_layer(void **state)
+{
+    (void)state;
+    static const kvm_state_way ways[] = {KVM_STATES_COPY, KVM_STATES_REPLAY,
+                                         KVM_STATES_ZERO},
+                               alike[] = {KVM_STATES_COPY, KVM_STATES_COPY,
+                                          KVM_STATES_COPY};
+    kvm_outline_options o = plain;
+    o.each = ways;
+    o.ways = COUNT(ways);
+    const kvm_shapes to = model("RRLR", 4);
+    const kvm_outline mixed = outline("RRLR", "RRLR", o);
+    assert_int_equal(mixed.states, KVM_STATES_AUTO);
+    static const kvm_state_way by_layer[] = {KVM_STATES_COPY, KVM_STATES_REPLAY,
+                                             KVM_STATES_ZERO, KVM_STATES_ZERO};
+    for (ptrdiff_t l = 0; l < 4; l++) {
+        if (l == 2) continue; /* latents */
+        assert_int_equal(kvm_outline_way(&mixed, &to, l), by_layer[l]);
+        assert_int_equal(kvm_outline_makes(&mixed, &to, KVM_SPACE_INPUT, l), l == 1);
+    }
+    assert_true(kvm_outline_makes(&mixed, &to, KVM_SPACE_LATENT, 2));
+    assert_false(kvm_outline_makes(&mixed, &to, KVM_SPACE_LATENT, 1));
+    reads(&mixed, KVM_SPACE_INPUT, KVM_SOURCE, KVM_SPACE_LATENT, KVM_SPACE_LATENT);
+    assert_true(mixed.source & BIT(STATE) && mixed.target & BIT(STATE));
+    assert_true(mixed.target & BIT(INPUT));
+    assert_int_equal(mixed.token, KVM_TOKEN_GIVEN);
+    o.each = alike;
+    const kvm_outline same = outline("RRLR", "RRLR", o);
+    assert_int_equal(same.states, KVM_STATES_COPY);
+    assert_null(find(&same, KVM_SPACE_INPUT));
+    assert_false(kvm_outline_same(&same, &mixed));
+    assert_true(kvm_outline_same(&mixed, &mixed));
+    /* as many as there are, and each of them possible */
+    kvm_err err = {0};
+    kvm_outline out;
+    const kvm_shapes from = model("RRLR", 4), other = model("RRLR", 3);
+    o.ways = 2;
+    check_status(KVM_RANGE, kvm_outline_make(&out, &o, &from, &to, &err), &err);
+    check_contains(err.msg, "2 ways");
+    check_contains(err.msg, "3 recurrent layers");
+    o.ways = 3;
+    o.each = ways;
+    err = (kvm_err){0};
+    check_status(KVM_MISMATCH, kvm_outline_make(&out, &o, &other, &to, &err), &err);
+    /* a target without states needs none, whatever is listed */
+    assert_int_equal(outline("RRLR", "LL", o).states, KVM_STATES_ZERO);
+}
+
 static void what_cannot_be_made_is_refused(void **state)
 {
     (void)state;
@@ -376,6 +425,7 @@ int main(void)
         cmocka_unit_test(an_indexer_reads_its_own_layer),
         cmocka_unit_test(an_indexer_may_be_left_out),
         cmocka_unit_test(states_come_in_their_ways),
+        cmocka_unit_test(states_come_layer_by_layer),
         cmocka_unit_test(what_cannot_be_made_is_refused),
         cmocka_unit_test(fits_find_what_they_read),
         cmocka_unit_test(states_go_to_the_same_depth),
