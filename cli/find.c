@@ -56,31 +56,38 @@ static kvm_status translator_of(const finding *f, int64_t run, const json_t **ou
     return KVM_OK;
 }
 
-static kvm_status not_run(const finding *f, const kvm_spec *spec, bool others,
-                          kvm_err *err)
+static kvm_status not_run(kvm_cli *cli, const char *what, const kvm_spec *spec,
+                          bool others, kvm_err *err)
 {
-    const kvm_str home = kvm_cli_store(f->cli);
+    const kvm_str home = kvm_cli_store(cli);
     return kvm_fail(
         err, KVM_NOTFOUND,
-        "the store %.*s has no translator of this spec%s: `kvmill run %.*s` "
+        "the store %.*s has no %s of this spec%s: `kvmill run %.*s` "
         "makes it (--store names another store)",
-        KVM_STR_ARG(home),
+        KVM_STR_ARG(home), what,
         others ? ", only of others that call their pair the same" : "",
         KVM_STR_ARG(spec->file));
+}
+
+/* as v_runs has it */
+static kvm_status spec_hash(kvm_cli *cli, const kvm_spec *spec, char sha[65],
+                            kvm_err *err)
+{
+    kvm_str canonical;
+    TRY(kvm_json_canonical(&canonical, cli->keep, spec->root.v, err));
+    return kvm_sha_of(canonical, sha, err);
 }
 
 kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_str *path,
                                    kvm_err *err)
 {
     finding f;
-    kvm_str canonical;
     char sha[65];
     json_t *rows;
     const json_t *row = NULL;
     bool others = false;
     TRY(open_store(&f, cli, err));
-    TRY(kvm_json_canonical(&canonical, cli->keep, spec->root.v, err));
-    TRY(kvm_sha_of(canonical, sha, err));
+    TRY(spec_hash(cli, spec, sha, err));
     const kvm_view_filter filter = {"pair", spec->name, 0};
     TRY(kvm_catalogue_view(f.c, &rows, cli->keep, "v_runs", &filter, 1, 0, err));
     for (size_t i = json_array_size(rows); !row && i-- > 0;) {
@@ -91,7 +98,8 @@ kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_str *
             TRY(translator_of(&f, json_integer_value(json_object_get(run, "run")), &row,
                               err));
     }
-    return row ? take(&f, row, path, err) : not_run(&f, spec, others, err);
+    return row ? take(&f, row, path, err)
+               : not_run(cli, "translator", spec, others, err);
 }
 
 static kvm_status of_run(kvm_cli *cli, int64_t run, bool *found, kvm_str *path,
@@ -160,4 +168,78 @@ kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out, kvm_err *err
         "hash of no artefact (`kvmill jobs artefacts` lists those of the store "
         "%s)",
         kvm_quote(what).at, kvm_quote(kvm_cli_store(cli)).at);
+}
+
+/* ---- reports ---- */
+
+static kvm_status has_report(kvm_cli *cli, kvm_catalogue *c, int64_t run, bool *has,
+                             kvm_err *err)
+{
+    const kvm_view_filter filters[] = {{"run", {0}, run},
+                                       {"kind", KVM_STR("report"), 0},
+                                       {"output", KVM_STR("html"), 0}};
+    json_t *rows;
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_artefacts", filters, 3, 1, err));
+    *has = json_array_size(rows) > 0;
+    return KVM_OK;
+}
+
+static bool listed(const kvm_found_report *found, ptrdiff_t n, kvm_str pair)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (kvm_str_eq(found[i].pair, pair)) return true;
+    return false;
+}
+
+/* Both directions of a spec are runs of their own, with its hash. */
+static kvm_status reports_of_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
+                                  kvm_found_report **found, ptrdiff_t *n, kvm_err *err)
+{
+    kvm_spec spec;
+    char sha[65];
+    json_t *rows;
+    TRY(kvm_spec_read(&spec, cli->keep, path, err));
+    TRY(spec_hash(cli, &spec, sha, err));
+    const kvm_view_filter filter = {"spec_sha", kvm_str_of(sha), 0};
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_runs", &filter, 1, 0, err));
+    const ptrdiff_t runs = (ptrdiff_t)json_array_size(rows);
+    *found = kvm_new(cli->keep, kvm_found_report, runs + 1);
+    if (!*found) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = runs - 1; i >= 0; i--) {
+        const json_t *row = json_array_get(rows, (size_t)i);
+        const kvm_str pair = kvm_str_of(text(row, "pair"));
+        const int64_t run = json_integer_value(json_object_get(row, "run"));
+        bool has = false;
+        if (!listed(*found, *n, pair)) TRY(has_report(cli, c, run, &has, err));
+        if (has) (*found)[(*n)++] = (kvm_found_report){pair, run};
+    }
+    return *n ? KVM_OK : not_run(cli, "report", &spec, false, err);
+}
+
+/* at most one row of a view whose column is that text, or that number */
+static kvm_status look_up(kvm_cli *cli, kvm_catalogue *c, const char *view,
+                          kvm_view_filter filter, const json_t **row, kvm_err *err)
+{
+    json_t *rows;
+    TRY(kvm_catalogue_view(c, &rows, cli->keep, view, &filter, 1, 1, err));
+    *row = json_array_get(rows, 0);
+    return KVM_OK;
+}
+
+kvm_status kvm_cli_find_reports(kvm_cli *cli, kvm_catalogue *c, kvm_str what,
+                                kvm_found_report **found, ptrdiff_t *n, kvm_err *err)
+{
+    const json_t *row;
+    int64_t run;
+    *n = 0;
+    if (kvm_str_ends(what, KVM_STR(".yaml")))
+        return reports_of_spec(cli, c, what, found, n, err);
+    *found = kvm_new(cli->keep, kvm_found_report, 1);
+    if (!*found) return kvm_nomem(err, cli->keep);
+    (*found)[(*n)++] = (kvm_found_report){.pair = what};
+    TRY(look_up(cli, c, "v_pairs", (kvm_view_filter){"pair", what, 0}, &row, err));
+    if (row || !kvm_str_to_i64(what, &run) || run < 1) return KVM_OK;
+    TRY(look_up(cli, c, "v_runs", (kvm_view_filter){"run", {0}, run}, &row, err));
+    if (row) (*found)[0] = (kvm_found_report){kvm_str_of(text(row, "pair")), run};
+    return KVM_OK;
 }

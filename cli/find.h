@@ -1,5 +1,5 @@
 /* find.h - the artefact that a person means: by its spec, its run, its hash, or as a
- * file. */
+ * file; and the reports. */
 #ifndef KVM_CLI_FIND_H
 #define KVM_CLI_FIND_H
 
@@ -18,5 +18,18 @@ KVM_MUST kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec,
  * hash begins so (four digits or more); or a file or folder that is there. */
 KVM_MUST kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out,
                                  kvm_err *err);
+
+typedef struct kvm_found_report {
+    kvm_str pair;
+    int64_t run; /* 0: the newest of the pair */
+} kvm_found_report;
+
+/* kvm_cli_find_reports - of PAIR.yaml: of each of its directions the newest report of a
+ * run of just this spec; of a run's number: that run's; else of the pair of that name.
+ * *found (n) in cli->keep. KVM_NOTFOUND names the store and what to do; a pair's name
+ * is not looked up. */
+KVM_MUST kvm_status kvm_cli_find_reports(kvm_cli *cli, kvm_catalogue *c, kvm_str what,
+                                         kvm_found_report **found, ptrdiff_t *n,
+                                         kvm_err *err);
 
 #endif

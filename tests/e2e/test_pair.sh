@@ -61,6 +61,16 @@ ok $? "a report that replaces another spec's says so"
 cp "$work/a/reports/small-large.html" "$work/two.html"
 call 0 report small-large --run 1 && ! cmp -s "$work/two.html" "$work/a/reports/small-large.html"
 ok $? "... and the other can be written again"
+call 0 report "$work/two.yaml" && cmp -s "$work/two.html" "$work/a/reports/small-large.html" &&
+    [ "$(wc -l <"$work/out")" = 2 ]
+ok $? "a spec's reports are those of its own runs, of both directions"
+call 0 report 1 && ! cmp -s "$work/two.html" "$work/a/reports/small-large.html"
+ok $? "a run's number names its report"
+call 2 report "$work/two.yaml" --run 1
+ok $? "... and of no other run"
+spec four.yaml '{lambda: 3e-1}'
+call 2 report "$work/four.yaml" && grep -q 'no report of this spec' "$work/log"
+ok $? "a spec that was not run has none, although its pair has"
 
 # a suite of the same name with other items
 sed 's/^file: .*/file: prose.jsonl/' jobs/suites/prose.yaml >"$work/prose.yaml"
