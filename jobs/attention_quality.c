@@ -5,10 +5,10 @@
 #include "jobs/open.h"
 #include "translators/quality.h"
 
-/* Queries of every layer, kept while the target reads. (layers, tokens, Hq*D) */
+/* Queries of every layer with attention, kept while the target reads. */
 typedef struct queries {
-    float *q;
-    ptrdiff_t tokens, width;
+    const kvm_model *model;
+    float **of; /* (layers), each (tokens, Hq*D); NULL: no attention */
 } queries;
 
 static kvm_status keep_queries(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrdiff_t n,
@@ -17,41 +17,28 @@ static kvm_status keep_queries(void *ctx, ptrdiff_t layer, ptrdiff_t first, ptrd
     (void)out;
     (void)err;
     queries *k = ctx;
-    memcpy(k->q + (layer * k->tokens + first) * k->width, q,
-           (size_t)(n * k->width) * sizeof *q);
+    kvm_attended a;
+    if (!kvm_model_attended(k->model, layer, &a)) return KVM_OK;
+    const ptrdiff_t width = a.query_heads * a.dim;
+    memcpy(k->of[layer] + first * width, q, (size_t)(n * width) * sizeof *q);
     return KVM_OK;
 }
 
-/* K and V rows of one layer, (T, H*D) each */
-static kvm_status read_layer(const kvm_model *m, const kvm_cache *c, ptrdiff_t layer,
-                             float *k, float *v, kvm_err *err)
+static kvm_status compare_layer(kvm_arm_caches *a, const kvm_attended *at,
+                                const float *q, ptrdiff_t layer, kvm_quality *out,
+                                kvm_arena scratch, kvm_err *err)
 {
-    const ptrdiff_t n = kvm_cache_length(c);
-    TRY(kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_K, layer),
-                       KVM_POINT_ENGINE, 0, n, k, err));
-    return kvm_cache_read(c, kvm_model_find_object(m, KVM_OBJECT_V, layer),
-                          KVM_POINT_ENGINE, 0, n, v, err);
-}
-
-static kvm_status compare_layer(kvm_arm_caches *a, const queries *q, ptrdiff_t layer,
-                                kvm_quality *out, kvm_arena scratch, kvm_err *err)
-{
-    const kvm_model_info *info = kvm_model_info_of(a->target);
-    const kvm_object *ko = kvm_model_object(
-        a->target, kvm_model_find_object(a->target, KVM_OBJECT_K, layer));
-    const kvm_object *vo = kvm_model_object(
-        a->target, kvm_model_find_object(a->target, KVM_OBJECT_V, layer));
     const ptrdiff_t n = kvm_cache_length(a->target_prefix);
-    const ptrdiff_t kw = ko->heads * ko->dim, vw = vo->heads * vo->dim;
+    const ptrdiff_t kw = at->kv_heads * at->dim, vw = at->kv_heads * at->value_dim;
     float *k = kvm_new_raw(&scratch, float, n *kw),
           *v = kvm_new_raw(&scratch, float, n *vw);
     float *km = kvm_new_raw(&scratch, float, n *kw),
           *vm = kvm_new_raw(&scratch, float, n *vw);
     if (!k || !v || !km || !vm) return kvm_nomem(err, &scratch);
-    TRY(read_layer(a->target, a->target_prefix, layer, k, v, err));
-    TRY(read_layer(a->target, a->target_work, layer, km, vm, err));
+    TRY(kvm_cache_attended(a->target_prefix, layer, k, v, err));
+    TRY(kvm_cache_attended(a->target_work, layer, km, vm, err));
     const kvm_quality_input in = {
-        .q = q->q + layer * q->tokens * q->width,
+        .q = q,
         .k = k,
         .v = v,
         .k_map = km,
@@ -59,11 +46,12 @@ static kvm_status compare_layer(kvm_arm_caches *a, const queries *q, ptrdiff_t l
         .n = n,
         .context = n,
         .first = 0,
-        .query_heads = info->heads,
-        .kv_heads = ko->heads,
-        .dim = ko->dim,
-        .value_dim = vo->dim,
-        .window = ko->window,
+        .query_heads = at->query_heads,
+        .kv_heads = at->kv_heads,
+        .dim = at->dim,
+        .value_dim = at->value_dim,
+        .window = at->window,
+        .scale = at->scale,
     };
     return kvm_quality_layer(kvm_model_compute(a->target), &in, out, scratch, err);
 }
@@ -76,7 +64,9 @@ static kvm_status add_item(kvm_arm_caches *a, kvm_arm arm, const queries *q,
     TRY(kvm_arm_fill(a, arm, &m, &cache, err));
     for (ptrdiff_t l = 0; l < kvm_model_info_of(a->target)->layers; l++) {
         kvm_quality one;
-        TRY(compare_layer(a, q, l, &one, scratch, err));
+        kvm_attended at;
+        if (!kvm_model_attended(a->target, l, &at)) continue;
+        TRY(compare_layer(a, &at, q->of[l], l, &one, scratch, err));
         kvm_quality_add(&sums[l], &one);
     }
     return KVM_OK;
@@ -88,6 +78,7 @@ static kvm_status publish(kvm_job *j, kvm_arm arm, const kvm_quality_sum *sums,
     json_t *list = json_array();
     json_object_set_new(attention, kvm_arms[arm].key, list);
     for (ptrdiff_t l = 0; l < layers; l++) {
+        if (sums[l].count == 0) continue; /* no attention */
         const kvm_quality q = kvm_quality_mean(&sums[l]);
         json_t *row =
             json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "layer",
@@ -117,11 +108,16 @@ static kvm_status publish(kvm_job *j, kvm_arm arm, const kvm_quality_sum *sums,
 static kvm_status read_queries(kvm_arm_caches *a, queries *q, const kvm_item_ids *ids,
                                kvm_arena *scratch, kvm_err *err)
 {
-    const kvm_model_info *info = kvm_model_info_of(a->target);
-    q->tokens = ids->prefix_n;
-    q->width = info->heads * info->head_dim;
-    q->q = kvm_new_raw(scratch, float, info->layers * q->tokens * q->width);
-    if (!q->q) return kvm_nomem(err, scratch);
+    const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
+    *q = (queries){.model = a->target};
+    q->of = kvm_new(scratch, float *, layers);
+    if (!q->of) return kvm_nomem(err, scratch);
+    for (ptrdiff_t l = 0; l < layers; l++) {
+        kvm_attended at;
+        if (!kvm_model_attended(a->target, l, &at)) continue;
+        q->of[l] = kvm_new_raw(scratch, float, ids->prefix_n *at.query_heads *at.dim);
+        if (!q->of[l]) return kvm_nomem(err, scratch);
+    }
     const kvm_capture sink = {.attention = keep_queries, .ctx = q};
     TRY(kvm_arm_caches_prefill(a, ids->prefix, ids->prefix, ids->prefix_n, err));
     kvm_cache_clear(a->target_prefix);

@@ -1,11 +1,13 @@
 /* attention_quality.h - what the target's attention makes of a translated cache, layer
  * by layer.
  *
- * On the first items of a suite: the target reads prefix and feed on its own cache
- * (queries kept), every translator's K and V rows are compared with the true ones, and
- * the last queries attend over both (translators/ quality.h). Adds "attention": {arm:
- * [{"layer","cosine","cosine_worst","c_k","c_v","r2_k","r2_v"}…]} to figures and one
- * metric per layer and figure to the host. */
+ * On the first items of a suite: the target reads the prefix on its own cache (queries
+ * kept), the keys and values that its attention finds in every translator's cache are
+ * compared with the true ones, and the queries attend over both
+ * (translators/quality.h). Latents count as the keys and values written out of them;
+ * tokens that an indexer would leave out are attended to. Adds "attention": {arm:
+ * [{"layer","cosine","cosine_worst","c_k","c_v","r2_k","r2_v"}…]}, with the layers that
+ * have attention, to figures, and one metric per layer and figure to the host. */
 #ifndef KVM_JOBS_ATTENTION_QUALITY_H
 #define KVM_JOBS_ATTENTION_QUALITY_H
 

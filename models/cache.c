@@ -295,3 +295,27 @@ kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int point,
     }
     return KVM_OK;
 }
+
+/* NULL: its mixer is no attention */
+static const kvm_layer *attention_of(const kvm_model *m, ptrdiff_t layer)
+{
+    const kvm_layer *l = m->blocks[layer].mixer.layer;
+    return l && l->kind->attended ? l : NULL;
+}
+
+bool kvm_model_attended(const kvm_model *m, ptrdiff_t layer, kvm_attended *a)
+{
+    const kvm_layer *l = attention_of(m, layer);
+    if (l) *a = l->kind->attended(l);
+    return l != NULL;
+}
+
+kvm_status kvm_cache_attended(const kvm_cache *c, ptrdiff_t layer, float *k, float *v,
+                              kvm_err *err)
+{
+    const kvm_layer *l = attention_of(c->model, layer);
+    if (!l)
+        return kvm_fail(err, KVM_UNSUPPORTED, "layer %td has no attention", layer);
+    return l->kind->expand(l, c->model->compute, c->slots + l->first_object, c->length,
+                           k, v, err);
+}

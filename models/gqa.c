@@ -375,6 +375,21 @@ static const kvm_indexer *indexer(const kvm_layer *l, ptrdiff_t *object)
     return of(l)->index;
 }
 
+static kvm_attended attended(const kvm_layer *l)
+{
+    const gqa *g = of(l);
+    return (kvm_attended){g->heads, g->kv_heads, g->dim, g->dim, g->window, g->scale};
+}
+
+static kvm_status expand(const kvm_layer *l, kvm_compute *c, const kvm_slot *slots,
+                         ptrdiff_t n, float *k, float *v, kvm_err *err)
+{
+    (void)l, (void)c, (void)err;
+    kvm_slot_get(&slots[OBJECT_K], 0, n, k);
+    kvm_slot_get(&slots[OBJECT_V], 0, n, v);
+    return KVM_OK;
+}
+
 const kvm_layer_kind kvm_gqa = {.name = "gqa",
                                 .load = load,
                                 .objects = objects,
@@ -385,4 +400,6 @@ const kvm_layer_kind kvm_gqa = {.name = "gqa",
                                 .backward_scratch = backward_scratch,
                                 .backward = backward,
                                 .pull = pull,
-                                .indexer = indexer};
+                                .indexer = indexer,
+                                .attended = attended,
+                                .expand = expand};

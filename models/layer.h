@@ -105,6 +105,11 @@ typedef struct kvm_layer_kind {
     /* the layer's own indexer (models/indexer.h) and its first object; NULL: it has
      * none, and as a member: no layer of the kind has one */
     const struct kvm_indexer *(*indexer)(const kvm_layer *l, ptrdiff_t *object);
+    /* what its attention works on, and the keys and values (n, kv_heads * ...) of the
+     * first n tokens in the slots of its objects. NULL: it is no attention */
+    kvm_attended (*attended)(const kvm_layer *l);
+    kvm_status (*expand)(const kvm_layer *l, kvm_compute *c, const kvm_slot *slots,
+                         ptrdiff_t n, float *k, float *v, kvm_err *err);
     /* x (T, replay): what the layer's states make of these inputs, its result left out.
      * NULL where no object has a replay. */
     kvm_status (*replay)(const kvm_layer *l, const kvm_step *step, kvm_tensor x,

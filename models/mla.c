@@ -247,25 +247,27 @@ kvm_tensor kvm_mla__cached(const mla *a, const kvm_step *s)
     return kvm_view2(slot->rows, KVM_F32, s->first + s->n, mla_row_size(a));
 }
 
-/* k (heads of it, tokens, nope+rope) and v (.., value) of heads from .. */
-static kvm_status expand(const mla *a, const kvm_step *s, ptrdiff_t from, kvm_tensor k,
-                         kvm_tensor v, kvm_err *err)
+/* k (heads of it, tokens, nope+rope) and v (.., value) of heads from .., out of cached
+ * rows (tokens, rank+rope) */
+static kvm_status write_out(const mla *a, kvm_compute *c, kvm_tensor rows,
+                            ptrdiff_t from, kvm_tensor k, kvm_tensor v, kvm_err *err)
 {
     const ptrdiff_t tokens = k.dim[1], key = mla_key_size(a);
-    const kvm_tensor rows = kvm_mla__cached(a, s),
-                     latent = kvm_columns(rows, 0, a->size.rank);
+    const kvm_tensor latent = kvm_columns(rows, 0, a->size.rank);
     for (ptrdiff_t h = 0; h < k.dim[0]; h++) {
         float *keys = (float *)k.data + h * k.stride[0];
         kvm_tensor all = kvm_view2(keys, KVM_F32, tokens, key);
-        TRY(kvm_op_linear(s->compute, kvm_columns(all, 0, a->size.nope), latent,
-                          a->k[from + h], false, err));
+        kvm_tensor values = kvm_view2((float *)v.data + h * v.stride[0], KVM_F32,
+                                      tokens, a->size.value);
+        all.stride[0] = k.stride[1];
+        values.stride[0] = v.stride[1];
+        TRY(kvm_op_linear(c, kvm_columns(all, 0, a->size.nope), latent, a->k[from + h],
+                          false, err));
         for (ptrdiff_t t = 0; t < tokens; t++)
-            memcpy(keys + t * key + a->size.nope,
+            memcpy(keys + t * all.stride[0] + a->size.nope,
                    (float *)rows.data + t * rows.stride[0] + a->size.rank,
                    (size_t)a->size.rope * sizeof *keys);
-        const kvm_tensor values = kvm_view2((float *)v.data + h * v.stride[0], KVM_F32,
-                                            tokens, a->size.value);
-        TRY(kvm_op_linear(s->compute, values, latent, a->v[from + h], false, err));
+        TRY(kvm_op_linear(c, values, latent, a->v[from + h], false, err));
     }
     return KVM_OK;
 }
@@ -282,7 +284,7 @@ static kvm_status attend_expanded(const mla *a, const kvm_step *s, kvm_tensor q,
         const ptrdiff_t n = a->heads - h < most ? a->heads - h : most;
         const kvm_tensor kh = kvm_view3(k, KVM_F32, n, tokens, key);
         const kvm_tensor vh = kvm_view3(v, KVM_F32, n, tokens, a->size.value);
-        TRY(expand(a, s, h, kh, vh, err));
+        TRY(write_out(a, s->compute, kvm_mla__cached(a, s), h, kh, vh, err));
         const kvm_tensor qh = kvm_heads(q, h * key, n, key, key);
         const kvm_tensor yh =
             kvm_heads(y, h * a->size.value, n, a->size.value, a->size.value);
@@ -425,6 +427,30 @@ static const kvm_indexer *indexer(const kvm_layer *l, ptrdiff_t *object)
     return mla_of(l)->index;
 }
 
+static kvm_attended attended(const kvm_layer *l)
+{
+    const mla *a = mla_of(l);
+    return (kvm_attended){.query_heads = a->heads,
+                          .kv_heads = a->heads,
+                          .dim = mla_key_size(a),
+                          .value_dim = a->size.value,
+                          .scale = a->scale};
+}
+
+static kvm_status expand(const kvm_layer *l, kvm_compute *c, const kvm_slot *slots,
+                         ptrdiff_t n, float *k, float *v, kvm_err *err)
+{
+    const mla *a = mla_of(l);
+    const ptrdiff_t key = mla_key_size(a), value = a->size.value;
+    const kvm_tensor rows =
+        kvm_view2(slots[OBJECT_LATENT].rows, KVM_F32, n, mla_row_size(a));
+    kvm_tensor kt = kvm_view3(k, KVM_F32, a->heads, n, key);
+    kvm_tensor vt = kvm_view3(v, KVM_F32, a->heads, n, value);
+    kt.stride[0] = key, kt.stride[1] = a->heads * key;
+    vt.stride[0] = value, vt.stride[1] = a->heads * value;
+    return write_out(a, c, rows, 0, kt, vt, err);
+}
+
 const kvm_layer_kind kvm_mla = {.name = "mla",
                                 .load = load,
                                 .objects = objects,
@@ -435,4 +461,6 @@ const kvm_layer_kind kvm_mla = {.name = "mla",
                                 .backward_scratch = kvm_mla__backward_scratch,
                                 .backward = kvm_mla__backward,
                                 .pull = kvm_mla__pull,
-                                .indexer = indexer};
+                                .indexer = indexer,
+                                .attended = attended,
+                                .expand = expand};

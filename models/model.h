@@ -133,6 +133,23 @@ KVM_MUST kvm_status kvm_cache_read(const kvm_cache *c, ptrdiff_t object, int poi
                                    ptrdiff_t from, ptrdiff_t n, float *rows,
                                    kvm_err *err);
 
+/* What the attention of a layer works on: queries as a capture's `attention` hands them
+ * out, (T, query_heads * dim), over keys and values of kv_heads; query head h reads kv
+ * head h / (query_heads / kv_heads). */
+typedef struct kvm_attended {
+    ptrdiff_t query_heads, kv_heads, dim, value_dim;
+    ptrdiff_t window; /* 0: none */
+    double scale;     /* of the scores */
+} kvm_attended;
+/* false: the layer's mixer is no attention */
+bool kvm_model_attended(const kvm_model *m, ptrdiff_t layer, kvm_attended *a);
+/* kvm_cache_attended - keys k (T, kv_heads * dim) and values v (T, kv_heads *
+ * value_dim), f32, of all tokens, as such a layer's attention reads them: rows as they
+ * are kept, or written out of latents. An indexer's choice is not asked.
+ * KVM_UNSUPPORTED for a layer without attention. */
+KVM_MUST kvm_status kvm_cache_attended(const kvm_cache *c, ptrdiff_t layer, float *k,
+                                       float *v, kvm_err *err);
+
 /* Injection behind the L tokens that a cache holds, none or more: begin(n) -> every
  * object of tokens L .. L+n-1, in any order and split -> end. */
 /* kvm_inject_begin - n more tokens are announced. KVM_RANGE for less than one, or more
