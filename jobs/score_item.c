@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "jobs/answer.h"
 #include "jobs/scoring.h"
 
 static kvm_status tokenise(const int32_t **ids, ptrdiff_t *n, kvm_arena *keep,
@@ -147,7 +146,7 @@ kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
     return KVM_OK;
 }
 
-static void put(kvm_figures *f, const char *name, double value)
+void kvm_figures_put(kvm_figures *f, const char *name, double value)
 {
     f->name[f->n] = name;
     f->value[f->n++] = value;
@@ -199,10 +198,10 @@ static kvm_status score_perplexity(kvm_figures *out, const kvm_item_ids *ids,
         nll -= logprob[t];
         agree += kvm_score_argmax(mine, both) == kvm_score_argmax(theirs, both);
     }
-    put(out, "nll", nll / (double)n);
-    put(out, "kl", kl / (double)n);
-    put(out, "first_kl", first);
-    put(out, "agreement", agree / (double)n);
+    kvm_figures_put(out, "nll", nll / (double)n);
+    kvm_figures_put(out, "kl", kl / (double)n);
+    kvm_figures_put(out, "first_kl", first);
+    kvm_figures_put(out, "agreement", agree / (double)n);
     return KVM_OK;
 }
 
@@ -250,45 +249,53 @@ static kvm_status score_choice(kvm_figures *out, const kvm_item *item,
         if (norm > best_norm) best_norm = norm, pick_norm = i;
         if (i == item->answer) gold = sum;
     }
-    put(out, "accuracy", pick == item->answer);
-    put(out, "accuracy_norm", pick_norm == item->answer);
-    put(out, "logprob_gold", gold);
+    kvm_figures_put(out, "accuracy", pick == item->answer);
+    kvm_figures_put(out, "accuracy_norm", pick_norm == item->answer);
+    kvm_figures_put(out, "logprob_gold", gold);
     return KVM_OK;
+}
+
+static bool begins_blank(kvm_str text)
+{
+    return text.len > 0 && kvm_str_trim(kvm_str_slice(text, 0, 1)).len == 0;
 }
 
 static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
                                    const kvm_item *item, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *c, kvm_arena *keep,
-                                   kvm_str *said, kvm_arena scratch, kvm_err *err)
+                                   kvm_answer *said, kvm_arena scratch, kvm_err *err)
 {
     float *logits = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
-    kvm_answer answer;
     if (!logits) return kvm_nomem(err, &scratch);
     TRY(read_feed(m, c, ids, logits, err));
-    TRY(kvm_answer_now(&answer, keep, m, c, logits, item, s->max_new_tokens, scratch,
+    TRY(kvm_answer_now(said, keep, m, c, logits, item, s->max_new_tokens, scratch,
                        err));
-    if (said) *said = answer.text;
     kvm_answer_score score;
-    TRY(kvm_score_answer(&score, answer.text, item->choices, item->choice_count,
-                         scratch, err));
+    TRY(kvm_score_answer(&score, said->text, item->choices, item->choice_count, scratch,
+                         err));
     if (s->kind == KVM_SUITE_NEEDLE) {
-        put(out, "recall", score.gold_in_answer);
-        put(out, "exact_match", score.exact_match);
-        return KVM_OK;
+        kvm_figures_put(out, "recall", score.gold_in_answer);
+        kvm_figures_put(out, "exact_match", score.exact_match);
+    } else {
+        kvm_figures_put(out, "exact_match", score.exact_match);
+        kvm_figures_put(out, "f1", score.f1);
+        kvm_figures_put(out, "gold_in_answer", score.gold_in_answer);
     }
-    put(out, "exact_match", score.exact_match);
-    put(out, "f1", score.f1);
-    put(out, "gold_in_answer", score.gold_in_answer);
+    kvm_figures_put(out, "answer_tokens", (double)said->kept);
+    kvm_figures_put(out, "answer_blank", begins_blank(said->text));
+    kvm_figures_put(out, "answer_empty", kvm_str_trim(said->text).len == 0);
     return KVM_OK;
 }
 
 kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *item,
                           const kvm_item_ids *ids, kvm_model *m, kvm_cache *cache,
                           bool native, float *native_logits, ptrdiff_t native_vocab,
-                          kvm_arena *keep, kvm_str *said, kvm_err *err)
+                          kvm_arena *keep, kvm_answer *said, kvm_err *err)
 {
     *out = (kvm_figures){0};
-    if (said) *said = KVM_STR("");
+    kvm_answer unheard;
+    if (!said) said = &unheard;
+    *said = (kvm_answer){.text = KVM_STR("")};
     kvm_arena scratch = {0};
     TRY(kvm_arena_reserve(&scratch, (size_t)8 << 30, err));
     kvm_status st = KVM_OK;

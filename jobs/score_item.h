@@ -6,6 +6,7 @@
 #ifndef KVM_JOBS_SCORE_ITEM_H
 #define KVM_JOBS_SCORE_ITEM_H
 
+#include "jobs/answer.h"
 #include "jobs/suite.h"
 #include "models/model.h"
 
@@ -38,6 +39,7 @@ typedef struct kvm_figures { /* metric names are static */
     double value[KVM_MAX_FIGURES];
     ptrdiff_t n;
 } kvm_figures;
+void kvm_figures_put(kvm_figures *f, const char *name, double value);
 
 /* Metrics by suite kind (per item):
  *   perplexity       nll (mean nats per token), kl (mean KL(native||arm)), first_kl,
@@ -46,14 +48,16 @@ typedef struct kvm_figures { /* metric names are static */
  *                    choice, without the space before it), logprob_gold
  *   generation       exact_match, f1, gold_in_answer, of the text before a stop string
  *   needle           recall (= gold_in_answer), exact_match
+ *   both of these    answer_tokens (kvm_answer.kept), answer_blank (it begins with a
+ *                    blank), answer_empty (it is blank)
  * native_logits (after_n[0], native_vocab): written when `native`, read otherwise
  * (perplexity only; NULL otherwise). Models of one tokenizer may pad their vocabularies
  * differently: KL is between the distributions over the ids that both have. said
- * (optional): the generated text, in keep. */
+ * (optional): what was generated, in keep. */
 KVM_MUST kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s,
                                    const kvm_item *item, const kvm_item_ids *ids,
                                    kvm_model *m, kvm_cache *cache, bool native,
                                    float *native_logits, ptrdiff_t native_vocab,
-                                   kvm_arena *keep, kvm_str *said, kvm_err *err);
+                                   kvm_arena *keep, kvm_answer *said, kvm_err *err);
 
 #endif

@@ -230,26 +230,24 @@ static void a_choice_is_as_long_as_its_words(void **state)
     assert_true(figure(&f, "accuracy_norm") == 1);
 }
 
-/* what is said after the prefix, and how many tokens it takes */
-static kvm_str answer(const kvm_item *item, double *f1, ptrdiff_t *tokens)
+/* what is said after the prefix, its figures, and how many tokens are read for it */
+static kvm_str answer(const kvm_item *item, kvm_figures *f, ptrdiff_t *tokens)
 {
     const kvm_suite s = {.kind = KVM_SUITE_GENERATION, .max_new_tokens = 40};
     kvm_err err = {0};
     kvm_item_ids ids;
     kvm_cache *cache;
-    kvm_figures f;
-    kvm_str said;
+    kvm_answer said;
     check_ok(kvm_item_tokenise(&ids, &arena, encoder, -1, &s, item, &err), &err);
     check_ok(kvm_cache_new(&cache, &arena, model, ids.prefix_n + ids.longest, &err),
              &err);
     check_ok(kvm_model_forward(model, cache, ids.prefix, ids.prefix_n, NULL, &err),
              &err);
-    check_ok(kvm_score_item(&f, &s, item, &ids, model, cache, false, NULL, 0, &arena,
+    check_ok(kvm_score_item(f, &s, item, &ids, model, cache, false, NULL, 0, &arena,
                             &said, &err),
              &err);
-    *f1 = figure(&f, "f1");
     *tokens = kvm_cache_length(cache) - ids.prefix_n - ids.feed_n;
-    return said;
+    return said.text;
 }
 
 /* a stop string of any place and length, across tokens too; the first of several */
@@ -261,10 +259,11 @@ static void an_answer_ends_before_the_first_stop_string(void **state)
                      .question = KVM_STR(" queen, Behold"),
                      .choices = (const kvm_str[]){{"x", 1}},
                      .choice_count = 1};
-    double f1;
+    kvm_figures f;
     ptrdiff_t all, some;
-    const kvm_str whole = answer(&item, &f1, &all);
+    const kvm_str whole = answer(&item, &f, &all);
     assert_true(whole.len > 20 && all > 8);
+    assert_true(figure(&f, "answer_tokens") == (double)all);
     for (ptrdiff_t n = 1; n <= 9; n += 4)
         for (ptrdiff_t at = 0; at + n < whole.len / 2; at += 3) {
             const kvm_str stop[] = {KVM_STR("never said"),
@@ -274,14 +273,22 @@ static void an_answer_ends_before_the_first_stop_string(void **state)
             item.stop = stop;
             item.stop_count = 2;
             item.choices = &before;
-            const kvm_str said = answer(&item, &f1, &some);
+            const kvm_str said = answer(&item, &f, &some);
+            const bool blank = kvm_str_trim(before).len == 0;
             assert_true(kvm_str_eq(said, before));
-            assert_true(some < all && (f1 == 1 || kvm_str_trim(before).len < 4));
+            assert_true(some < all &&
+                        (figure(&f, "f1") == 1 || kvm_str_trim(before).len < 4));
+            /* of the text before it, however many tokens the stop string took */
+            assert_true(figure(&f, "answer_tokens") <= (double)some);
+            assert_true(figure(&f, "answer_tokens") <= (double)before.len);
+            assert_int_equal(figure(&f, "answer_empty") == 1, blank);
+            assert_int_equal(figure(&f, "answer_blank") == 1,
+                             before.len > 0 && before.at[0] == ' ');
         }
     static const kvm_str never[] = {{"never said", 10}};
     item.stop = item.choices = never;
     item.stop_count = 1;
-    assert_true(kvm_str_eq(answer(&item, &f1, &some), whole));
+    assert_true(kvm_str_eq(answer(&item, &f, &some), whole));
 }
 
 int main(void)
