@@ -8,19 +8,15 @@
  * (reports/page.h). */
 #include <math.h>
 
-#include "jobs/calibration.h"
+#include "jobs/held_tokens.h"
 #include "jobs/invert.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
-#include "translators/identity.h"
 #include "translators/ridge.h"
 
 static const kvm_field params[] = {
     KVM_PAIR_PARAMS,
-    {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
-    {"text_path", KVM_FIELD_STR, true, "the calibration text", NULL, 0},
-    {"sequences", KVM_FIELD_INT, true, "calibration sequences", NULL, 0},
-    {"tokens", KVM_FIELD_INT, true, "tokens per calibration sequence", NULL, 0},
+    KVM_TEXT_PARAMS(true),
     {"seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
     {"held_out", KVM_FIELD_NUM, true,
      "fraction of the sequences that is kept from the fit", NULL, 0},
@@ -39,7 +35,7 @@ static const struct {
     {KVM_SPACE_LATENT_ENGINE, KVM_POINT_ENGINE},
     {KVM_SPACE_INDEX, KVM_POINT_RAW},
 };
-enum { CACHED = sizeof cached / sizeof *cached, PIECE = 256 };
+enum { CACHED = sizeof cached / sizeof *cached };
 
 void kvm_invert_needs(kvm_spaces *rows, kvm_block_set *gram, const kvm_shapes *s)
 {
@@ -65,10 +61,7 @@ typedef struct inversion {
     kvm_job *job;
     kvm_compute *compute;
     side side[2];
-    kvm_calibration text;
-    ptrdiff_t *index; /* (n) held-out rows */
-    int32_t *ids;     /* (n) their tokens */
-    ptrdiff_t n;
+    kvm_held_tokens held;
     json_t *series;
 } inversion;
 
@@ -98,34 +91,14 @@ static kvm_status open_side(inversion *v, int i, kvm_err *err)
 static kvm_status read_tokens(inversion *v, kvm_err *err)
 {
     kvm_job *j = v->job;
-    const kvm_rows *r = v->side[0].rows;
-    kvm_str path;
-    ptrdiff_t sequences, tokens, seed;
-    double held;
-    TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "text_path"), &path, err));
-    TRY(kvm_job_i64(j, "sequences", 0, 1, INT32_MAX, &sequences, err));
-    TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, &tokens, err));
+    const side *s = &v->side[0];
+    ptrdiff_t seed;
+    double fraction;
     TRY(kvm_job_i64(j, "seed", 0, 0, INT64_MAX, &seed, err));
-    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &held, err));
-    TRY(kvm_calibration_read(&v->text, j->keep, path,
-                             kvm_model_tokenizer(v->side[0].model), sequences, tokens,
-                             err));
-    TRY(kvm_job_unchanged(j, "text", v->text.sha, err));
-    TRY(kvm_rows_same(r, v->side[1].rows, err));
-    TRY(kvm_rows_split(r, (uint64_t)seed, held, KVM_HELD, j->keep, &v->index, &v->n,
-                       err));
-    v->ids = kvm_new(j->keep, int32_t, v->n);
-    if (!v->ids) return kvm_nomem(err, j->keep);
-    for (ptrdiff_t i = 0; i < v->n; i++) {
-        const ptrdiff_t row = v->index[i], q = kvm_rows_sequence(r)[row];
-        if (q >= v->text.sequences)
-            return kvm_fail(err, KVM_MISMATCH,
-                            "the capture has a sequence %td, the "
-                            "text %td",
-                            q, v->text.sequences);
-        v->ids[i] = v->text.ids[v->text.offset[q] + kvm_rows_position(r)[row]];
-    }
-    return KVM_OK;
+    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &fraction, err));
+    TRY(kvm_rows_same(s->rows, v->side[1].rows, err));
+    return kvm_held_tokens_read(&v->held, j, s->rows, kvm_model_tokenizer(s->model),
+                                (uint64_t)seed, fraction, err);
 }
 
 /* ---- one layer ---- */
@@ -171,38 +144,12 @@ static kvm_status as_weight(const inversion *v, const kvm_ridge_map *map,
                           err);
 }
 
-/* Counts right tokens. map NULL: rows are read as they are. */
-static kvm_status count(const inversion *v, const side *s, kvm_space space,
-                        ptrdiff_t layer, const kvm_codebook *book,
-                        const kvm_weight *map, ptrdiff_t outputs, ptrdiff_t *right,
-                        kvm_arena scratch, kvm_err *err)
-{
-    const kvm_row_shape shape = kvm_rows_shape(s->rows, space, layer);
-    const ptrdiff_t width = shape.heads * shape.dim;
-    float *x = kvm_new(&scratch, float, PIECE *width);
-    float *y = kvm_new(&scratch, float, PIECE *outputs);
-    int32_t ids[PIECE];
-    if (!x || !y) return kvm_nomem(err, &scratch);
-    *right = 0;
-    for (ptrdiff_t i = 0; i < v->n; i += PIECE) {
-        const ptrdiff_t n = v->n - i < PIECE ? v->n - i : PIECE;
-        TRY(kvm_rows_read(v->compute, s->rows, space, layer, 1, 0, v->index + i, n, x,
-                          width, err));
-        if (map)
-            TRY(kvm_op_linear(v->compute, kvm_view2(y, KVM_F32, n, outputs),
-                              kvm_view2(x, KVM_F32, n, width), map, false, err));
-        TRY(kvm_codebook_decode(book, map ? y : x, map ? outputs : width, n, ids, err));
-        for (ptrdiff_t k = 0; k < n; k++) *right += ids[k] == v->ids[i + k];
-    }
-    return KVM_OK;
-}
-
 /* r2 NaN: there is none, the codebook has read them */
 static kvm_status put_layer(inversion *v, json_t *series, ptrdiff_t layer,
                             ptrdiff_t right, double r2, kvm_err *err)
 {
     kvm_job *j = v->job;
-    const double top1 = (double)right / (double)v->n;
+    const double top1 = (double)right / (double)v->held.n;
     json_t *row = json_pack("{s:I, s:f}", "layer", (json_int_t)layer, "top1", top1);
     if (isfinite(r2)) json_object_set_new(row, "r2", json_real(r2));
     json_array_append_new(json_object_get(series, "layers"), row);
@@ -226,7 +173,9 @@ static kvm_status invert_layer(inversion *v, const side *s, kvm_space space,
     ptrdiff_t right;
     TRY(solve(v, s, space, layer, &map, &r2, &scratch, err));
     TRY(as_weight(v, &map, &w, &scratch, err));
-    TRY(count(v, s, space, layer, s->nearest, w, map.outputs, &right, scratch, err));
+    const kvm_token_reader by = {s->nearest, w, map.outputs};
+    TRY(kvm_held_tokens_right(&v->held, v->compute, s->rows, space, layer, by, &right,
+                              scratch, err));
     return put_layer(v, series, layer, right, r2, err);
 }
 
@@ -291,7 +240,9 @@ static kvm_status read_codebook(inversion *v, json_t **series, kvm_err *err)
     *series = new_series(s, space, kvm_space_rows[space].point);
     if (!kvm_json_own(v->job->keep, *series)) return kvm_nomem(err, v->job->keep);
     TRY(kvm_arena_reserve(&scratch, (size_t)1 << 30, err));
-    const kvm_status st = count(v, s, space, 0, book, NULL, 1, &right, scratch, err);
+    const kvm_token_reader by = {.book = book};
+    const kvm_status st = kvm_held_tokens_right(&v->held, v->compute, s->rows, space, 0,
+                                                by, &right, scratch, err);
     kvm_arena_free(&scratch);
     return st ? st : put_layer(v, *series, 0, right, (double)NAN, err);
 }
@@ -310,7 +261,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     }
     TRY(read_codebook(&v, &codebook, err));
     json_t *figures =
-        json_pack("{s:I, s:I, s:O, s:O*}", "rows", (json_int_t)v.n, "vocab",
+        json_pack("{s:I, s:I, s:O, s:O*}", "rows", (json_int_t)v.held.n, "vocab",
                   (json_int_t)kvm_model_info_of(v.side[0].model)->vocab, "series",
                   v.series, "codebook", codebook);
     return kvm_job_put_json(j, "figures", "figures.json", figures, err);

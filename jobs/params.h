@@ -64,6 +64,13 @@
      "shares of the prefix that the target reads itself (0.05, 0.1, 0.25, 0.5)", NULL, \
      KVM_FIELD_NUM}
 
+/* the calibration text, as kvm_held_tokens_read reads it; filled in by the graph */
+#define KVM_TEXT_PARAMS(required)                                                      \
+    {"text", KVM_FIELD_STR, required, "hash of the calibration text", NULL, 0},        \
+    {"text_path", KVM_FIELD_STR, required, "the calibration text", NULL, 0},           \
+    {"sequences", KVM_FIELD_INT, required, "calibration sequences", NULL, 0},          \
+    {"tokens", KVM_FIELD_INT, required, "tokens per calibration sequence", NULL, 0}
+
 /* both models, as kvm_job_model opens them; filled in by the graph */
 #define KVM_PAIR_PARAMS                                                                \
     {"source", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
