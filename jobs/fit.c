@@ -8,7 +8,8 @@
  *    lambda of that k, on the choosing split
  * 4. one map per space and target layer with that choice; figures and gates, read on
  *    the held-out split, which nothing was chosen on
- * then the states of recurrent layers, from both captures. Output "translator" is the
+ * then the states of recurrent layers, from both captures, and how many of the tokens
+ * that the maps will be told are read right (fit_identity.c). Output "translator" is the
  * translator file, "fit" the figures as JSON: those of the first group, and of each
  * under "groups". */
 #include <math.h>
@@ -27,46 +28,57 @@ static const char gate_names[] = "thresholds by gate name, with these defaults:"
     ;
 #undef X
 
-const kvm_field kvm_fit_params[] = {
-    {"k", KVM_FIELD_ANY, false,
-     "source layers per target layer: a number, or auto (auto)", NULL, 0},
-    {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},
-    {"k_most", KVM_FIELD_INT, false,
-     "largest k that the sweep tries (all source layers)", NULL, 0},
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto (auto)",
-     NULL, 0},
-    {"lambda_absolute", KVM_FIELD_NUM, false,
-     "absolute penalty instead (the paper: 0.01)", NULL, 0},
-    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth (r2)",
-     NULL, 0},
-    {"heads", KVM_FIELD_STR, false,
-     "features of a map: all (heads of its source layers) or matched (the one head "
-     "that "
-     "stands where the target's does) (all)",
-     NULL, 0},
-    {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate (content)",
-     NULL, 0},
-    {"token", KVM_FIELD_STR, false,
-     "whether maps are told which token a row is of: none, given (ids come with the "
-     "cache), decoded (read out of the source's first layer) or auto (auto: where the "
-     "target keeps latents, indexers or states that must be made)",
-     NULL, 0},
-    {"states", KVM_FIELD_STR, false,
-     "of recurrent layers: zero, copy, bilinear, replay or auto (auto)", NULL, 0},
-    {"latents", KVM_FIELD_INT, false,
-     "capture point of latents: 1 (before norm and position) or 3 (as engines keep "
-     "them) (1)",
-     NULL, 0},
-    {"indexers", KVM_FIELD_STR, false,
-     "index keys of the target: predicted, or dense: they are left out, and attention "
-     "looks at the whole translated prefix (predicted)",
-     NULL, 0},
-    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},
-    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,
-     0},
-    {"sweep", KVM_FIELD_BOOL, false,
-     "false: only the one fit, no maps and curves (true)", NULL, 0},
-    {"gates", KVM_FIELD_OBJECT, false, gate_names, NULL, 0},
+/* clang-format off */
+#define FIT_PARAMS                                                                     \
+    {"k", KVM_FIELD_ANY, false,                                                        \
+     "source layers per target layer: a number, or auto (auto)", NULL, 0},             \
+    {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},\
+    {"k_most", KVM_FIELD_INT, false,                                                   \
+     "largest k that the sweep tries (all source layers)", NULL, 0},                   \
+    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto (auto)",\
+     NULL, 0},                                                                         \
+    {"lambda_absolute", KVM_FIELD_NUM, false,                                          \
+     "absolute penalty instead (the paper: 0.01)", NULL, 0},                           \
+    {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth (r2)", \
+     NULL, 0},                                                                         \
+    {"heads", KVM_FIELD_STR, false,                                                    \
+     "features of a map: all (heads of its source layers) or matched (the one head "   \
+     "that "                                                                           \
+     "stands where the target's does) (all)",                                          \
+     NULL, 0},                                                                         \
+    {"keys", KVM_FIELD_STR, false, "content, rotated or content-norerotate (content)", \
+     NULL, 0},                                                                         \
+    {"token", KVM_FIELD_STR, false,                                                    \
+     "whether maps are told which token a row is of: none, given (ids come with the "  \
+     "cache), decoded (read out of the source's first layer) or auto (auto: where the "\
+     "target keeps latents, indexers or states that must be made)",                    \
+     NULL, 0},                                                                         \
+    {"states", KVM_FIELD_STR, false,                                                   \
+     "of recurrent layers: zero, copy, bilinear, replay or auto (auto)", NULL, 0},     \
+    {"latents", KVM_FIELD_INT, false,                                                  \
+     "capture point of latents: 1 (before norm and position) or 3 (as engines keep "   \
+     "them) (1)",                                                                      \
+     NULL, 0},                                                                         \
+    {"indexers", KVM_FIELD_STR, false,                                                 \
+     "index keys of the target: predicted, or dense: they are left out, and attention "\
+     "looks at the whole translated prefix (predicted)",                               \
+     NULL, 0},                                                                         \
+    {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},\
+    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,\
+     0},                                                                               \
+    {"sweep", KVM_FIELD_BOOL, false,                                                   \
+     "false: only the one fit, no maps and curves (true)", NULL, 0},                   \
+    {"gates", KVM_FIELD_OBJECT, false, gate_names, NULL, 0}
+/* clang-format on */
+
+const kvm_field kvm_fit_params[] = {FIT_PARAMS, {0}};
+
+static const kvm_field params[] = {
+    FIT_PARAMS,
+    /* filled in by the graph: to check tokens that are decoded */
+    {"source", KVM_FIELD_STR, false, "fingerprint", NULL, 0},
+    {"source_path", KVM_FIELD_STR, false, "checkpoint", NULL, 0},
+    KVM_TEXT_PARAMS(false),
     {0},
 };
 
@@ -223,11 +235,12 @@ static json_t *gates_json(const kvm_gate gates[KVM_GATES])
         const kvm_gate *g = &gates[i];
         json_array_append_new(
             list,
-            json_pack("{s:s, s:s, s:o, s:f, s:b, s:b, s:I}", "name", g->name, "what",
-                      g->what, "figure",
+            json_pack("{s:s, s:s, s:o, s:f, s:b, s:b, s:b, s:I}", "name", g->name,
+                      "what", g->what, "figure",
                       isfinite(g->figure) ? json_real(g->figure) : json_null(),
                       "threshold", g->threshold, "above", g->sense == KVM_GATE_ABOVE,
-                      "met", kvm_gate_met(g), "values", (json_int_t)g->values));
+                      "required", g->rank == KVM_GATE_REQUIRED, "met", kvm_gate_met(g),
+                      "values", (json_int_t)g->values));
     }
     return list;
 }
@@ -284,6 +297,7 @@ static kvm_status run_fit(kvm_fit *f, kvm_err *err)
     f->translator.pair = KVM_STR("");
     TRY(kvm_fit__solve(f, err));
     TRY(kvm_fit__states(f, err));
+    TRY(kvm_fit__identity(f, err));
     return put_results(f, err);
 }
 
@@ -316,7 +330,7 @@ const kvm_job_kind kvm_job_fit = {
     .id = KVM_JOB_FIT,
     .inputs = inputs,
     .outputs = outputs,
-    .params = kvm_fit_params,
+    .params = params,
     .section = "fit",
     .run = run,
     .check = check,

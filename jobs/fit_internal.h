@@ -1,5 +1,5 @@
 /* fit_internal.h - a fit under way, shared by its reading and reporting (fit.c) and its
- * solving (fit_solve.c). */
+ * solving (fit_solve.c, fit_identity.c). */
 #ifndef KVM_JOBS_FIT_INTERNAL_H
 #define KVM_JOBS_FIT_INTERNAL_H
 
@@ -29,5 +29,8 @@ typedef struct kvm_fit {
 KVM_MUST kvm_status kvm_fit__solve(kvm_fit *f, kvm_err *err);
 /* what becomes of recurrent layers' states, where no step makes their inputs */
 KVM_MUST kvm_status kvm_fit__states(kvm_fit *f, kvm_err *err);
+/* of maps that are told decoded tokens: how many held-out ones are decoded right, into
+ * figures and gate; nothing where the job is told no source */
+KVM_MUST kvm_status kvm_fit__identity(kvm_fit *f, kvm_err *err);
 
 #endif

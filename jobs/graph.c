@@ -17,7 +17,7 @@
 
 #include "jobs/graph_internal.h"
 
-enum { MAX_NODES = 128, MAX_INPUTS = 96 };
+enum { MAX_NODES = 128, MAX_INPUTS = 192 };
 
 json_t *kvm_graph__str(kvm_str s)
 {
@@ -209,6 +209,9 @@ static kvm_status add_stats(kvm_builder *b)
 
 kvm_status kvm_graph__fit(kvm_builder *b, json_t *params, kvm_str name, ptrdiff_t *node)
 {
+    json_object_set_new(params, "source", json_string(b->source.info->fingerprint));
+    json_object_set_new(params, "source_path", kvm_graph__str(b->source.path));
+    kvm_graph__put_calibration(b, params);
     TRY(kvm_graph__node(b, KVM_JOB_FIT, name, params, node));
     TRY(kvm_graph__input(b, *node, "gram", b->gram, "moments"));
     TRY(kvm_graph__input(b, *node, "cross", b->cross, "moments"));

@@ -5,12 +5,13 @@
 void kvm_gates_init(kvm_gate gates[KVM_GATES])
 {
     const kvm_gate start[KVM_GATES] = {
-#define X(ID, NAME, text, SENSE, REDUCE, limit, end, means)                            \
+#define X(ID, NAME, text, SENSE, REDUCE, limit, end, RANK, means)                      \
     {.id = KVM_GATE_##NAME,                                                            \
      .name = text,                                                                     \
      .what = means,                                                                    \
      .sense = KVM_GATE_##SENSE,                                                        \
      .reduce = KVM_GATE_##REDUCE,                                                      \
+     .rank = KVM_GATE_##RANK,                                                          \
      .threshold = limit,                                                               \
      .reach = end,                                                                     \
      .figure = (double)NAN},

@@ -9,12 +9,12 @@
 #include "base/str.h"
 
 typedef enum kvm_gate_id {
-#define X(id, NAME, name, sense, reduce, threshold, reach, what) KVM_GATE_##NAME = id,
+#define X(id, NAME, ...) KVM_GATE_##NAME = id,
 #include "translators/gates.def"
 #undef X
 } kvm_gate_id;
 enum {
-#define X(id, NAME, name, sense, reduce, threshold, reach, what) KVM_GATE_AT_##NAME,
+#define X(id, NAME, ...) KVM_GATE_AT_##NAME,
 #include "translators/gates.def"
 #undef X
     KVM_GATES /* how many there are */
@@ -25,12 +25,14 @@ typedef enum kvm_gate_reduce {
     KVM_GATE_MOST,
     KVM_GATE_MEAN
 } kvm_gate_reduce;
+typedef enum kvm_gate_rank { KVM_GATE_REQUIRED, KVM_GATE_ADVICE } kvm_gate_rank;
 
 typedef struct kvm_gate {
     kvm_gate_id id;
     const char *name, *what; /* static */
     kvm_gate_sense sense;
     kvm_gate_reduce reduce;
+    kvm_gate_rank rank;
     double threshold;
     double reach;     /* what the figure cannot pass in that sense */
     double figure;    /* of the values so far; NaN with none, or with one not finite */
