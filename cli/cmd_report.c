@@ -12,9 +12,10 @@ static kvm_status one(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
         const kvm_str shown = kvm_cli_shown(cli->keep, html);
         printf("%.*s\n", KVM_STR_ARG(shown));
     }
-    json_array_append_new(
-        out, json_pack("{s:s%, s:s%, s:s%}", "pair", of.pair.at, (size_t)of.pair.len,
-                       "html", html.at, (size_t)html.len, "json", json.at, (size_t)json.len));
+    json_array_append_new(out, json_pack("{s:s%, s:s%, s:s%}", "pair", of.pair.at,
+                                         (size_t)of.pair.len, "html", html.at,
+                                         (size_t)html.len, "json", json.at,
+                                         (size_t)json.len));
     return KVM_OK;
 }
 
@@ -50,8 +51,7 @@ static kvm_status named(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_st
         TRY(kvm_cli_i64(cli, KVM_OPT_RUN, 0, 1, &run, err));
         found[0].run = run;
     }
-    for (ptrdiff_t i = 0; i < n; i++)
-        TRY(one(cli, c, store, found[i], out, err));
+    for (ptrdiff_t i = 0; i < n; i++) TRY(one(cli, c, store, found[i], out, err));
     return KVM_OK;
 }
 

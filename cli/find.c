@@ -60,13 +60,12 @@ static kvm_status not_run(kvm_cli *cli, const char *what, const kvm_spec *spec,
                           bool others, kvm_err *err)
 {
     const kvm_str home = kvm_cli_store(cli);
-    return kvm_fail(
-        err, KVM_NOTFOUND,
-        "the store %.*s has no %s of this spec%s: `kvmill run %.*s` "
-        "makes it (--store names another store)",
-        KVM_STR_ARG(home), what,
-        others ? ", only of others that call their pair the same" : "",
-        KVM_STR_ARG(spec->file));
+    return kvm_fail(err, KVM_NOTFOUND,
+                    "the store %.*s has no %s of this spec%s: `kvmill run %.*s` "
+                    "makes it (--store names another store)",
+                    KVM_STR_ARG(home), what,
+                    others ? ", only of others that call their pair the same" : "",
+                    KVM_STR_ARG(spec->file));
 }
 
 /* as v_runs has it */

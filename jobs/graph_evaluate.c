@@ -157,24 +157,37 @@ static kvm_status ablated_fit(kvm_builder *b, const kvm_ablation *a, ptrdiff_t *
     return kvm_graph__fit(b, fit, kvm_str_fmt(b->keep, "fit %s", a->name), node);
 }
 
-static kvm_status add_ablation(kvm_builder *b, const kvm_ablation *a, kvm_jat suite)
+/* its input of the report is ablation.NAME.SUITE */
+static kvm_status score_ablation(kvm_builder *b, const kvm_ablation *a, ptrdiff_t fit,
+                                 kvm_jat suite)
 {
     json_t *p;
     kvm_str name;
-    ptrdiff_t fit_node, node;
-    TRY(ablated_fit(b, a, &fit_node));
+    ptrdiff_t node;
     TRY(evaluate_params(b, suite, false, &p, &name));
     json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
     json_object_set_new(p, "as",
                         json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
-    TRY(kvm_graph__node(
-        b, KVM_JOB_EVALUATE,
-        kvm_str_fmt(b->keep, "ablation %s", a == &complete ? "of nothing" : a->name), p,
-        &node));
-    TRY(kvm_graph__input(b, node, "translator", fit_node, "translator"));
-    kvm_str input = kvm_str_fmt(b->keep, "ablation.%s", a->name);
+    TRY(kvm_graph__node(b, KVM_JOB_EVALUATE,
+                        kvm_str_fmt(b->keep, "ablation %s on %.*s",
+                                    a == &complete ? "of nothing" : a->name,
+                                    KVM_STR_ARG(name)),
+                        p, &node));
+    TRY(kvm_graph__input(b, node, "translator", fit, "translator"));
+    kvm_str input =
+        kvm_str_fmt(b->keep, "ablation.%s.%.*s", a->name, KVM_STR_ARG(name));
     if (!input.at) return kvm_nomem(b->err, b->keep);
     return kvm_graph__input(b, b->report, input.at, node, "items");
+}
+
+/* suites: those that ablations are scored on */
+static kvm_status add_ablation(kvm_builder *b, const kvm_ablation *a,
+                               const kvm_jat *suites, ptrdiff_t n)
+{
+    ptrdiff_t fit;
+    TRY(ablated_fit(b, a, &fit));
+    for (ptrdiff_t i = 0; i < n; i++) TRY(score_ablation(b, a, fit, suites[i]));
+    return KVM_OK;
 }
 
 /* The report compares ablated fits with the arms of a suite that it shows. */
@@ -192,26 +205,41 @@ static kvm_status among_suites(kvm_builder *b, kvm_jat at)
                          json_string_value(at.v));
 }
 
+/* the suites that ablations are scored on; the first of all when the spec names none */
+static kvm_status ablation_suites(kvm_builder *b, kvm_jat evaluate, kvm_jat first,
+                                  const kvm_jat **out, ptrdiff_t *n)
+{
+    const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablation_suites");
+    *n = 1;
+    if (kvm_json_has(list)) TRY(kvm_graph__suites(b, list, n));
+    kvm_jat *suites = kvm_new(b->keep, kvm_jat, *n);
+    if (!suites) return kvm_nomem(b->err, b->keep);
+    suites[0] = first;
+    for (ptrdiff_t i = 0; kvm_json_has(list) && i < *n; i++) {
+        suites[i] = kvm_json_item(list, b->keep, i);
+        TRY(among_suites(b, suites[i]));
+    }
+    *out = suites;
+    return KVM_OK;
+}
+
 static kvm_status add_ablations(kvm_builder *b, kvm_jat evaluate, kvm_jat first_suite)
 {
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
-    kvm_jat suite = kvm_json_get(evaluate, b->keep, "ablation_suite");
-    if (kvm_json_has(suite))
-        TRY(among_suites(b, suite));
-    else
-        suite = first_suite;
+    const kvm_jat *suites;
+    ptrdiff_t n, suite_count;
+    TRY(ablation_suites(b, evaluate, first_suite, &suites, &suite_count));
     if (!kvm_json_has(list)) return KVM_OK;
-    ptrdiff_t n;
     TRY(kvm_json_array(list, &n, b->err));
     TRY(listed_once(b, list, n));
-    if (n) TRY(add_ablation(b, &complete, suite));
+    if (n) TRY(add_ablation(b, &complete, suites, suite_count));
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_jat at = kvm_json_item(list, b->keep, i);
         kvm_str name;
         const kvm_ablation *a;
         TRY(kvm_json_str(at, &name, b->err));
         TRY(kvm_ablation_find(&a, name, at, b->err));
-        TRY(add_ablation(b, a, suite));
+        TRY(add_ablation(b, a, suites, suite_count));
     }
     return KVM_OK;
 }

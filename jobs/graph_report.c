@@ -5,16 +5,28 @@
 
 #include "jobs/graph_internal.h"
 
+/* the kinds of rows and states that a model's cache can be told by */
+static json_t *keeps(const kvm_shapes *s)
+{
+    static const kvm_space shown[] = {KVM_SPACE_K, KVM_SPACE_V, KVM_SPACE_LATENT,
+                                      KVM_SPACE_STATE, KVM_SPACE_INDEX};
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (s->of[shown[i]])
+            json_array_append_new(list, json_string(kvm_space_name(shown[i])));
+    return list;
+}
+
 static json_t *model_json(const kvm_graph_side *s)
 {
     const kvm_model_info *i = s->info;
-    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "name",
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o}", "name",
                      kvm_graph__str(i->name), "family", kvm_graph__str(i->family),
                      "parameters", (json_int_t)i->parameters, "layers",
                      (json_int_t)i->layers, "kv_heads", (json_int_t)i->kv_heads,
                      "head_dim", (json_int_t)i->head_dim, "context",
                      (json_int_t)i->context, "dtype", kvm_dtype_name(i->weight_dtype),
-                     "fingerprint", i->fingerprint);
+                     "fingerprint", i->fingerprint, "keeps", keeps(&s->shapes));
 }
 
 static kvm_status report_params(kvm_builder *b, kvm_str reverse, json_t **out)

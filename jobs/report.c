@@ -128,9 +128,12 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_training(b, err));
     TRY(kvm_report_layers(b, err));
     TRY(kvm_report_quality(b, err));
+    TRY(kvm_report_answers(b, err));
+    TRY(kvm_report_gates(b, err));
     TRY(kvm_report_ablations(b, err));
     TRY(kvm_report_analyses(b, err));
     TRY(kvm_report_inversion(b, err));
+    TRY(kvm_report_findings(b, err));
     TRY(kvm_report_timing(b, err));
     TRY(add_provenance(b, err));
     add_notes(b);

@@ -19,25 +19,6 @@ static bool shown(const kvm_report_metric *m, const json_t *figures)
     return m->low || strcmp(m->name, headline) == 0;
 }
 
-/* a metric of one cache on every item; NULL with a message when one lacks it */
-static kvm_status column(double **out, const json_t *items, const char *cache,
-                         const char *metric, kvm_arena *scratch, kvm_err *err)
-{
-    const size_t n = json_array_size(items);
-    double *x = kvm_new(scratch, double, (ptrdiff_t)n + 1);
-    if (!x) return kvm_nomem(err, scratch);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *scores = get(json_array_get(items, i), "scores");
-        const json_t *v = get(get(scores, cache), metric);
-        if (!json_is_number(v))
-            return kvm_fail(err, KVM_MISMATCH, "%s of %s is missing of item %zu",
-                            metric, cache, i + 1);
-        x[i] = json_number_value(v);
-    }
-    *out = x;
-    return KVM_OK;
-}
-
 typedef struct measuring {
     kvm_report_builder *b;
     const json_t *items;
@@ -63,7 +44,7 @@ static kvm_status compare(kvm_est *score, kvm_est *versus, const measuring *m,
 {
     kvm_arena scratch = m->scratch;
     double *x;
-    TRY(column(&x, m->items, cache, m->metric->name, &scratch, err));
+    TRY(kvm_report_column(&x, m->items, cache, m->metric->name, &scratch, err));
     const kvm_pair_of_scores p = {.item = x,
                                   .base = m->translated,
                                   .weight = m->weight,
@@ -81,7 +62,7 @@ static kvm_status add_cache(const measuring *m, json_t *what, json_t *caches,
     TRY(compare(&score, &versus, m, name, err));
     if (!what) versus = kvm_est_missing(KVM_STR("the cache to compare with"));
     json_array_append_new(
-        caches, json_pack("{s:s, s:s, s:o, s:o, s:O*}", "group",
+        caches, json_pack("{s:s, s:s, s:s, s:o, s:o, s:O*}", "name", name, "group",
                           what ? json_string_value(get(what, "group")) : "", "title",
                           what ? json_string_value(get(what, "title")) : "translated",
                           "score", kvm_est_json(score), "versus", kvm_est_json(versus),
@@ -97,21 +78,24 @@ static kvm_status add_measure(kvm_report_builder *b, json_t *suites,
     measuring m = {.b = b, .items = items, .metric = metric, .scratch = scratch};
     double *translated;
     kvm_est native, versus;
-    char title[160];
+    char name[160], title[160];
     size_t i;
     json_t *what, *caches = json_array();
     TRY(weights(&m, err));
-    TRY(column(&translated, items, "translated", metric->name, &m.scratch, err));
+    TRY(kvm_report_column(&translated, items, "translated", metric->name, &m.scratch,
+                          err));
     m.translated = translated;
     TRY(compare(&native, &versus, &m, "native", err));
-    snprintf(title, sizeof title, "%s: %s", json_string_value(get(figures, "suite")),
-             metric->title);
+    const char *suite = json_string_value(get(figures, "suite"));
+    snprintf(name, sizeof name, "%s.%s", suite, metric->name);
+    snprintf(title, sizeof title, "%s: %s", suite, metric->title);
     json_array_append_new(
-        suites, json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "title",
-                          title, "suite", get(figures, "suite"), "translator",
-                          get(figures, "translator"), "metric", metric->title, "format",
-                          metric->format, "better", metric->low ? "low" : "high",
-                          "items", (json_int_t)json_array_size(items), "native",
+        suites, json_pack("{s:s, s:s, s:O, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "name",
+                          name, "title", title, "suite", get(figures, "suite"),
+                          "translator", get(figures, "translator"), "metric",
+                          metric->title, "format", metric->format, "better",
+                          metric->low ? "low" : "high", "items",
+                          (json_int_t)json_array_size(items), "native",
                           kvm_est_json(native), "caches", caches));
     TRY(add_cache(&m, NULL, caches, err));
     json_array_foreach(get(figures, "caches"), i, what)
@@ -236,28 +220,13 @@ static kvm_status add_tails(kvm_report_builder *b, json_t *tails, kvm_arena scra
 
 /* ---- all ---- */
 
-/* the figures beside "analysis.REST" */
-static const kvm_job_input *figures_for(const kvm_report_builder *b, const char *rest)
-{
-    const char *other;
-    const kvm_job_input *in;
-    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "analysis_figures", i, &other)); i++)
-        if (strcmp(other, rest) == 0) return in;
-    return NULL;
-}
-
 static kvm_status add_all(kvm_report_builder *b, json_t *suites, json_t *tails,
                           kvm_arena scratch, kvm_err *err)
 {
-    const kvm_job_input *items;
+    const kvm_job_input *items, *figures;
     const char *rest;
     for (ptrdiff_t i = 0; (items = kvm_report_nth(b, "analysis", i, &rest)); i++) {
-        const kvm_job_input *figures = figures_for(b, rest);
-        if (!figures)
-            return kvm_fail(err, KVM_NOTFOUND,
-                            "the input analysis_figures.%s is "
-                            "missing",
-                            rest);
+        TRY(kvm_report_beside(b, "analysis_figures", rest, &figures, err));
         TRY(add_suite(b, suites, items, figures, scratch, err));
     }
     return add_tails(b, tails, scratch, err);

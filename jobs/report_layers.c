@@ -1,5 +1,4 @@
-/* report_layers.c - the fit layer by layer, and its gates. */
-#include <math.h>
+/* report_layers.c - the fit layer by layer. */
 #include <string.h>
 
 #include "jobs/report_parts.h"
@@ -147,9 +146,8 @@ static json_t *arm_rows(const columns *c, const json_t *figures,
     return r.of;
 }
 
-/* attention figures of an arm: of the first suite that measured them */
-static kvm_status attention_of(kvm_report_builder *b, kvm_arm arm, json_t **out,
-                               kvm_err *err)
+kvm_status kvm_report_attention(kvm_report_builder *b, kvm_arm arm, json_t **out,
+                                kvm_err *err)
 {
     *out = NULL;
     const kvm_job_input *in;
@@ -161,106 +159,6 @@ static kvm_status attention_of(kvm_report_builder *b, kvm_arm arm, json_t **out,
     return KVM_OK;
 }
 
-static double mean_of(const json_t *rows, const char *key)
-{
-    double sum = 0;
-    size_t i;
-    json_t *row;
-    json_array_foreach(rows, i, row) sum += json_number_value(get(row, key));
-    return json_array_size(rows) ? sum / (double)json_array_size(rows) : (double)NAN;
-}
-
-/* ---- gates ---- */
-
-/* gates whose figure is measured by an evaluation, by the attention figure that they
- * read */
-static const struct {
-    const char *gate, *figure;
-} attention_gates[] = {{"attention_cosine", "cosine"}, {"c_k", "c_k"}, {"c_v", "c_v"}};
-
-/* gates of single maps, by what they read of one */
-static double rows_per_feature(const json_t *row)
-{
-    return json_number_value(get(row, "rows")) /
-           json_number_value(get(row, "features"));
-}
-
-static double held_out(const json_t *row)
-{
-    return json_number_value(get(row, "r2_held"));
-}
-
-static double weight_norm(const json_t *row)
-{
-    return json_number_value(get(row, "weight_norm"));
-}
-
-static const struct {
-    const char *gate;
-    double (*figure)(const json_t *row);
-} map_gates[] = {{"rows_per_feature", rows_per_feature},
-                 {"held_out_r2", held_out},
-                 {"weight_norm", weight_norm}};
-
-/* "layer 3, V: the worst of 22 maps" */
-static json_t *worst_map(const json_t *layers, double (*figure)(const json_t *row),
-                         bool above)
-{
-    const json_t *worst = NULL;
-    json_t *row;
-    size_t i;
-    json_array_foreach(layers, i, row)
-    {
-        if (worst &&
-            (above ? figure(row) >= figure(worst) : figure(row) <= figure(worst)))
-            continue;
-        worst = row;
-    }
-    if (!worst) return json_null();
-    return json_sprintf(
-        "layer %d, %s: the worst of %d maps",
-        (int)json_integer_value(get(worst, "layer")),
-        kvm_report_object(json_string_value(get(worst, "object"))).brief,
-        (int)json_array_size(layers));
-}
-
-static json_t *where(const char *gate, bool above, const json_t *layers,
-                     const json_t *attention)
-{
-    for (size_t i = 0; i < sizeof map_gates / sizeof *map_gates; i++)
-        if (strcmp(gate, map_gates[i].gate) == 0)
-            return worst_map(layers, map_gates[i].figure, above);
-    return attention
-               ? json_sprintf("mean of %d layers", (int)json_array_size(attention))
-               : json_null();
-}
-
-static json_t *gate_json(const json_t *g, const json_t *layers, const json_t *attention)
-{
-    const char *name = json_string_value(get(g, "name"));
-    const double threshold = json_number_value(get(g, "threshold"));
-    const bool above = json_is_true(get(g, "above"));
-    double figure = json_is_number(get(g, "figure"))
-                        ? json_number_value(get(g, "figure"))
-                        : (double)NAN;
-    bool advisory = false;
-    for (size_t i = 0; i < sizeof attention_gates / sizeof *attention_gates; i++)
-        if (strcmp(name, attention_gates[i].gate) == 0) {
-            figure =
-                attention ? mean_of(attention, attention_gates[i].figure) : (double)NAN;
-            advisory = i > 0; /* concentration explains; the cosine decides */
-        }
-    char need[64];
-    snprintf(need, sizeof need, "%s %g", above ? ">" : "<", threshold);
-    const bool met = above ? figure > threshold : figure < threshold;
-    return json_pack(
-        "{s:s, s:O, s:o, s:s, s:s, s:s, s:b, s:o}", "name", name, "title",
-        get(g, "what"), "value", isfinite(figure) ? json_real(figure) : json_null(),
-        "format", "number", "need", need, "verdict",
-        isfinite(figure) ? (met ? "pass" : "fail") : "unmeasured", "required",
-        !advisory, "where", where(name, above, layers, attention));
-}
-
 static json_t *arm_json(kvm_arm arm, json_t *rows)
 {
     return json_pack("{s:s, s:o}", "arm", kvm_arms[arm].key, "rows", rows);
@@ -268,24 +166,20 @@ static json_t *arm_json(kvm_arm arm, json_t *rows)
 
 kvm_status kvm_report_layers(kvm_report_builder *b, kvm_err *err)
 {
-    json_t *arms = json_array(), *gates = json_array(), *closed, *g;
+    json_t *arms = json_array(), *closed;
     columns c = {0};
-    size_t i;
     each_cell(b->fit, add_column, &c);
     json_object_set_new(
         b->doc, "layers",
         json_pack("{s:o, s:o}", "objects", columns_json(&c), "arms", arms));
-    json_object_set_new(b->doc, "gates", gates);
-    TRY(attention_of(b, KVM_ARM_CLOSED_FORM, &closed, err));
+    TRY(kvm_report_attention(b, KVM_ARM_CLOSED_FORM, &closed, err));
     json_array_append_new(arms,
                           arm_json(KVM_ARM_CLOSED_FORM, arm_rows(&c, b->fit, closed)));
-    json_array_foreach(get(b->fit, "gates"), i, g)
-        json_array_append_new(gates, gate_json(g, get(b->fit, "layers"), closed));
     const kvm_job_input *mlp = kvm_job_find_input(b->job, "mlp");
     if (!mlp) return KVM_OK;
     json_t *figures, *attention;
     TRY(kvm_report_load(b, mlp, &figures, err));
-    TRY(attention_of(b, KVM_ARM_MLP, &attention, err));
+    TRY(kvm_report_attention(b, KVM_ARM_MLP, &attention, err));
     json_array_append_new(arms,
                           arm_json(KVM_ARM_MLP, arm_rows(&c, figures, attention)));
     return KVM_OK;

@@ -43,6 +43,33 @@ const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *pre
     return NULL;
 }
 
+kvm_status kvm_report_beside(const kvm_report_builder *b, const char *prefix,
+                             const char *rest, const kvm_job_input **in, kvm_err *err)
+{
+    const char *other;
+    for (ptrdiff_t i = 0; (*in = kvm_report_nth(b, prefix, i, &other)); i++)
+        if (strcmp(other, rest) == 0) return KVM_OK;
+    return kvm_fail(err, KVM_NOTFOUND, "the input %s.%s is missing", prefix, rest);
+}
+
+kvm_status kvm_report_column(double **out, const json_t *items, const char *cache,
+                             const char *metric, kvm_arena *scratch, kvm_err *err)
+{
+    const size_t n = json_array_size(items);
+    double *x = kvm_new(scratch, double, (ptrdiff_t)n + 1);
+    if (!x) return kvm_nomem(err, scratch);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *scores = json_object_get(json_array_get(items, i), "scores");
+        const json_t *v = json_object_get(json_object_get(scores, cache), metric);
+        if (!json_is_number(v))
+            return kvm_fail(err, KVM_MISMATCH, "%s of %s is missing of item %zu",
+                            metric, cache, i + 1);
+        x[i] = json_number_value(v);
+    }
+    *out = x;
+    return KVM_OK;
+}
+
 json_t *kvm_report_figure(const json_t *v, const char *why)
 {
     return json_is_number(v) ? json_real(json_number_value(v))

@@ -40,6 +40,25 @@ KVM_MUST kvm_status kvm_report_load_lines(kvm_report_builder *b,
 const kvm_job_input *kvm_report_nth(const kvm_report_builder *b, const char *prefix,
                                     ptrdiff_t i, const char **rest);
 
+/* kvm_report_beside - the input PREFIX.REST that belongs to another one's rest;
+ * KVM_NOTFOUND names it */
+KVM_MUST kvm_status kvm_report_beside(const kvm_report_builder *b, const char *prefix,
+                                      const char *rest, const kvm_job_input **in,
+                                      kvm_err *err);
+/* kvm_report_column - a metric of one cache (an arm's key, or an analysed cache) on
+ * every item of an array of lines; KVM_MISMATCH names the first that lacks it */
+KVM_MUST kvm_status kvm_report_column(double **out, const json_t *items,
+                                      const char *cache, const char *metric,
+                                      kvm_arena *scratch, kvm_err *err);
+/* attention figures of an arm, by layer: of the first suite that measured them; *out
+ * NULL: none did */
+KVM_MUST kvm_status kvm_report_attention(kvm_report_builder *b, kvm_arm arm,
+                                         json_t **out, kvm_err *err);
+
+/* the stated lengths of needles among items, ascending, each once; gives how many */
+enum { KVM_REPORT_LENGTHS = 32 };
+ptrdiff_t kvm_report_lengths(const json_t *items, int64_t lengths[KVM_REPORT_LENGTHS]);
+
 /* a list of seconds as numbers, in the arena; NULL: it is spent */
 const double *kvm_report_numbers(const json_t *list, ptrdiff_t *n, kvm_arena *a);
 /* of the rounds of a stage of a timing's arm; "total": of all its stages */
@@ -64,15 +83,19 @@ KVM_MUST kvm_status kvm_report_fit(
     kvm_report_builder *b, kvm_err *err); /* translator, calibration, linearity */
 KVM_MUST kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_training(kvm_report_builder *b, kvm_err *err);
-KVM_MUST kvm_status kvm_report_layers(kvm_report_builder *b,
-                                      kvm_err *err); /* layers, gates */
+KVM_MUST kvm_status kvm_report_layers(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_quality(kvm_report_builder *b,
                                        kvm_err *err); /* suites, needle */
+KVM_MUST kvm_status kvm_report_answers(kvm_report_builder *b, kvm_err *err);
+/* gates: reads the sections before it */
+KVM_MUST kvm_status kvm_report_gates(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_analyses(kvm_report_builder *b,
                                         kvm_err *err); /* analyses */
 KVM_MUST kvm_status kvm_report_inversion(kvm_report_builder *b,
                                          kvm_err *err); /* inversion */
+/* findings: reads the sections before it */
+KVM_MUST kvm_status kvm_report_findings(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,
                                       kvm_err *err); /* timing, build */
 

@@ -1,13 +1,10 @@
-/* report_quality.c - suites, needle recall by length and ablations, from the items that
- * were scored. */
+/* report_quality.c - suites and needle recall by length, from the items that were
+ * scored. */
 #include <math.h>
 #include <string.h>
 
-#include "jobs/ablations.h"
 #include "jobs/report_parts.h"
 #include "reports/stats.h"
-
-enum { MAX_LENGTHS = 32 };
 
 enum { HIGH, LOW };
 const kvm_report_metric kvm_report_metrics[] = {
@@ -91,6 +88,32 @@ static json_t *arms_json(const kvm_scores *s, const kvm_comparison c[KVM_ARM_COU
     return arms;
 }
 
+/* what training has gained: every other translator less the closed form, paired */
+static kvm_status versus_closed(kvm_report_builder *b, const json_t *items,
+                                const kvm_report_metric *m, json_t *arms,
+                                kvm_arena scratch, kvm_err *err)
+{
+    for (int a = 0; a < KVM_ARM_COUNT; a++) {
+        kvm_scores s;
+        kvm_est score, versus;
+        json_t *arm = get(arms, kvm_arms[a].key);
+        if (!arm || kvm_arms[a].group != KVM_ARM || a == KVM_ARM_CLOSED_FORM) continue;
+        kvm_arena room = scratch;
+        s = (kvm_scores){0};
+        TRY(columns(&s, items, m, 0, &room, err));
+        const kvm_pair_of_scores p = {.item = s.item[a],
+                                      .base = s.item[KVM_ARM_CLOSED_FORM],
+                                      .weight = s.weight,
+                                      .exp_of_mean = m->mean == KVM_MEAN_PERPLEXITY,
+                                      .n = s.n,
+                                      .seed = b->seed};
+        if (!p.base) return KVM_OK;
+        TRY(kvm_paired(&score, &versus, &p, room, err));
+        json_object_set_new(arm, "versus_closed", kvm_est_json(versus));
+    }
+    return KVM_OK;
+}
+
 static json_t *absent_note(const json_t *figures)
 {
     kvm_text t = {0};
@@ -128,12 +151,12 @@ static kvm_status add_suite(kvm_report_builder *b, json_t *suites, const json_t 
     if (!m->low) json_object_set(suite, "chance", get(figures, "chance"));
     if (note) json_object_set_new(suite, "note", note);
     json_array_append_new(suites, suite);
-    return KVM_OK;
+    return versus_closed(b, items, m, get(suite, "arms"), scratch, err);
 }
 
 /* ---- needle ---- */
 
-static ptrdiff_t lengths_of(const json_t *items, int64_t lengths[MAX_LENGTHS])
+ptrdiff_t kvm_report_lengths(const json_t *items, int64_t lengths[KVM_REPORT_LENGTHS])
 {
     ptrdiff_t n = 0;
     size_t i;
@@ -143,7 +166,7 @@ static ptrdiff_t lengths_of(const json_t *items, int64_t lengths[MAX_LENGTHS])
         const int64_t length = json_integer_value(get(item, "length"));
         ptrdiff_t at = 0;
         while (at < n && lengths[at] < length) at++;
-        if ((at < n && lengths[at] == length) || n == MAX_LENGTHS) continue;
+        if ((at < n && lengths[at] == length) || n == KVM_REPORT_LENGTHS) continue;
         memmove(lengths + at + 1, lengths + at, (size_t)(n - at) * sizeof *lengths);
         lengths[at] = length;
         n++;
@@ -169,8 +192,8 @@ static kvm_status add_needle(kvm_report_builder *b, const json_t *items,
                              const kvm_report_metric *m, kvm_arena scratch,
                              kvm_err *err)
 {
-    int64_t lengths[MAX_LENGTHS];
-    const ptrdiff_t n = lengths_of(items, lengths);
+    int64_t lengths[KVM_REPORT_LENGTHS];
+    const ptrdiff_t n = kvm_report_lengths(items, lengths);
     json_t *points = json_array();
     ptrdiff_t per_length = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -213,16 +236,6 @@ static kvm_status add_one(kvm_report_builder *b, json_t *suites,
     return KVM_OK;
 }
 
-/* the "figures" input that belongs to "items.REST" */
-static const kvm_job_input *figures_for(const kvm_report_builder *b, const char *rest)
-{
-    const char *other;
-    const kvm_job_input *in;
-    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "figures", i, &other)); i++)
-        if (strcmp(other, rest) == 0) return in;
-    return NULL;
-}
-
 static kvm_status with_scratch(kvm_report_builder *b, kvm_arena *scratch,
                                kvm_status (*part)(kvm_report_builder *, kvm_arena,
                                                   kvm_err *),
@@ -238,12 +251,10 @@ static kvm_status quality(kvm_report_builder *b, kvm_arena scratch, kvm_err *err
 {
     json_t *suites = json_array();
     json_object_set_new(b->doc, "suites", suites);
-    const kvm_job_input *items;
+    const kvm_job_input *items, *figures;
     const char *rest;
     for (ptrdiff_t i = 0; (items = kvm_report_nth(b, "items", i, &rest)); i++) {
-        const kvm_job_input *figures = figures_for(b, rest);
-        if (!figures)
-            return kvm_fail(err, KVM_NOTFOUND, "the input figures.%s is missing", rest);
+        TRY(kvm_report_beside(b, "figures", rest, &figures, err));
         TRY(add_one(b, suites, items, figures, scratch, err));
     }
     return KVM_OK;
@@ -263,113 +274,5 @@ kvm_status kvm_report_quality(kvm_report_builder *b, kvm_err *err)
     if (!get(b->doc, "needle"))
         json_object_set_new(b->absent, "needle",
                             json_string("the spec names no needle suite"));
-    return KVM_OK;
-}
-
-/* ---- ablations ---- */
-
-static bool scored_all(const json_t *scores, const char *kind)
-{
-    for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
-        if (strcmp(m->kind, kind) == 0 && !get(scores, m->name)) return false;
-    return true;
-}
-
-/* Kinds share metrics: it is the one of which all were scored. */
-static const char *kind_of_items(const json_t *items)
-{
-    const json_t *scores = get(get(json_array_get(items, 0), "scores"), "native");
-    for (const kvm_report_metric *m = kvm_report_metrics; m->kind; m++)
-        if (scored_all(scores, m->kind)) return m->kind;
-    return "";
-}
-
-static kvm_status ablation_cell(kvm_report_builder *b, const json_t *items,
-                                const kvm_report_metric *m, int64_t length,
-                                json_t *cells, kvm_arena scratch, kvm_err *err)
-{
-    kvm_comparison c[KVM_ARM_COUNT];
-    kvm_scores s;
-    TRY(compare(b, c, &s, items, m, 0, length, scratch, err));
-    json_array_append_new(cells, kvm_est_json(c[KVM_ARM_CLOSED_FORM].score));
-    return KVM_OK;
-}
-
-/* a needle's metrics also by its lengths: a translator may fail beyond one alone */
-static ptrdiff_t lengths_shown(const json_t *items, const kvm_report_metric *m,
-                               int64_t lengths[MAX_LENGTHS])
-{
-    return strcmp(m->kind, "needle") == 0 ? lengths_of(items, lengths) : 0;
-}
-
-static kvm_status ablation_cells(kvm_report_builder *b, const json_t *items,
-                                 json_t **cells, kvm_arena scratch, kvm_err *err)
-{
-    const char *kind = kind_of_items(items);
-    *cells = json_array();
-    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++) {
-        const kvm_report_metric *m = &kvm_report_metrics[i];
-        int64_t lengths[MAX_LENGTHS];
-        if (strcmp(m->kind, kind) != 0) continue;
-        TRY(ablation_cell(b, items, m, 0, *cells, scratch, err));
-        const ptrdiff_t n = lengths_shown(items, m, lengths);
-        for (ptrdiff_t k = 0; k < n; k++)
-            TRY(ablation_cell(b, items, m, lengths[k], *cells, scratch, err));
-    }
-    return KVM_OK;
-}
-
-static json_t *ablation_columns(const json_t *items)
-{
-    const char *kind = kind_of_items(items);
-    json_t *columns_ = json_array();
-    for (ptrdiff_t i = 0; kvm_report_metrics[i].kind; i++) {
-        const kvm_report_metric *m = &kvm_report_metrics[i];
-        int64_t lengths[MAX_LENGTHS];
-        if (strcmp(m->kind, kind) != 0) continue;
-        json_array_append_new(
-            columns_, json_pack("{s:s, s:s}", "title", m->title, "format", m->format));
-        const ptrdiff_t n = lengths_shown(items, m, lengths);
-        for (ptrdiff_t k = 0; k < n; k++) {
-            char title[96];
-            snprintf(title, sizeof title, "%s at %lld", m->title,
-                     (long long)lengths[k]);
-            json_array_append_new(
-                columns_, json_pack("{s:s, s:s}", "title", title, "format", m->format));
-        }
-    }
-    return columns_;
-}
-
-static kvm_status ablations(kvm_report_builder *b, kvm_arena scratch, kvm_err *err)
-{
-    json_t *rows = json_array(), *columns_ = NULL, *items, *cells;
-    const kvm_job_input *in;
-    const char *name;
-    for (ptrdiff_t i = 0; (in = kvm_report_nth(b, "ablation", i, &name)); i++) {
-        const kvm_ablation *a = NULL;
-        TRY(kvm_report_load_lines(b, in, &items, err));
-        if (!columns_) columns_ = ablation_columns(items);
-        if (strcmp(name, "none") != 0)
-            TRY(kvm_ablation_find(&a, kvm_str_of(name), (kvm_jat){.file = "report"},
-                                  err));
-        TRY(ablation_cells(b, items, &cells, scratch, err));
-        /* what the others are compared with stands first */
-        json_array_insert_new(rows, a ? json_array_size(rows) : 0,
-                              json_pack("{s:s, s:o}", "title",
-                                        a ? a->title : "complete closed form", "cells",
-                                        cells));
-    }
-    json_object_set_new(b->doc, "ablations",
-                        json_pack("{s:o, s:o}", "columns", columns_, "rows", rows));
-    return KVM_OK;
-}
-
-kvm_status kvm_report_ablations(kvm_report_builder *b, kvm_err *err)
-{
-    kvm_arena scratch = {0};
-    if (kvm_report_nth(b, "ablation", 0, NULL))
-        return with_scratch(b, &scratch, ablations, err);
-    json_object_set_new(b->absent, "ablations", json_string("the spec asks for none"));
     return KVM_OK;
 }

@@ -127,6 +127,16 @@ static void add_states(json_t *list, const json_t *fit)
     }
 }
 
+static bool makes_states(const json_t *objects)
+{
+    json_t *object;
+    size_t i;
+    json_array_foreach(objects, i,
+                       object) if (strcmp(json_string_value(get(object, "object")),
+                                          "state") == 0) return true;
+    return false;
+}
+
 kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
 {
     (void)err;
@@ -136,9 +146,12 @@ kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
     add_exact(list, b->fit);
     add_dense(list, b->fit);
     add_states(list, b->fit);
-    json_object_set_new(
-        b->doc, "recipes",
-        json_pack("{s:O*, s:o}", "token", get(b->fit, "token"), "objects", list));
+    json_object_set_new(b->doc, "recipes",
+                        json_pack("{s:O*, s:O*, s:o}", "token", get(b->fit, "token"),
+                                  "identity", get(b->fit, "identity"), "objects",
+                                  list));
+    if (makes_states(list))
+        json_object_set(get(b->doc, "recipes"), "states", get(b->fit, "state_way"));
     return KVM_OK;
 }
 

@@ -34,8 +34,8 @@ static const kvm_field evaluate_fields[] = {
      "zero_states, "
      "copy_states",
      NULL, KVM_FIELD_STR},
-    {"ablation_suite", KVM_FIELD_STR, false, "the suite they are scored on (the first)",
-     NULL, 0},
+    {"ablation_suites", KVM_FIELD_LIST, false,
+     "the suites they are scored on, of those above (the first)", NULL, KVM_FIELD_STR},
     {0},
 };
 static const kvm_field analyse_fields[] = {

@@ -314,8 +314,7 @@ kvm_status kvm_cache_attended(const kvm_cache *c, ptrdiff_t layer, float *k, flo
                               kvm_err *err)
 {
     const kvm_layer *l = attention_of(c->model, layer);
-    if (!l)
-        return kvm_fail(err, KVM_UNSUPPORTED, "layer %td has no attention", layer);
+    if (!l) return kvm_fail(err, KVM_UNSUPPORTED, "layer %td has no attention", layer);
     return l->kind->expand(l, c->model->compute, c->slots + l->first_object, c->length,
                            k, v, err);
 }

@@ -115,6 +115,15 @@ kvm_numbers kvm_doc__numbers(kvm_doc_reader *r, kvm_jat at, const char *key)
     return kvm_doc__numbers_at(r, kvm_doc__get(r, at, key));
 }
 
+kvm_str *kvm_doc__words(kvm_doc_reader *r, kvm_jat at, const char *key, ptrdiff_t *n)
+{
+    const kvm_jat list = kvm_doc__get(r, at, key);
+    kvm_str *words = kvm_doc__list_at(r, list, sizeof *words, n);
+    for (ptrdiff_t i = 0; i < *n && !r->status; i++)
+        hold(r, kvm_json_str(kvm_json_item(list, r->keep, i), &words[i], r->err));
+    return words;
+}
+
 static bool layer_number(double v)
 {
     return v >= 0 && v < 1e6;
@@ -213,6 +222,7 @@ static void read_model(kvm_doc_reader *r, kvm_model_card *m, kvm_jat pair,
     m->kv_heads = kvm_doc__num(r, at, "kv_heads");
     m->head_dim = kvm_doc__num(r, at, "head_dim");
     m->context = kvm_doc__num(r, at, "context");
+    m->keeps = kvm_doc__words(r, at, "keeps", &m->keep_count);
     if (!r->status && !m->name.len)
         hold(r,
              kvm_fail(r->err, KVM_FORMAT, "%s: %s.name is missing", at.file, at.path));
@@ -274,10 +284,7 @@ static void read_absent(kvm_doc_reader *r, kvm_jat doc)
 
 static void read_notes(kvm_doc_reader *r, kvm_jat doc)
 {
-    const kvm_jat at = kvm_doc__get(r, doc, "notes");
-    r->d->notes = kvm_doc__list_at(r, at, sizeof(kvm_str), &r->d->note_count);
-    for (ptrdiff_t i = 0; i < r->d->note_count && !r->status; i++)
-        hold(r, kvm_json_str(kvm_json_item(at, r->keep, i), &r->d->notes[i], r->err));
+    r->d->notes = kvm_doc__words(r, doc, "notes", &r->d->note_count);
 }
 
 static kvm_status check_version(kvm_jat doc, kvm_arena *keep, kvm_err *err)
@@ -316,6 +323,7 @@ kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
     kvm_doc__translator(&r, doc);
     kvm_doc__results(&r, doc);
     kvm_doc__analyses(&r, doc);
+    kvm_doc__findings(&r, doc);
     if (!r.status) *out = d;
     return r.status;
 }
@@ -338,6 +346,13 @@ double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suit
         ++*suites;
     }
     return *suites ? sum / (double)*suites : KVM_NONE;
+}
+
+bool kvm_model_keeps(const kvm_model_card *m, const char *name)
+{
+    for (ptrdiff_t i = 0; i < m->keep_count; i++)
+        if (kvm_str_eq(m->keeps[i], kvm_str_of(name))) return true;
+    return m->keep_count == 0;
 }
 
 int kvm_document_arm(const kvm_document *d)

@@ -15,6 +15,7 @@
     X(GATES, "gates", "Gates")                                                         \
     X(SUITES, "suites", "Quality")                                                     \
     X(NEEDLE, "needle", "Needle recall")                                               \
+    X(ANSWERS, "answers", "How answers are given")                                     \
     X(TIMING, "timing", "Time to the first token")                                     \
     X(BUILD, "build", "Cost of the translator")                                        \
     X(RECIPES, "recipes", "Recipes")                                                   \
@@ -24,6 +25,7 @@
     X(ABLATIONS, "ablations", "Ablations")                                             \
     X(ANALYSES, "analyses", "What of the cache matters")                               \
     X(INVERSION, "inversion", "Tokens read out of caches")                             \
+    X(FINDINGS, "findings", "Beside what has been published")                          \
     X(PROVENANCE, "provenance", "Provenance")
 
 typedef enum kvm_section {
@@ -36,6 +38,8 @@ typedef enum kvm_section {
 typedef struct kvm_model_card {
     kvm_str name, family, dtype;
     double parameters, layers, kv_heads, head_dim, context;
+    kvm_str *keeps; /* (keep_count) names of spaces of its cache: "latent", "state" */
+    ptrdiff_t keep_count; /* 0: not stated */
 } kvm_model_card;
 
 typedef struct kvm_numbers {
@@ -136,6 +140,7 @@ typedef struct kvm_suite_arm {
     bool present;
     kvm_est score, retention, floor_normalised, gap_recovered, versus_native,
         versus_control;
+    kvm_est versus_closed; /* of a translator: less the closed form, paired */
 } kvm_suite_arm;
 
 typedef struct kvm_suite {
@@ -152,6 +157,19 @@ typedef struct kvm_needle_point {
     kvm_est arms[KVM_ARM_COUNT]; /* missing ones have an empty note when not listed */
     bool present[KVM_ARM_COUNT];
 } kvm_needle_point;
+
+/* How the answers of one suite are given. Shares are of the items. */
+typedef struct kvm_answers_arm {
+    bool present;
+    kvm_est tokens, versus_native; /* of an answer; less the target's own, paired */
+    kvm_est blank, empty;          /* share that begins with a blank, that is blank */
+    kvm_est first_agreement;       /* share whose first token is the target's own */
+} kvm_answers_arm;
+typedef struct kvm_answers {
+    kvm_str suite;
+    double items;
+    kvm_answers_arm arms[KVM_ARM_COUNT];
+} kvm_answers;
 
 typedef struct kvm_stage {
     kvm_str name;
@@ -190,14 +208,23 @@ typedef struct kvm_amortised {
     kvm_est switches;
 } kvm_amortised;
 
+typedef struct kvm_ablation_column {
+    kvm_str title, suite, metric; /* metric: as jobs/metrics.def names it, or "" */
+    kvm_format format;
+    double tokens, beyond; /* needles of this length, or longer than that; NaN: all */
+    kvm_est native;        /* the target's own score */
+} kvm_ablation_column;
 typedef struct kvm_ablation_row {
-    kvm_str title, note;
-    kvm_est *cells; /* (ablation_columns) */
+    kvm_str name, title,
+        note;        /* name: as jobs/ablations.def has it; "none": complete */
+    kvm_est *cells;  /* (columns) */
+    kvm_est *versus; /* (columns) less the complete row's, paired; NULL: not stated */
 } kvm_ablation_row;
 
 /* A cache put together out of others (jobs/analyse_caches.h). */
 typedef struct kvm_analysed_cache {
     kvm_str group, title; /* group: "swap", "split", "tail"; "": the translated cache */
+    kvm_str name;         /* of the cache: "layer.3" */
     double share;         /* of a tail */
     kvm_est score, versus; /* versus: less the translated cache's, paired */
 } kvm_analysed_cache;
@@ -211,7 +238,7 @@ typedef struct kvm_chosen_units {
 
 /* One measure of one suite. */
 typedef struct kvm_analysis {
-    kvm_str title, suite, metric;
+    kvm_str name, title, suite, metric; /* name: "prose.kl" */
     kvm_format format;
     bool lower_better;
     double items;
@@ -246,6 +273,26 @@ typedef struct kvm_inverted {
     ptrdiff_t count;
 } kvm_inverted;
 
+/* X(NAME, "word of the document", "mark and words of the page", "tone of its text") */
+#define KVM_FINDING_VERDICTS(X)                                                        \
+    X(REPRODUCED, "reproduced", "✓ reproduced", "good")                                \
+    X(NOT_REPRODUCED, "not_reproduced", "✗ not reproduced", "bad")                     \
+    X(UNDECIDED, "undecided", "? undecided", "warn")                                   \
+    X(NOT_MEASURED, "not_measured", "– not measured", "muted")                         \
+    X(INAPPLICABLE, "inapplicable", "– does not apply", "muted")
+
+typedef enum kvm_finding_verdict {
+#define X(NAME, word, says, tone) KVM_FINDING_##NAME,
+    KVM_FINDING_VERDICTS(X)
+#undef X
+        KVM_FINDING_VERDICT_COUNT
+} kvm_finding_verdict;
+
+typedef struct kvm_finding_row {
+    kvm_str key, statement, source, criterion, text;
+    kvm_finding_verdict verdict;
+} kvm_finding_row;
+
 typedef struct kvm_facts {
     kvm_str title;
     kvm_str (*rows)[2]; /* (count) label, value */
@@ -271,7 +318,10 @@ typedef struct kvm_document {
     kvm_gate *gates;
     ptrdiff_t gate_count;
     struct {
-        kvm_str token; /* "none", "given" or "decoded"; empty: not stated */
+        kvm_str token;      /* "none", "given" or "decoded"; empty: not stated */
+        kvm_str states;     /* "zero", "copy", "bilinear" or "replay"; empty: none */
+        kvm_est token_top1; /* held-out tokens that are decoded right */
+        double token_rows;
         kvm_recipe *at;
         ptrdiff_t count;
     } recipes;
@@ -297,6 +347,10 @@ typedef struct kvm_document {
         kvm_str note;
     } needle;
     struct {
+        kvm_answers *at;
+        ptrdiff_t count;
+    } answers;
+    struct {
         kvm_time_point *points;
         ptrdiff_t count;
         kvm_est break_even;
@@ -311,8 +365,7 @@ typedef struct kvm_document {
         ptrdiff_t amortise_count;
     } build;
     struct {
-        kvm_str *columns;
-        kvm_format *formats;
+        kvm_ablation_column *columns;
         ptrdiff_t column_count;
         kvm_ablation_row *rows;
         ptrdiff_t row_count;
@@ -329,6 +382,10 @@ typedef struct kvm_document {
         ptrdiff_t count;
         kvm_inverted codebook; /* of the first layer; count 0: none */
     } inversion;
+    struct {
+        kvm_finding_row *at;
+        ptrdiff_t count;
+    } findings;
     kvm_facts *provenance;
     ptrdiff_t fact_count;
     kvm_str *notes;
@@ -340,6 +397,9 @@ typedef struct kvm_document {
  * a page can hold. */
 KVM_MUST kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
                                       kvm_err *err);
+
+/* whether a model keeps rows or states of that name; of one that does not say: yes */
+bool kvm_model_keeps(const kvm_model_card *m, const char *name);
 
 /* kvm_document_arm - the translator the verdict speaks of: the one named, or the one
  * with the best mean floor-normalised retention; -1 when none was scored */

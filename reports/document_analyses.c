@@ -7,6 +7,7 @@ static void read_cache(kvm_doc_reader *r, kvm_analysed_cache *c, kvm_jat at)
 {
     *c = (kvm_analysed_cache){
         .group = kvm_doc__str(r, at, "group"),
+        .name = kvm_doc__str(r, at, "name"),
         .title = kvm_doc__str(r, at, "title"),
         .share = kvm_doc__num(r, at, "share"),
         .score = kvm_doc__est(r, at, "score"),
@@ -30,6 +31,7 @@ static void read_suite(kvm_doc_reader *r, kvm_analysis *a, kvm_jat at)
     const kvm_str arm = kvm_doc__str(r, at, "translator");
     const kvm_jat list = kvm_doc__get(r, at, "caches");
     *a = (kvm_analysis){
+        .name = kvm_doc__str(r, at, "name"),
         .title = kvm_doc__str(r, at, "title"),
         .suite = kvm_doc__str(r, at, "suite"),
         .metric = kvm_doc__str(r, at, "metric"),

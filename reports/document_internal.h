@@ -28,6 +28,8 @@ void *kvm_doc__list_at(kvm_doc_reader *r, kvm_jat at, size_t size, ptrdiff_t *n)
 kvm_jat kvm_doc__item(kvm_doc_reader *r, kvm_jat list, ptrdiff_t i); /* an object */
 kvm_numbers kvm_doc__numbers(kvm_doc_reader *r, kvm_jat at, const char *key);
 kvm_numbers kvm_doc__numbers_at(kvm_doc_reader *r, kvm_jat at);
+/* the texts of a list; NULL and *n = 0 when absent or empty */
+kvm_str *kvm_doc__words(kvm_doc_reader *r, kvm_jat at, const char *key, ptrdiff_t *n);
 /* at.key as a layer's number, or as a list of them; `fallback` (of a list: its place)
  * where it is none */
 ptrdiff_t kvm_doc__layer(kvm_doc_reader *r, kvm_jat at, const char *key,
@@ -41,6 +43,7 @@ void kvm_doc__fit(kvm_doc_reader *r, kvm_jat doc);        /* gates, linearity, l
 void kvm_doc__translator(kvm_doc_reader *r, kvm_jat doc); /* recipes, training */
 void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc);    /* suites ... provenance */
 void kvm_doc__analyses(kvm_doc_reader *r, kvm_jat doc);   /* analyses, inversion */
+void kvm_doc__findings(kvm_doc_reader *r, kvm_jat doc);   /* findings */
 /* its "better" member */
 bool kvm_doc__lower_better(kvm_doc_reader *r, kvm_jat at);
 

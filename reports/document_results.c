@@ -13,6 +13,7 @@ static kvm_suite_arm read_suite_arm(kvm_doc_reader *r, kvm_jat at)
         .gap_recovered = kvm_doc__est(r, at, "gap_recovered"),
         .versus_native = kvm_doc__est(r, at, "versus_native"),
         .versus_control = kvm_doc__est(r, at, "versus_control"),
+        .versus_closed = kvm_doc__est(r, at, "versus_closed"),
     };
 }
 
@@ -94,6 +95,32 @@ static void read_needle(kvm_doc_reader *r, kvm_jat doc)
         each_arm(r, point, put_needle_arm, &points[i]);
     }
     r->d->needle.points = points;
+}
+
+static void put_answers_arm(kvm_doc_reader *r, void *out, kvm_arm arm, kvm_jat at)
+{
+    ((kvm_answers *)out)->arms[arm] = (kvm_answers_arm){
+        .present = true,
+        .tokens = kvm_doc__est(r, at, "tokens"),
+        .versus_native = kvm_doc__est(r, at, "versus_native"),
+        .blank = kvm_doc__est(r, at, "blank"),
+        .empty = kvm_doc__est(r, at, "empty"),
+        .first_agreement = kvm_doc__est(r, at, "first_agreement"),
+    };
+}
+
+static void read_answers(kvm_doc_reader *r, kvm_jat doc)
+{
+    const kvm_jat list = kvm_doc__get(r, doc, "answers");
+    kvm_answers *answers =
+        kvm_doc__list_at(r, list, sizeof *answers, &r->d->answers.count);
+    for (ptrdiff_t i = 0; i < r->d->answers.count; i++) {
+        const kvm_jat at = kvm_doc__item(r, list, i);
+        answers[i].suite = kvm_doc__str(r, at, "suite");
+        answers[i].items = kvm_doc__num(r, at, "items");
+        each_arm(r, at, put_answers_arm, &answers[i]);
+    }
+    r->d->answers.at = answers;
 }
 
 static kvm_stages read_stages(kvm_doc_reader *r, kvm_jat point, const char *key)
@@ -193,34 +220,51 @@ static void read_build(kvm_doc_reader *r, kvm_jat doc)
     }
 }
 
-static void read_ablation_row(kvm_doc_reader *r, kvm_ablation_row *row, kvm_jat at)
+/* (columns) figures of a row, or NULL */
+static kvm_est *read_cells(kvm_doc_reader *r, kvm_jat row, const char *key)
 {
     ptrdiff_t n;
-    row->title = kvm_doc__str(r, at, "title");
-    row->note = kvm_doc__str(r, at, "note");
-    const kvm_jat cells = kvm_doc__get(r, at, "cells");
-    row->cells = kvm_doc__list_at(r, cells, sizeof *row->cells, &n);
-    kvm_doc__length(r, at, "cells", n, r->d->ablations.column_count);
+    const kvm_jat list = kvm_doc__get(r, row, key);
+    kvm_est *cells = kvm_doc__list_at(r, list, sizeof *cells, &n);
+    if (kvm_json_has(list))
+        kvm_doc__length(r, row, key, n, r->d->ablations.column_count);
     for (ptrdiff_t c = 0; c < n && !r->status; c++)
-        row->cells[c] = kvm_doc__est_at(r, kvm_json_item(cells, r->keep, c));
+        cells[c] = kvm_doc__est_at(r, kvm_json_item(list, r->keep, c));
+    return cells;
+}
+
+static void read_ablation_row(kvm_doc_reader *r, kvm_ablation_row *row, kvm_jat at)
+{
+    *row = (kvm_ablation_row){
+        .name = kvm_doc__str(r, at, "name"),
+        .title = kvm_doc__str(r, at, "title"),
+        .note = kvm_doc__str(r, at, "note"),
+        .cells = read_cells(r, at, "cells"),
+        .versus = read_cells(r, at, "versus"),
+    };
+    if (!row->cells) kvm_doc__length(r, at, "cells", 0, r->d->ablations.column_count);
 }
 
 static void read_ablations(kvm_doc_reader *r, kvm_jat doc)
 {
     const kvm_jat at = kvm_doc__get(r, doc, "ablations");
     const kvm_jat columns = kvm_doc__get(r, at, "columns");
-    ptrdiff_t n;
-    r->d->ablations.columns =
-        kvm_doc__list_at(r, columns, sizeof *r->d->ablations.columns, &n);
-    r->d->ablations.formats =
-        kvm_doc__list_at(r, columns, sizeof *r->d->ablations.formats, &n);
-    r->d->ablations.column_count = n;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const kvm_jat column = kvm_doc__item(r, columns, i);
-        r->d->ablations.columns[i] = kvm_doc__str(r, column, "title");
-        r->d->ablations.formats[i] = kvm_doc__format(r, column);
-    }
     const kvm_jat rows = kvm_doc__get(r, at, "rows");
+    kvm_ablation_column *c =
+        kvm_doc__list_at(r, columns, sizeof *c, &r->d->ablations.column_count);
+    for (ptrdiff_t i = 0; i < r->d->ablations.column_count; i++) {
+        const kvm_jat column = kvm_doc__item(r, columns, i);
+        c[i] = (kvm_ablation_column){
+            .title = kvm_doc__str(r, column, "title"),
+            .suite = kvm_doc__str(r, column, "suite"),
+            .metric = kvm_doc__str(r, column, "metric"),
+            .format = kvm_doc__format(r, column),
+            .tokens = kvm_doc__num(r, column, "tokens"),
+            .beyond = kvm_doc__num(r, column, "beyond"),
+            .native = kvm_doc__est(r, column, "native"),
+        };
+    }
+    r->d->ablations.columns = c;
     r->d->ablations.rows = kvm_doc__list_at(r, rows, sizeof *r->d->ablations.rows,
                                             &r->d->ablations.row_count);
     for (ptrdiff_t i = 0; i < r->d->ablations.row_count; i++)
@@ -256,6 +300,7 @@ void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc)
 {
     read_suites(r, doc);
     read_needle(r, doc);
+    read_answers(r, doc);
     read_timing(r, doc);
     read_build(r, doc);
     read_ablations(r, doc);

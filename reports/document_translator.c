@@ -27,24 +27,30 @@ static void read_recipe(kvm_doc_reader *r, kvm_recipe *out, kvm_jat at)
     }
 }
 
-static kvm_str read_token(kvm_doc_reader *r, kvm_jat at)
+/* one of n words, or nothing */
+static kvm_str read_word(kvm_doc_reader *r, kvm_jat at, const char *key,
+                         const char *const words[], size_t n)
 {
-    static const char *const words[] = {"", "none", "given", "decoded"};
-    const kvm_str word = kvm_doc__str(r, at, "token");
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (kvm_str_eq(word, kvm_str_of(words[i]))) return word;
-    if (!r->status)
-        r->status = kvm_fail(r->err, KVM_FORMAT,
-                             "%s: %s.token: \"%s\"; expected none, given or decoded",
-                             at.file, at.path, kvm_quote(word).at);
+    const kvm_str word = kvm_doc__str(r, at, key);
+    bool known = word.len == 0;
+    for (size_t i = 0; i < n; i++) known |= kvm_str_eq(word, kvm_str_of(words[i]));
+    if (!known && !r->status)
+        r->status = kvm_fail(r->err, KVM_FORMAT, "%s: %s.%s: \"%s\" is no such word",
+                             at.file, at.path, key, kvm_quote(word).at);
     return word;
 }
 
 static void read_recipes(kvm_doc_reader *r, kvm_jat doc)
 {
+    static const char *const tokens[] = {"none", "given", "decoded"};
+    static const char *const states[] = {"zero", "copy", "bilinear", "replay"};
     const kvm_jat at = kvm_doc__get(r, doc, "recipes");
     const kvm_jat list = kvm_doc__get(r, at, "objects");
-    r->d->recipes.token = read_token(r, at);
+    const kvm_jat identity = kvm_doc__get(r, at, "identity");
+    r->d->recipes.token = read_word(r, at, "token", tokens, 3);
+    r->d->recipes.states = read_word(r, at, "states", states, 4);
+    r->d->recipes.token_top1 = kvm_doc__est(r, identity, "top1");
+    r->d->recipes.token_rows = kvm_doc__num(r, identity, "rows");
     kvm_recipe *recipes =
         kvm_doc__list_at(r, list, sizeof *recipes, &r->d->recipes.count);
     for (ptrdiff_t i = 0; i < r->d->recipes.count; i++)

@@ -60,6 +60,10 @@ static void model(kvm_page *p, const char *role, const kvm_model_card *m)
         kvm_page__html(p, " · ");
         kvm_page__text(p, m->dtype);
     }
+    for (ptrdiff_t i = 0; i < m->keep_count; i++) {
+        kvm_text_add(p->out, i ? KVM_STR(", ") : KVM_STR(" · keeps "));
+        kvm_page__text(p, m->keeps[i]);
+    }
     kvm_page__html(p, "</div>\n");
 }
 
@@ -226,6 +230,7 @@ static kvm_status body(kvm_page *p)
     TRY(kvm_page__gates(p));
     TRY(kvm_page__quality(p));
     TRY(kvm_page__needle(p));
+    TRY(kvm_page__answers(p));
     TRY(kvm_page__timing(p));
     TRY(kvm_page__build(p));
     TRY(kvm_page__recipes(p));
@@ -235,6 +240,7 @@ static kvm_status body(kvm_page *p)
     TRY(kvm_page__ablations(p));
     TRY(kvm_page__analyses(p));
     TRY(kvm_page__inversion(p));
+    TRY(kvm_page__findings(p));
     TRY(kvm_page__provenance(p));
     kvm_page__html(p, "</main>\n<footer>Written by kvmill from one JSON document; the "
                       "same tables lie beside this page as CSV.</footer>\n</body>\n"

@@ -20,7 +20,8 @@
  *     "source": MODEL, "target": MODEL,
  *     "reverse": {"name": "large-small", "href": "large-small.html"}},
  *     MODEL: {"name": "small", "family": "qwen3", "parameters": 1100000, "layers": 4,
- *       "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16"}
+ *       "kv_heads": 2, "head_dim": 32, "context": 2048, "dtype": "bf16",
+ *       "keeps": ["K", "V"]}                              spaces of its cache
  *
  *   "translator": {"arm": ARM, the one that the verdict speaks of; absent: the ARM with
  *                                the best mean floor-normalised retention
@@ -38,6 +39,8 @@
  *
  *   "recipes": {
  *     "token": "none" | "given" | "decoded",              what maps are told of it
+ *     "identity": {"top1": EST, "rows": 3584},            held-out tokens decoded right
+ *     "states": "zero" | "copy" | "bilinear" | "replay",  where the target keeps them
  *     "objects": [{"object": OBJ, "title": "K", "how": "keys from keys",
  *       "k": 2, "lambda": 1e-3, "absolute": false,
  *       "layers": [{"layer": 3, "sources": [7, 3],        numbers, best first
@@ -80,12 +83,19 @@
  *     "note": "...",
  *     "secondary": true,       shown, but neither the means nor the verdict look at it
  *     "arms": {ARM: {"score": EST, "retention": EST, "floor_normalised": EST,
- *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST}}}],
+ *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST,
+ *       "versus_closed": EST}}}],  of a trained translator: less the closed form
  *         kvm_comparison_json makes an arm's object
  *
  *   "needle": {"items": 40, "note": "...",
  *     "points": [{"tokens": 512, "achieved": 509, "bos": 1, "arms": {ARM: EST}}]},
  *         recall (contained answer); needle points are also welcome among "suites"
+ *
+ *   "answers": [{"suite": "facts-qa", "items": 100,
+ *     "arms": {ARM: {"tokens": EST,                       of an answer
+ *       "versus_native": EST,                             less the target's own, paired
+ *       "blank": EST, "empty": EST,                       shares of the items
+ *       "first_agreement": EST}}}],
  *
  *   "timing": {"machine": "2 x ...", "threads": 2, "rounds": 10, "warmups": 2,
  *     "break_even": EST,                                  tokens; kvm_break_even
@@ -108,14 +118,19 @@
  *     "bytes": 393216,                                    the translator's file
  *     "amortise": [{"tokens": 2048, "switches": EST}]},   kvm_amortise
  *
- *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT}],
- *     "rows": [{"title": "fit on rotated", "cells": [EST, ...], "note": "..."}]},
+ *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT,
+ *       "suite": "prose", "metric": "kl", "native": EST,  the target's own score
+ *       "tokens": 512, "beyond": 512}],                   needles of, or above a length
+ *     "rows": [{"name": "rotated", "title": "fit on rotated", "cells": [EST, ...],
+ *       "versus": [EST, ...],                             less the complete row, paired
+ *       "note": "..."}]},
  *
  *   "analyses": {
- *     "suites": [{"title": "prose: KL to native", "suite": "prose", "translator": ARM,
- *       "metric": "...",
+ *     "suites": [{"name": "prose.kl", "title": "prose: KL to native", "suite": "prose",
+ *       "translator": ARM, "metric": "...",
  *       "format": FORMAT, "better": "low", "items": 20, "native": EST,
  *       "caches": [{"group": "" | "swap" | "split" | "tail", "title": "layer 3 native",
+ *         "name": "layer.3",
  *         "share": 0.05, "score": EST,                    share: of a tail
  *         "versus": EST}],                                less the first one's, paired:
  *                                                         it is the translated cache
@@ -129,6 +144,11 @@
  *     "series": [INVERTED], "codebook": INVERTED},
  *     INVERTED: {"model": "mla", "side": "source", "object": "latent", "point": 1,
  *       "features": 80, "layers": [{"layer": 0, "top1": EST, "r2": 0.9}]}
+ *
+ *   "findings": [{"key": "zero_states", "statement": "...", "source": "...",
+ *     "criterion": "...",                                 reports/findings.def
+ *     "verdict": "reproduced" | "not_reproduced" | "undecided" | "not_measured" |
+ *       "inapplicable", "text": "the figures, or what is missing"}],
  *
  *   "provenance": [{"title": "Models", "rows": [["small", "sha256 ..."], ...]}],
  *   "spec": "the pair's YAML or JSON, as text",

@@ -46,6 +46,7 @@ KVM_MUST kvm_status kvm_page__folded(kvm_page *p, const kvm_table *t, kvm_str su
 KVM_MUST kvm_status kvm_page__gates(kvm_page *p);
 KVM_MUST kvm_status kvm_page__quality(kvm_page *p);
 KVM_MUST kvm_status kvm_page__needle(kvm_page *p);
+KVM_MUST kvm_status kvm_page__answers(kvm_page *p);
 KVM_MUST kvm_status kvm_page__timing(kvm_page *p);
 KVM_MUST kvm_status kvm_page__build(kvm_page *p);
 KVM_MUST kvm_status kvm_page__recipes(kvm_page *p);
@@ -55,6 +56,7 @@ KVM_MUST kvm_status kvm_page__layers(kvm_page *p);
 KVM_MUST kvm_status kvm_page__ablations(kvm_page *p);
 KVM_MUST kvm_status kvm_page__analyses(kvm_page *p);
 KVM_MUST kvm_status kvm_page__inversion(kvm_page *p);
+KVM_MUST kvm_status kvm_page__findings(kvm_page *p);
 KVM_MUST kvm_status kvm_page__provenance(kvm_page *p);
 
 extern const char *const kvm_page_css[]; /* lines, NULL-terminated */

@@ -1,4 +1,4 @@
-/* page_quality.c - gates, suites, needle recall, ablations. */
+/* page_quality.c - gates, suites, needle recall, answers, ablations. */
 #include "reports/page_internal.h"
 
 kvm_status kvm_page__gates(kvm_page *p)
@@ -210,14 +210,49 @@ kvm_status kvm_page__needle(kvm_page *p)
     return KVM_OK;
 }
 
+kvm_status kvm_page__answers(kvm_page *p)
+{
+    if (!kvm_page__section(p, KVM_SECTION_ANSWERS, p->d->answers.count > 0))
+        return KVM_OK;
+    kvm_page__lede(p,
+                   KVM_STR("A cache carries manners over too: how long answers are, "
+                           "whether they begin with a blank or say nothing. Neither "
+                           "KL nor accuracy shows it. Tokens are those before a stop "
+                           "string."));
+    const kvm_table t = kvm_report_table_answers(p->mem, p->d);
+    TRY(kvm_page__table(p, &t, true));
+    kvm_page__section_end(p);
+    return KVM_OK;
+}
+
+/* of one suite: its columns, and how far they are from the complete row's */
+static kvm_status ablated_suite(kvm_page *p, kvm_str suite)
+{
+    const kvm_table t = kvm_report_table_ablated(p->mem, p->d, suite);
+    if (suite.len) kvm_page__part(p, suite);
+    return kvm_page__table(p, &t, false);
+}
+
+static bool before(const kvm_document *d, ptrdiff_t column)
+{
+    for (ptrdiff_t i = 0; i < column; i++)
+        if (kvm_str_eq(d->ablations.columns[i].suite,
+                       d->ablations.columns[column].suite))
+            return true;
+    return false;
+}
+
 kvm_status kvm_page__ablations(kvm_page *p)
 {
     if (!kvm_page__section(p, KVM_SECTION_ABLATIONS, p->d->ablations.row_count > 0))
         return KVM_OK;
     kvm_page__lede(p, KVM_STR("The same pair with one part of the translator taken "
-                              "away."));
+                              "away, scored on the same items. The difference from "
+                              "the complete translator is paired."));
+    for (ptrdiff_t i = 0; i < p->d->ablations.column_count; i++)
+        if (!before(p->d, i)) TRY(ablated_suite(p, p->d->ablations.columns[i].suite));
     const kvm_table t = kvm_report_table_ablations(p->mem, p->d);
-    TRY(kvm_page__table(p, &t, false));
+    TRY(kvm_page__folded(p, &t, KVM_STR("Every figure, with its difference")));
     kvm_page__section_end(p);
     return KVM_OK;
 }

@@ -87,6 +87,10 @@ const char *const kvm_page_css[] = {
     ".good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}"
     ".muted{color:var(--soft)}.strong{font-weight:600}",
     ".good,.warn,.bad{font-weight:600;white-space:nowrap}",
+    ".findings dt{margin-top:1rem;font-weight:600}"
+    ".findings dt span{display:inline-block;min-width:9.5rem}"
+    ".findings dd{margin:.15rem 0 0;max-width:52rem}"
+    ".findings small{display:block;margin-top:.15rem}",
     ".foot{margin:.5rem 0;color:var(--soft);font-size:.82rem;max-width:60rem}",
     ".foot span{margin-right:1em}",
     ".columns{display:grid;gap:1.5rem 3rem;align-items:start;"
@@ -110,7 +114,8 @@ const char *const kvm_page_css[] = {
     "section{break-before:auto;margin-top:1.6rem}h2,h3,.lede,figcaption{break-after:"
     "avoid}.lede{break-inside:avoid}.beside{grid-column:1/-1}"
     "td,td:last-child:not(.n){min-width:0}"
-    "figure,tr,.verdict,.tiles{break-inside:avoid}.scroll{overflow:visible}"
+    "figure,tr,.verdict,.tiles,.findings dd{break-inside:avoid}.findings dt{"
+    "break-after:avoid}.scroll{overflow:visible}"
     ".g2{grid-template-columns:1fr 1fr}.g3{grid-template-columns:1fr 1fr 1fr}"
     ".grid{gap:1.2rem 1.4rem}table{font-size:8.5pt}th,td{padding-right:.6rem}"
     "thead{display:table-header-group}pre{white-space:pre-wrap}"

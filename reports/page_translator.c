@@ -21,11 +21,12 @@ static void token_words(kvm_page *p)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (kvm_str_eq(p->d->recipes.token, kvm_str_of(ways[i].word)))
             kvm_page__text(p, kvm_str_of(ways[i].says));
-    if (p->d->inversion.codebook.count &&
-        kvm_str_eq(p->d->recipes.token, KVM_STR("decoded"))) {
-        const kvm_est right = p->d->inversion.codebook.layers[0].top1;
-        kvm_page__html(p, " Of held-out tokens ");
-        kvm_page__text(p, kvm_est_text(p->mem, right, KVM_FORMAT_PERCENT));
+    if (kvm_est_has(p->d->recipes.token_top1)) {
+        kvm_page__html(p, " Of ");
+        kvm_page__number(p, p->d->recipes.token_rows, KVM_FORMAT_COUNT);
+        kvm_page__html(p, " held-out tokens ");
+        kvm_page__text(
+            p, kvm_est_text(p->mem, p->d->recipes.token_top1, KVM_FORMAT_PERCENT));
         kvm_page__html(p, " are read right.");
     }
     kvm_page__html(p, "</p>\n");

@@ -45,26 +45,22 @@ static const char *group_name(kvm_arm arm)
     return "";
 }
 
-/* a difference of two scores of a suite */
-static kvm_format difference_format(const kvm_suite *s)
-{
-    return s->format == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : s->format;
-}
-
 kvm_table kvm_report_table_quality(kvm_arena *keep, const kvm_document *d)
 {
-    static const kvm_column columns[] = {HEAD("suite", "Suite", TEXT),
-                                         HEAD("cache", "Cache", TEXT),
-                                         HEAD("group", "Group", TEXT),
-                                         HEAD("metric", "Metric", TEXT),
-                                         HEAD("items", "Items", NUMBER),
-                                         HEAD("chance", "Chance", NUMBER),
-                                         HEAD("score", "Score", EST),
-                                         HEAD("retention", "Retention", EST),
-                                         HEAD("floor_normalised", "After chance", EST),
-                                         HEAD("gap_recovered", "Gap recovered", EST),
-                                         HEAD("versus_native", "Versus native", EST),
-                                         HEAD("versus_control", "Versus control", EST)};
+    static const kvm_column columns[] = {
+        HEAD("suite", "Suite", TEXT),
+        HEAD("cache", "Cache", TEXT),
+        HEAD("group", "Group", TEXT),
+        HEAD("metric", "Metric", TEXT),
+        HEAD("items", "Items", NUMBER),
+        HEAD("chance", "Chance", NUMBER),
+        HEAD("score", "Score", EST),
+        HEAD("retention", "Retention", EST),
+        HEAD("floor_normalised", "After chance", EST),
+        HEAD("gap_recovered", "Gap recovered", EST),
+        HEAD("versus_native", "Versus native", EST),
+        HEAD("versus_control", "Versus control", EST),
+        HEAD("versus_closed", "Versus closed form", EST)};
     kvm_table t = kvm_table_new(keep, "quality", KVM_STR("Quality"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->suite_count; i++)
         for (int a = 0; a < KVM_ARM_COUNT; a++) {
@@ -81,8 +77,9 @@ kvm_table kvm_report_table_quality(kvm_arena *keep, const kvm_document *d)
             kvm_table_est(&t, arm->retention, KVM_FORMAT_PERCENT);
             kvm_table_est(&t, arm->floor_normalised, KVM_FORMAT_PERCENT);
             kvm_table_est(&t, arm->gap_recovered, KVM_FORMAT_PERCENT);
-            kvm_table_est(&t, arm->versus_native, difference_format(s));
-            kvm_table_est(&t, arm->versus_control, difference_format(s));
+            kvm_table_est(&t, arm->versus_native, kvm_table__difference(s->format));
+            kvm_table_est(&t, arm->versus_control, kvm_table__difference(s->format));
+            kvm_table_est(&t, arm->versus_closed, kvm_table__difference(s->format));
         }
     return t;
 }
@@ -120,7 +117,7 @@ kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d)
             kvm_table_est(&t, arm->retention, KVM_FORMAT_PERCENT);
             kvm_table_est(&t, arm->floor_normalised, KVM_FORMAT_PERCENT);
             kvm_table_est(&t, arm->gap_recovered, KVM_FORMAT_PERCENT);
-            kvm_table_est(&t, arm->versus_control, difference_format(s));
+            kvm_table_est(&t, arm->versus_control, kvm_table__difference(s->format));
         }
     return t;
 }
@@ -268,31 +265,6 @@ kvm_table kvm_report_table_amortise(kvm_arena *keep, const kvm_document *d)
     for (ptrdiff_t i = 0; i < d->build.amortise_count; i++) {
         kvm_table_num(&t, d->build.amortise[i].tokens, KVM_FORMAT_COUNT);
         kvm_table_est(&t, d->build.amortise[i].switches, KVM_FORMAT_COUNT);
-    }
-    return t;
-}
-
-/* Columns are the document's: their titles are the keys. */
-kvm_table kvm_report_table_ablations(kvm_arena *keep, const kvm_document *d)
-{
-    const ptrdiff_t n = d->ablations.column_count;
-    kvm_column *columns = kvm_new(keep, kvm_column, n + 2);
-    if (!columns) return (kvm_table){.name = "ablations", .failed = true};
-    columns[0] = (kvm_column)HEAD("variant", "Variant", TEXT);
-    for (ptrdiff_t c = 0; c < n; c++) {
-        const kvm_str key = kvm_str_copy(keep, d->ablations.columns[c]);
-        columns[c + 1] = (kvm_column){key.at, d->ablations.columns[c], KVM_COL_EST};
-        if (!key.at) return (kvm_table){.name = "ablations", .failed = true};
-    }
-    columns[n + 1] = (kvm_column)HEAD("note", "Note", TEXT);
-    kvm_table t =
-        kvm_table_new(keep, "ablations", KVM_STR("Ablations"), columns, n + 2);
-    for (ptrdiff_t r = 0; r < d->ablations.row_count; r++) {
-        const kvm_ablation_row *row = &d->ablations.rows[r];
-        kvm_table__words(&t, row->title);
-        for (ptrdiff_t c = 0; c < n; c++)
-            kvm_table_est(&t, row->cells[c], d->ablations.formats[c]);
-        kvm_table__words(&t, row->note.len ? row->note : KVM_STR("–"));
     }
     return t;
 }

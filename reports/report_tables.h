@@ -11,6 +11,7 @@
     X(GATES, gates, "gates")                                                           \
     X(QUALITY, quality, "quality")                                                     \
     X(NEEDLE, needle, "needle")                                                        \
+    X(ANSWERS, answers, "answers")                                                     \
     X(TIMING, timing, "timing")                                                        \
     X(STAGES, stages, "stages")                                                        \
     X(BUILD, build, "build")                                                           \
@@ -27,6 +28,7 @@
     X(CHOSEN, chosen, "chosen")                                                        \
     X(TAILS, tails, "tails")                                                           \
     X(INVERSION, inversion, "inversion")                                               \
+    X(FINDINGS, findings, "findings")                                                  \
     X(PROVENANCE, provenance, "provenance")
 
 #define X(NAME, suffix, file)                                                          \
@@ -36,6 +38,10 @@ KVM_REPORT_TABLES(X)
 
 /* the translators alone, beside the target's and the source's own score */
 kvm_table kvm_report_table_translators(kvm_arena *keep, const kvm_document *d);
+
+/* the ablations' figures of one suite, with what the first differs by */
+kvm_table kvm_report_table_ablated(kvm_arena *keep, const kvm_document *d,
+                                   kvm_str suite);
 
 /* a row for every object: means over its layers */
 kvm_table kvm_report_table_brief_recipes(kvm_arena *keep, const kvm_document *d);

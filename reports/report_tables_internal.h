@@ -21,4 +21,10 @@ static inline void kvm_table__static(kvm_table *t, const char *s)
     kvm_table__words(t, kvm_str_of(s));
 }
 
+/* of a difference of two scores */
+static inline kvm_format kvm_table__difference(kvm_format score)
+{
+    return score == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : score;
+}
+
 #endif

@@ -308,6 +308,7 @@ kvm_status kvm_paired(kvm_est *score, kvm_est *versus, const kvm_pair_of_scores 
         .n = p->n,
         .chance = KVM_NONE,
         .lower_better = true, /* no ratios are asked for */
+        .exp_of_mean = p->exp_of_mean,
         .seed = p->seed};
     TRY(kvm_compare(c, &s, scratch, err));
     *score = c[KVM_ARM_CLOSED_FORM].score;

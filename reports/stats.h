@@ -101,6 +101,7 @@ typedef struct kvm_pair_of_scores {
     const double *weight;      /* (n) > 0; NULL: 1 each */
     ptrdiff_t n;
     uint64_t seed;
+    bool exp_of_mean; /* as in kvm_scores */
 } kvm_pair_of_scores;
 
 /* kvm_paired - the mean of `item`, and item - base, with their intervals. Errors as

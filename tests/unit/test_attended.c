@@ -59,12 +59,12 @@ static void check_layer(kvm_model *m, const kvm_cache *c, ptrdiff_t layer)
     float *v = kvm_new(&arena, float, N *a.kv_heads *a.value_dim);
     float *out = kvm_new(&arena, float, N *a.query_heads *a.value_dim);
     check_ok(kvm_cache_attended(c, layer, k, v, &err), &err);
-    check_ok(kvm_op_attention(
-                 kvm_model_compute(m),
-                 kvm_view3(out, KVM_F32, N, a.query_heads, a.value_dim),
-                 kvm_view3(q[layer], KVM_F32, N, a.query_heads, a.dim),
-                 heads_of(k, a.kv_heads, a.dim), heads_of(v, a.kv_heads, a.value_dim),
-                 0, a.window, a.scale, &err),
+    check_ok(kvm_op_attention(kvm_model_compute(m),
+                              kvm_view3(out, KVM_F32, N, a.query_heads, a.value_dim),
+                              kvm_view3(q[layer], KVM_F32, N, a.query_heads, a.dim),
+                              heads_of(k, a.kv_heads, a.dim),
+                              heads_of(v, a.kv_heads, a.value_dim), 0, a.window,
+                              a.scale, &err),
              &err);
     for (ptrdiff_t i = 0; i < N * a.query_heads * a.value_dim; i++)
         assert_true(fabs((double)out[i] - (double)y[layer][i]) < 1e-4);
@@ -77,18 +77,18 @@ static void check_model(const char *path, const char *attention)
     kvm_model *m;
     kvm_cache *c;
     int32_t ids[N];
-    check_ok(kvm_compute_new(&compute, &arena, kvm_backend_find(KVM_STR("cpu")), 2,
-                             &err),
-             &err);
+    check_ok(
+        kvm_compute_new(&compute, &arena, kvm_backend_find(KVM_STR("cpu")), 2, &err),
+        &err);
     check_ok(kvm_model_open(&m, &arena, compute, kvm_str_of(path),
                             &(kvm_model_options){0}, &err),
              &err);
     for (int i = 0; i < N; i++) ids[i] = 7 + 11 * i;
     const kvm_capture sink = {.attention = keep, .ctx = m};
     check_ok(kvm_cache_new(&c, &arena, m, N, &err), &err);
-    check_ok(kvm_model_forward(m, c, ids, N, &(kvm_forward_options){.capture = &sink},
-                               &err),
-             &err);
+    check_ok(
+        kvm_model_forward(m, c, ids, N, &(kvm_forward_options){.capture = &sink}, &err),
+        &err);
     for (ptrdiff_t l = 0; l < kvm_model_info_of(m)->layers; l++) {
         const bool has = attention[l] == 'a';
         kvm_attended a;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "reports/document.h"
 #include "reports/page.h"
 #include "tests/support/markup.h"
 
@@ -82,39 +83,50 @@ static void check_no_nan(kvm_str html)
 
 static void sample_has_every_section(void **at)
 {
-    static const char *const parts[] = {"<section id=\"gates\">",
-                                        "<section id=\"suites\">",
-                                        "<section id=\"needle\">",
-                                        "<section id=\"timing\">",
-                                        "<section id=\"build\">",
-                                        "<section id=\"recipes\">",
-                                        "<section id=\"training\">",
-                                        "<section id=\"linearity\">",
-                                        "<section id=\"layers\">",
-                                        "<section id=\"ablations\">",
-                                        "<section id=\"analyses\">",
-                                        "<section id=\"inversion\">",
-                                        "Native objects put in",
-                                        "Partial recompute",
-                                        "attention alone",
-                                        "zoo-large K, point 3",
-                                        "6,144 held-out rows, 2,048 tokens",
-                                        "<section id=\"provenance\">",
-                                        "Sample, not a measurement.",
-                                        "K content (position stripped)",
-                                        "K rotated",
-                                        "Cloze, 4-way",
-                                        "wrong donor",
-                                        "zero cache",
-                                        "break-even ",
-                                        "absolute λ 0.01",
-                                        "chosen k",
-                                        "c_K",
-                                        "href=\"sample-large-small.html\"",
-                                        "prefers-color-scheme:dark",
-                                        "@media print",
-                                        "5d2f…made-up…09ac",
-                                        "The reversed pair reuses both captures."};
+    static const char *const parts[] = {
+        "<section id=\"gates\">",
+        "<section id=\"suites\">",
+        "<section id=\"needle\">",
+        "<section id=\"timing\">",
+        "<section id=\"build\">",
+        "<section id=\"recipes\">",
+        "<section id=\"training\">",
+        "<section id=\"linearity\">",
+        "<section id=\"layers\">",
+        "<section id=\"ablations\">",
+        "<section id=\"analyses\">",
+        "<section id=\"inversion\">",
+        "<section id=\"answers\">",
+        "<section id=\"findings\">",
+        "class=\"good\">✓ reproduced</span>",
+        "class=\"bad\">✗ not reproduced</span>",
+        "class=\"warn\">? undecided</span>",
+        "class=\"muted\">– not measured</span>",
+        "Counts as reproduced when: the figure is above",
+        " · keeps K, V, state, index",
+        "KL to native, difference",
+        "recall beyond 512",
+        "Native objects put in",
+        "Partial recompute",
+        "attention alone",
+        "zoo-large K, point 3",
+        "6,144 held-out rows, 2,048 tokens",
+        "<section id=\"provenance\">",
+        "Sample, not a measurement.",
+        "K content (position stripped)",
+        "K rotated",
+        "Cloze, 4-way",
+        "wrong donor",
+        "zero cache",
+        "break-even ",
+        "absolute λ 0.01",
+        "chosen k",
+        "c_K",
+        "href=\"sample-large-small.html\"",
+        "prefers-color-scheme:dark",
+        "@media print",
+        "5d2f…made-up…09ac",
+        "The reversed pair reuses both captures."};
     const kvm_str html = page_of(*at, sample(*at));
     for (size_t i = 0; i < COUNT(parts); i++) check_contains(html.at, parts[i]);
     assert_null(strstr(html.at, "class=\"absent\"")); /* everything is measured */
@@ -149,7 +161,7 @@ static void empty_document_is_a_whole_page(void **at)
         *at, parse(*at, HEAD PAIR ",\"absent\":{\"timing\":\"spec has none\"}}"));
     ptrdiff_t absent = 0;
     for (const char *p = html.at; (p = strstr(p, "class=\"absent\"")); p++) absent++;
-    assert_int_equal(absent, 13); /* every section says so */
+    assert_int_equal(absent, KVM_SECTION_COUNT); /* every section says so */
     check_contains(html.at, "Not measured (spec has none).");
     check_contains(html.at, "Not measured (the document gives no reason).");
     check_contains(html.at, "Not decided: not everything was measured.");
@@ -249,7 +261,7 @@ static void recipes_name_layers_and_token(void **at)
 {
     const char *part = section(*at, page_of(*at, sample(*at)), "recipes");
     check_contains(part, "it is read out of the source&#39;s first layer");
-    check_contains(part, "Of held-out tokens 100.0\u00a0% are read right.");
+    check_contains(part, "Of 8,192 held-out tokens 100.0\u00a0% are read right.");
     check_contains(part,
                    "<th scope=\"row\">K</th><td>keys from keys, by head content</td>"
                    "<td>0–5</td><td>0–3</td><td class=\"n\">4</td>");
@@ -514,7 +526,7 @@ static void publishes_page_json_and_csv(void **at)
         "amortise.csv",  "linearity.csv",  "greedy.csv",   "sweeps.csv",
         "layers.csv",    "ablations.csv",  "analyses.csv", "tails.csv",
         "inversion.csv", "provenance.csv", "recipes.csv",  "training.csv",
-        "curve.csv"};
+        "curve.csv",     "answers.csv",    "findings.csv"};
     state *s = *at;
     kvm_err err = {0};
     const kvm_jat doc = sample(s);

@@ -412,14 +412,14 @@ static void a_pair_is_a_comparison_of_two(void **state)
     static const double weight[] = {1, 2, 3, 1, 5};
     kvm_err err = {0};
     kvm_est score, versus;
-    const kvm_pair_of_scores p = {x, base, weight, 5, 7};
+    const kvm_pair_of_scores p = {x, base, weight, 5, 7, false};
     check_ok(kvm_paired(&score, &versus, &p, scratch, &err), &err);
     assert_true(fabs(score.value - 7.3 / 12) < 1e-12);
     assert_true(fabs(versus.value - (7.3 / 12 - 4.1 / 12)) < 1e-12);
     assert_true(score.low < score.value && score.value < score.high);
     assert_true(versus.low < versus.value && versus.value < versus.high);
     /* a column beside itself differs by nothing, in every resample */
-    const kvm_pair_of_scores same = {x, x, weight, 5, 7};
+    const kvm_pair_of_scores same = {x, x, weight, 5, 7, false};
     check_ok(kvm_paired(&score, &versus, &same, scratch, &err), &err);
     assert_true(versus.value == 0 && versus.low == 0 && versus.high == 0);
 }

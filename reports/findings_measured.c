@@ -1,0 +1,157 @@
+/* findings_measured.c - findings that the translated cache itself shows: taken apart,
+ * trained further, read back, carried over the turns of a dialogue. */
+#include "reports/findings_internal.h"
+
+/* ---- caches taken apart ---- */
+
+/* "needle.recall" is of the metric "recall" */
+static bool of_metric(kvm_str name, const char *metric)
+{
+    const kvm_str m = kvm_str_of(metric);
+    return kvm_str_ends(name, m) && name.len > m.len &&
+           name.at[name.len - m.len - 1] == '.';
+}
+
+static const kvm_analysis *analysis_of(const kvm_document *d, const char *metric)
+{
+    for (ptrdiff_t i = 0; i < d->analyses.suite_count; i++)
+        if (of_metric(d->analyses.suites[i].name, metric) &&
+            d->analyses.suites[i].count > 0)
+            return &d->analyses.suites[i];
+    return NULL;
+}
+
+static const kvm_analysed_cache *cache_of(const kvm_analysis *a, const char *name)
+{
+    for (ptrdiff_t i = 0; i < a->count; i++)
+        if (kvm_str_eq(a->caches[i].name, kvm_str_of(name))) return &a->caches[i];
+    return NULL;
+}
+
+/* the single layer whose native objects help most */
+static const kvm_analysed_cache *best_layer(const kvm_analysis *a)
+{
+    const double sign = a->lower_better ? -1 : 1;
+    const kvm_analysed_cache *best = NULL;
+    for (ptrdiff_t i = 0; i < a->count; i++) {
+        const kvm_analysed_cache *c = &a->caches[i];
+        if (!kvm_str_starts(c->name, KVM_STR("layer.")) || !kvm_est_has(c->score))
+            continue;
+        if (!best || sign * c->score.value > sign * best->score.value) best = c;
+    }
+    return best;
+}
+
+/* what one measure says of a single layer; nothing where nothing is left to restore */
+static void judge_layer(kvm_judging *j, const kvm_analysis *a)
+{
+    const kvm_analysed_cache *all = cache_of(a, "swap.all"), *best = best_layer(a);
+    const double now = a->caches[0].score.value;
+    if (!all || !best || !isfinite(now)) return;
+    const double left = all->score.value - now;
+    if (a->lower_better ? !(left < 0) : !(left > 0)) return;
+    const kvm_est share = kvm_est_of((best->score.value - now) / left);
+    const kvm_format difference =
+        a->format == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : a->format;
+    kvm_finding__say_text(j, a->title);
+    kvm_finding__say(j, "translated", a->caches[0].score, a->format);
+    kvm_finding__say_text(j, best->title);
+    kvm_finding__say(j, "then", best->score, a->format);
+    kvm_finding__say(j, "difference", best->versus, difference);
+    kvm_finding__say(j, "of what all layers restore", share, KVM_FORMAT_PERCENT);
+    kvm_finding__claim(j, kvm_claim_above(share, j->bar));
+    kvm_finding__claim(j, a->lower_better ? kvm_claim_below(best->versus, 0)
+                                          : kvm_claim_above(best->versus, 0));
+}
+
+void kvm_finding__ONE_LAYER(kvm_judging *j)
+{
+    static const char *const metrics[] = {"kl", "recall"};
+    bool any = false;
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        const kvm_analysis *a = analysis_of(j->d, metrics[i]);
+        any |= a != NULL;
+        if (a) judge_layer(j, a);
+    }
+    if (!any)
+        kvm_finding__lacks(j, "analyse.suites with plain text, and needles, would "
+                              "measure it");
+    else if (!j->claims)
+        kvm_finding__lacks(j, "native objects restore nothing: nothing is left over");
+}
+
+void kvm_finding__NEITHER_HALF(kvm_judging *j)
+{
+    static const char *const halves[] = {"only.attention", "only.states"};
+    const kvm_analysis *a = analysis_of(j->d, "recall");
+    if (!kvm_model_keeps(&j->d->target, "state") ||
+        (!kvm_model_keeps(&j->d->target, "K") &&
+         !kvm_model_keeps(&j->d->target, "latent")))
+        kvm_finding__cannot(j, "the target keeps objects of one kind alone");
+    else if (!a || !cache_of(a, halves[0]) || !cache_of(a, halves[1]))
+        kvm_finding__lacks(j, "analyse.suites with needles would measure it");
+    if (j->settled) return;
+    kvm_finding__say(j, "recall on both", a->caches[0].score, KVM_FORMAT_PERCENT);
+    for (int i = 0; i < 2; i++) {
+        const kvm_analysed_cache *half = cache_of(a, halves[i]);
+        kvm_finding__say_text(j, half->title);
+        kvm_finding__say(j, "then", half->score, KVM_FORMAT_PERCENT);
+        kvm_finding__say(j, "difference", half->versus, KVM_FORMAT_POINTS);
+        kvm_finding__claim(
+            j, kvm_claim_below(half->score, j->bar * a->caches[0].score.value));
+        kvm_finding__claim(j, kvm_claim_below(half->versus, 0));
+    }
+}
+
+/* ---- training ---- */
+
+void kvm_finding__DISTILLATION(kvm_judging *j)
+{
+    for (ptrdiff_t i = 0; i < j->d->suite_count; i++) {
+        const kvm_suite *s = &j->d->suites[i];
+        const kvm_suite_arm *trained = &s->arms[KVM_ARM_DISTILLED];
+        if (!of_metric(s->name, "kl") || !trained->present ||
+            !kvm_est_has(trained->versus_closed))
+            continue;
+        kvm_finding__say_text(j, s->title);
+        kvm_finding__say(j, "distilled", trained->score, s->format);
+        kvm_finding__say(j, "closed form", s->arms[KVM_ARM_CLOSED_FORM].score,
+                         s->format);
+        kvm_finding__say(j, "difference", trained->versus_closed, s->format);
+        kvm_finding__claim(j, kvm_claim_below(trained->versus_closed, 0));
+    }
+    if (!j->d->training.present)
+        kvm_finding__lacks(j, "a section distill would measure it");
+    else if (!j->claims)
+        kvm_finding__lacks(j, "plain text among evaluate.suites would measure it");
+}
+
+/* ---- tokens read back ---- */
+
+static kvm_est better(kvm_est a, kvm_est b)
+{
+    return !kvm_est_has(a) || (kvm_est_has(b) && b.value > a.value) ? b : a;
+}
+
+/* by whatever has read them best: the translator's codebook, a ridge to embeddings */
+void kvm_finding__LAYER_ZERO(kvm_judging *j)
+{
+    const kvm_document *d = j->d;
+    kvm_est right = d->recipes.token_top1;
+    if (d->inversion.codebook.count)
+        right = better(right, d->inversion.codebook.layers[0].top1);
+    for (ptrdiff_t i = 0; i < d->inversion.count; i++) {
+        const kvm_inverted *v = &d->inversion.series[i];
+        if (kvm_str_eq(v->side, KVM_STR("source")) && v->count &&
+            v->layers[0].layer == 0)
+            right = better(right, v->layers[0].top1);
+    }
+    if (!kvm_est_has(right) && d->inversion.count)
+        kvm_finding__cannot(j, "the source’s first layer keeps no rows of tokens");
+    else if (!kvm_est_has(right))
+        kvm_finding__lacks(j, "a section analyse, which reads tokens out of caches, "
+                              "would measure it");
+    if (j->settled) return;
+    kvm_finding__say(j, "right tokens", right, KVM_FORMAT_PERCENT);
+    kvm_finding__claim(j, kvm_claim_above(right, j->bar));
+}
