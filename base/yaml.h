@@ -40,6 +40,8 @@ typedef struct kvm_field {
     const struct kvm_field *inside; /* of an OBJECT or each item of a LIST; NULL: any */
     kvm_field_type item;            /* of a LIST without `inside` */
 } kvm_field;                        /* tables end with a row whose key is NULL */
+/* An object that is written empty, as a section whose lines are all commented out is,
+ * is refused: nobody can tell whether it is wanted. */
 KVM_MUST kvm_status kvm_schema_check(kvm_jat obj, const kvm_field *fields,
                                      kvm_arena scratch, kvm_err *err);
 

@@ -94,6 +94,11 @@ kvm_status kvm_schema_check(kvm_jat obj, const kvm_field *fields, kvm_arena scra
     for (const kvm_field *f = fields; f->key; f++) {
         kvm_arena member_memory = scratch;
         const kvm_jat at = kvm_json_get(obj, &member_memory, f->key);
+        /* a section whose lines are all commented out: does who wrote it want it? */
+        if (f->type == KVM_FIELD_OBJECT && json_is_null(json_object_get(obj.v, f->key)))
+            return kvm_json_fail(err, KVM_FORMAT, at,
+                                 "is empty: write {} for what it has by default, or "
+                                 "leave it out");
         if (kvm_json_has(at))
             TRY(check_value(at, f->type, f, member_memory, err));
         else if (f->required)

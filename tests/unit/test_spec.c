@@ -69,6 +69,26 @@ static void mistakes_are_named_with_their_line(void **state)
     refused(HEAD "reverse_name: small-large\n" CALIBRATION, KVM_FORMAT, ":4", "own");
 }
 
+/* Absent, it would silently be left undone; with defaults, run for hours. */
+static void an_empty_section_is_refused(void **state)
+{
+    (void)state;
+    kvm_spec s;
+    kvm_err err;
+    int sections = 0;
+    for (const kvm_field *f = kvm_spec_fields; f->key; f++) {
+        if (f->type != KVM_FIELD_OBJECT || f->required) continue;
+        sections++;
+        const char *empty =
+            kvm_str_fmt(&arena, HEAD CALIBRATION "%s:\nseed: 2\n", f->key).at;
+        refused(empty, KVM_FORMAT, kvm_str_fmt(&arena, ":5: %s: is empty", f->key).at,
+                "write {} for what it has by default, or leave it out");
+    }
+    assert_int_equal(sections, 6);
+    refused(HEAD "calibration:\n", KVM_FORMAT, ":4: calibration: is empty", "");
+    check_ok(read(HEAD CALIBRATION "distill: {}\n", &s, &err), &err);
+}
+
 static kvm_status build(const char *yaml, kvm_graph g[2], kvm_err *err)
 {
     kvm_spec s;
@@ -545,6 +565,7 @@ static void a_gate_that_will_not_be_measured_is_warned_of(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_empty_section_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_gate_that_will_not_be_measured_is_warned_of,
