@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "jobs/calibration.h"
 #include "jobs/distill_checkpoint.h"
+#include "jobs/distill_options.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
 
@@ -31,20 +32,13 @@ static const kvm_field params[] = {
     {0},
 };
 
-typedef struct options {
-    ptrdiff_t steps, batch, after, prefix, warmup, validate, lessons, memory_mib, seed;
-    ptrdiff_t split_seed, sequences, tokens, top;
-    double rate, decay, clip, held_out;
-    kvm_dtype dtype;
-} options;
-
 typedef struct distillation {
     kvm_job *job;
     kvm_compute *compute;
     kvm_model *source, *target;
     kvm_calibration text;
     kvm_translator closed;
-    options o;
+    kvm_distill_options o;
     kvm_distill *trainer;
     kvm_lesson *lesson[2]; /* to learn from, to validate on */
     ptrdiff_t lessons[2];
@@ -60,35 +54,6 @@ typedef struct distillation {
     double started;          /* of the updates of this attempt */
     double tokens;           /* that they have gone through */
 } distillation;
-
-/* ---- parameters ---- */
-
-static kvm_status read_options(kvm_job *j, options *o, kvm_err *err)
-{
-    TRY(kvm_job_i64(j, "steps", 400, 1, 1000000, &o->steps, err));
-    TRY(kvm_job_i64(j, "batch", 8, 1, 4096, &o->batch, err));
-    TRY(kvm_job_i64(j, "after", 64, 1, 65536, &o->after, err));
-    TRY(kvm_job_i64(j, "prefix", 0, 0, INT32_MAX, &o->prefix, err));
-    TRY(kvm_job_i64(j, "warmup", 20, 0, 1000000, &o->warmup, err));
-    TRY(kvm_job_i64(j, "validate", 50, 1, 1000000, &o->validate, err));
-    TRY(kvm_job_i64(j, "lessons", 0, 0, INT32_MAX, &o->lessons, err));
-    TRY(kvm_job_i64(j, "native_top", 0, 0, INT32_MAX, &o->top, err));
-    TRY(kvm_job_i64(j, "memory_mib", 4096, 1, 1 << 24, &o->memory_mib, err));
-    TRY(kvm_job_i64(j, "seed", 1, 0, INT64_MAX, &o->seed, err));
-    TRY(kvm_job_i64(j, "split_seed", 1, 0, INT64_MAX, &o->split_seed, err));
-    TRY(kvm_job_i64(j, "sequences", 0, KVM_LEAST_SEQUENCES, INT32_MAX, &o->sequences,
-                    err));
-    TRY(kvm_job_i64(j, "tokens", 0, 2, INT32_MAX, &o->tokens, err));
-    TRY(kvm_job_f64(j, "rate", 3e-4, 1e-12, 1, &o->rate, err));
-    TRY(kvm_job_f64(j, "decay", 0, 0, 1, &o->decay, err));
-    TRY(kvm_job_f64(j, "clip", 1, 0, 1e9, &o->clip, err));
-    TRY(kvm_job_f64(j, "held_out", 0.2, 0.01, 0.9, &o->held_out, err));
-    TRY(kvm_param_dtype(j, &o->dtype, err));
-    if (o->after < o->tokens) return KVM_OK;
-    return kvm_json_fail(err, KVM_RANGE, kvm_json_get(j->params, j->keep, "after"),
-                         "is %td, must leave a prefix of a sequence's %td tokens",
-                         o->after, o->tokens);
-}
 
 /* ---- lessons ---- */
 
@@ -136,17 +101,14 @@ static kvm_status list_lessons(distillation *d, ptrdiff_t *longest, kvm_err *err
 
 static kvm_status check_memory(const distillation *d, kvm_err *err)
 {
+    const kvm_lesson_size size = kvm_distill_lesson_size(d->trainer);
     double bytes = 0;
     for (int k = 0; k < 2; k++)
         for (ptrdiff_t i = 0; i < d->lessons[k]; i++)
-            bytes += (double)kvm_distill_lesson_bytes(
-                d->trainer, d->lesson[k][i].prefix_n, d->lesson[k][i].after_n);
-    if (bytes <= (double)d->o.memory_mib * 1048576) return KVM_OK;
-    return kvm_json_fail(
-        err, KVM_RANGE, kvm_json_get(d->job->params, d->job->keep, "memory_mib"),
-        "is %td, and %td lessons take %.0f MiB: raise it, or ask for fewer lessons, "
-        "shorter prefixes or fewer tokens after them",
-        d->o.memory_mib, d->lessons[0] + d->lessons[1], ceil(bytes / 1048576));
+            bytes += (double)kvm_lesson_bytes(&size, d->lesson[k][i].prefix_n,
+                                              d->lesson[k][i].after_n);
+    return kvm_distill_fits(d->job, &d->o, bytes, d->lessons[0] + d->lessons[1], "",
+                            err);
 }
 
 static kvm_status prepare(distillation *d, kvm_err *err)
@@ -180,7 +142,7 @@ static ptrdiff_t lesson_at(distillation *d, ptrdiff_t n)
 /* ---- training ---- */
 
 /* linear up, then a cosine down to a tenth */
-static double rate_at(const options *o, ptrdiff_t step)
+static double rate_at(const kvm_distill_options *o, ptrdiff_t step)
 {
     if (step < o->warmup) return o->rate * (double)(step + 1) / (double)o->warmup;
     const double left = (double)(o->steps - o->warmup);
@@ -306,7 +268,7 @@ static kvm_status open_all(distillation *d, kvm_err *err)
     kvm_str path;
     ptrdiff_t longest;
     TRY(kvm_job_compute(j, &d->compute, err));
-    TRY(read_options(j, &d->o, err));
+    TRY(kvm_distill_read_options(&d->o, j, err));
     TRY(kvm_job_model(j, d->compute, "source", &d->source, err));
     TRY(kvm_job_model(j, d->compute, "target", &d->target, err));
     TRY(kvm_job_need_input(j, "translator", &closed, err));
@@ -371,8 +333,8 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 
 static kvm_status check(kvm_job *j, kvm_err *err)
 {
-    options o;
-    return read_options(j, &o, err);
+    kvm_distill_options o;
+    return kvm_distill_read_options(&o, j, err);
 }
 
 static const char *const inputs[] = {"translator", NULL};

@@ -15,6 +15,7 @@
  * no part in keys. */
 #include <string.h>
 
+#include "jobs/distill_options.h"
 #include "jobs/graph_internal.h"
 
 enum { MAX_NODES = 128, MAX_INPUTS = 192 };
@@ -270,6 +271,25 @@ static kvm_status add_timing(kvm_builder *b)
     return kvm_graph__input(b, b->report, "timing", node, "timing");
 }
 
+/* A distillation comes after captures, moments and fit: that its lessons do not fit is
+ * said before them. */
+static kvm_status check_lessons(kvm_builder *b)
+{
+    if (b->distill < 0) return KVM_OK;
+    kvm_outline outline;
+    kvm_job j = {.keep = b->keep};
+    const kvm_jat fit = kvm_json_get(b->spec->root, b->keep, "fit");
+    const kvm_jat section = kvm_json_get(b->spec->root, b->keep, "distill");
+    for (ptrdiff_t i = 0; i < b->graph->count; i++)
+        if (b->graph->nodes[i].kind == KVM_JOB_DISTILL)
+            j.params = (kvm_jat){.v = b->graph->nodes[i].params};
+    TRY(kvm_json_place_as(&j.params, b->keep, section, b->err));
+    TRY(kvm_needs_outline(&outline, fit, &b->source.shapes, &b->target.shapes, b->keep,
+                          b->err));
+    return kvm_distill_plan_fits(&j, &outline, &b->source.shapes, &b->target.shapes,
+                                 b->target.model, b->err);
+}
+
 /* ---- all of it ---- */
 
 static kvm_status build(kvm_builder *b, kvm_str reverse)
@@ -294,7 +314,8 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
                     "gate attention_cosine will not be measured, and without it the "
                     "report decides nothing");
     kvm_graph__report_last(b);
-    return kvm_spec__check_graph(b->spec, b->graph, b->source.info, b->keep, b->err);
+    TRY(kvm_spec__check_graph(b->spec, b->graph, b->source.info, b->keep, b->err));
+    return check_lessons(b);
 }
 
 /* ---- both directions ---- */
@@ -320,6 +341,7 @@ static kvm_status open_side(kvm_graph_side *s, kvm_arena *keep, kvm_compute *c,
     TRY(kvm_model_open(&m, keep, c, path, &(kvm_model_options){.check_finite = true},
                        err));
     *s = (kvm_graph_side){.path = path,
+                          .model = m,
                           .info = kvm_model_info_of(m),
                           .tokenizer = kvm_model_tokenizer(m)};
     return kvm_rows_shapes(&s->shapes, keep, m, err);

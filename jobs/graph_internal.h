@@ -8,6 +8,7 @@
 
 typedef struct kvm_graph_side {
     kvm_str path;
+    const kvm_model *model;
     const kvm_model_info *info;
     const kvm_tokenizer *tokenizer;
     kvm_shapes shapes;

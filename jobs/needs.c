@@ -21,16 +21,22 @@ static kvm_status ngrams_told(const kvm_outline *out, const kvm_shapes *target,
                     "them (token: none) its cache is not whole");
 }
 
-/* what one fit's parameters ask for, in one direction */
-static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sides[2],
-                             int direction, kvm_arena *keep, kvm_err *err)
+kvm_status kvm_needs_outline(kvm_outline *out, kvm_jat fit, const kvm_shapes *source,
+                             const kvm_shapes *target, kvm_arena *keep, kvm_err *err)
 {
     kvm_outline_options o = {0};
     kvm_job job = {.keep = keep, .params = fit};
     TRY(kvm_fit_read_recipes(&job, &o, err));
-    kvm_status st =
-        kvm_outline_make(out, &o, &sides[direction], &sides[1 - direction], err);
-    if (!st) st = ngrams_told(out, &sides[1 - direction], err);
+    TRY(kvm_outline_make(out, &o, source, target, err));
+    return ngrams_told(out, target, err);
+}
+
+/* what one fit's parameters ask for, in one direction */
+static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sides[2],
+                             int direction, kvm_arena *keep, kvm_err *err)
+{
+    const kvm_status st = kvm_needs_outline(out, fit, &sides[direction],
+                                            &sides[1 - direction], keep, err);
     return st && direction ? kvm_err_prefix(err, st, "in the reverse direction") : st;
 }
 

@@ -224,31 +224,6 @@ const kvm_translator *kvm_distill_translator(const kvm_distill *d)
 
 /* ---- lessons ---- */
 
-/* numbers of state k (0: state, 1: window) that a state step reads; 0: it reads none */
-static ptrdiff_t state_numbers(const kvm_distill *d, ptrdiff_t i, int k)
-{
-    const kvm_state_step *s = &d->states[i];
-    if (s->map == KVM_STATE_ZERO) return 0;
-    return kvm_shapes_width(&d->t.source.shapes, k ? KVM_SPACE_WINDOW : KVM_SPACE_STATE,
-                            s->source);
-}
-
-size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
-                                ptrdiff_t after_n)
-{
-    ptrdiff_t numbers =
-        kvm_said_numbers(after_n, kvm_model_info_of(d->target)->vocab, d->top) +
-        prefix_n;
-    for (ptrdiff_t i = 0; i < d->apply->passes; i++)
-        numbers += prefix_n * d->apply->pass[i].source_width;
-    for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++)
-        numbers += state_numbers(d, i / 2, (int)(i % 2));
-    for (ptrdiff_t i = 0; i < d->t.count; i++)
-        if (kvm_distill__indexes(&d->steps[i]))
-            numbers += after_n * kvm_distill__choices(d, &d->steps[i], prefix_n);
-    return (size_t)numbers * sizeof(float);
-}
-
 static kvm_status reserve(const kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
                           kvm_err *err)
 {
@@ -264,7 +239,7 @@ static kvm_status reserve(const kvm_distill *d, kvm_lesson *l, kvm_arena *keep,
         if (!l->rows[i]) return kvm_nomem(err, keep);
     }
     for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++) {
-        const ptrdiff_t n = state_numbers(d, i / 2, (int)(i % 2));
+        const ptrdiff_t n = kvm_distill__state_numbers(d, i / 2, (int)(i % 2));
         l->states[i] = n > 0 ? kvm_new_raw(keep, float, n) : NULL;
         if (n > 0 && !l->states[i]) return kvm_nomem(err, keep);
     }
@@ -303,7 +278,8 @@ static kvm_status read_source(kvm_distill *d, kvm_lesson *l, kvm_err *err)
     for (ptrdiff_t i = 0; i < 2 * d->t.state_count; i++)
         if (l->states[i])
             memcpy(l->states[i], a->states[i],
-                   sizeof(float) * (size_t)state_numbers(d, i / 2, (int)(i % 2)));
+                   sizeof(float) *
+                       (size_t)kvm_distill__state_numbers(d, i / 2, (int)(i % 2)));
     return KVM_OK;
 }
 

@@ -23,6 +23,7 @@
 
 #include "models/backward.h"
 #include "translators/apply.h"
+#include "translators/outline.h"
 #include "translators/said.h"
 
 typedef struct kvm_distill kvm_distill;
@@ -51,6 +52,21 @@ KVM_MUST kvm_status kvm_distill_new(kvm_distill **d, kvm_arena *keep, kvm_comput
  * Never tokens times vocabulary. */
 size_t kvm_distill_bytes(const kvm_model *source, const kvm_model *target,
                          ptrdiff_t prefix_most, ptrdiff_t after_most);
+/* What a lesson keeps, but for its lengths. */
+typedef struct kvm_lesson_size {
+    ptrdiff_t vocab, top;      /* of what the target says (said.h) */
+    ptrdiff_t rows;            /* numbers of a prefix token, of all passes */
+    ptrdiff_t states;          /* numbers of the source's states */
+    ptrdiff_t indexers, block; /* that score the prefix by so many tokens */
+} kvm_lesson_size;
+/* kvm_lesson_size_most - before there is a translator: none of this outline keeps more,
+ * whichever layers its maps will read */
+kvm_lesson_size kvm_lesson_size_most(const kvm_outline *o, const kvm_shapes *source,
+                                     const kvm_shapes *target, ptrdiff_t block,
+                                     ptrdiff_t vocab, ptrdiff_t top);
+size_t kvm_lesson_bytes(const kvm_lesson_size *s, ptrdiff_t prefix_n,
+                        ptrdiff_t after_n);
+kvm_lesson_size kvm_distill_lesson_size(const kvm_distill *d);
 /* bytes that a prepared lesson keeps */
 size_t kvm_distill_lesson_bytes(const kvm_distill *d, ptrdiff_t prefix_n,
                                 ptrdiff_t after_n);

@@ -40,6 +40,9 @@ ptrdiff_t kvm_distill__parameters(const kvm_step *s);
 /* sizes of a state step's arrays: left, right, window, bias */
 void kvm_distill__state_sizes(const kvm_state_step *s, ptrdiff_t n[4]);
 
+/* numbers of state k (0: state, 1: window) that a state step reads; 0: it reads none */
+ptrdiff_t kvm_distill__state_numbers(const kvm_distill *d, ptrdiff_t i, int k);
+
 /* ---- forward ---- */
 
 /* rows that a lesson's pass i reads, into what its steps take them from */

@@ -54,6 +54,24 @@ typedef struct bed {
     kvm_lesson lesson[LESSONS];
 } bed;
 
+/* what is told before there is a translator: no less */
+static void check_told_before(const kvm_distill *d, const kvm_translator *t,
+                              const kvm_model *to, const kvm_outline_options *o,
+                              ptrdiff_t top)
+{
+    kvm_err err = {0};
+    kvm_outline outline;
+    const kvm_lesson_size have = kvm_distill_lesson_size(d);
+    const kvm_shapes *a = &t->source.shapes, *b = &t->target.shapes;
+    check_ok(kvm_outline_make(&outline, o, a, b, &err), &err);
+    const kvm_lesson_size most = kvm_lesson_size_most(
+        &outline, a, b, have.block, kvm_model_info_of(to)->vocab, top);
+    assert_true(most.rows >= have.rows && most.indexers == have.indexers);
+    assert_int_equal(most.states, have.states);
+    assert_true(kvm_lesson_bytes(&most, PREFIX, AFTER) >=
+                kvm_lesson_bytes(&have, PREFIX, AFTER));
+}
+
 static void begin(bed *b, const char *source, const char *target,
                   const kvm_outline_options *o, ptrdiff_t top, kvm_translator *t)
 {
@@ -69,6 +87,7 @@ static void begin(bed *b, const char *source, const char *target,
     assert_in_range(kvm_arena_used(&keep) - free_before, 16 * parameters,
                     16 * parameters + kvm_distill_bytes(from, to, PREFIX, AFTER) +
                         LISTS);
+    check_told_before(b->d, t, to, o, top);
     int32_t *ids = kvm_new(&keep, int32_t, LESSONS * (PREFIX + AFTER));
     kvm_rng rng = kvm_rng_seed(3, 3);
     for (ptrdiff_t i = 0; i < LESSONS * (PREFIX + AFTER); i++)

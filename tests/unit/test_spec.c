@@ -394,6 +394,27 @@ static void a_backend_that_rounds_is_part_of_the_key(void **state)
     assert_true(rounding > 0);
 }
 
+/* captures, moments and the fit would have run before the job says so */
+static void lessons_that_do_not_fit_are_refused_when_planned(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    kvm_err err;
+    const char *head = HEAD "calibration: {text: calibration, sequences: 24, "
+                            "tokens: 64}\n";
+    const char *one =
+        kvm_str_fmt(&arena, "%sdistill:\n  after: 16\n  memory_mib: 1\n", head).at;
+    check_status(KVM_RANGE, build(one, g, &err), &err);
+    check_contains(err.msg, ":7: distill.memory_mib: is 1, and 21 lessons take up to ");
+    check_contains(err.msg, " MiB: raise it, or ask for fewer lessons");
+    check_ok(
+        build(kvm_str_fmt(&arena, "%sdistill: {after: 16, memory_mib: 1, lessons: 1}\n",
+                          head)
+                  .at,
+              g, &err),
+        &err);
+}
+
 static void an_unknown_ablation_lists_those_there_are(void **state)
 {
     (void)state;
@@ -565,6 +586,8 @@ static void a_gate_that_will_not_be_measured_is_warned_of(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            lessons_that_do_not_fit_are_refused_when_planned, setup, teardown),
         cmocka_unit_test_setup_teardown(an_empty_section_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup,
                                         teardown),
