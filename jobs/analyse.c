@@ -5,8 +5,8 @@
  * paired one (scored.h). Output "figures" says which caches there were: "caches":
  * [{"cache": its name in the scores, "group": "swap" | "split" | "tail", "title",
  * "layer" or "share"}], and "translator": whose cache was taken apart. Where the target
- * has indexers, scores of the native cache, the translated one and that with native
- * index keys have "overlap" and "needle" besides (selection.h), where they are
+ * has indexers, scores of the native cache, the translated one, and both with each
+ * other's index keys have "overlap" and "needle" besides (selection.h), where they are
  * defined. */
 #include <math.h>
 

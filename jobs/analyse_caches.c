@@ -60,6 +60,13 @@ static void add_swaps(listing *l, const inventory *v, ptrdiff_t layers)
         c->part[p] = KVM_FROM_NATIVE;
         c->chooses = p == KVM_PART_INDEXERS;
     }
+    if (v->part[KVM_PART_INDEXERS]) {
+        kvm_analyse_cache *c =
+            add(l, "swap", KVM_STR("swap.but_indexers"),
+                KVM_STR("all native but index keys"), KVM_FROM_NATIVE);
+        c->part[KVM_PART_INDEXERS] = KVM_FROM_TRANSLATED;
+        c->chooses = true;
+    }
     add(l, "swap", KVM_STR("swap.all"), KVM_STR("all native"), KVM_FROM_NATIVE);
 }
 
@@ -88,7 +95,7 @@ static kvm_status list_caches(kvm_analyse_caches *a, kvm_arena *keep,
     const ptrdiff_t layers = kvm_model_info_of(target)->layers;
     TRY(take_stock(&v, target, keep, err));
     a->cache = kvm_new(keep, kvm_analyse_cache,
-                       2 + layers + KVM_PART_COUNT + 1 + 3 + tails->n);
+                       2 + layers + KVM_PART_COUNT + 2 + 3 + tails->n);
     if (!a->cache) return kvm_nomem(err, keep);
     add(&l, "", KVM_STR("native"), KVM_STR("native"), KVM_FROM_NATIVE)->chooses =
         v.part[KVM_PART_INDEXERS];

@@ -1,7 +1,8 @@
 /* analyse_caches.h - the caches that an analysis compares, for one prefix.
  *
  *   swap   the target's own objects in the translated cache: one layer's, one kind's
- *          (mixed_cache.h), or all, which must be the native cache again
+ *          (mixed_cache.h), all, which must be the native cache again, or all but index
+ *          keys: what these alone lose
  *   split  one kind of the translated objects, the others empty; nothing at all
  *   tail   the first part of the prefix translated, the last share r of it read by the
  *          target itself (r of 0: the translated cache)

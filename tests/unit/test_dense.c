@@ -1,11 +1,13 @@
 /* Prefixes without index keys: looked at whole, and behind them indexers choose
  * as they always do. For tokens, pools and blocks, on both backends. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "models/backward.h"
 #include "models/model_internal.h"
+#include "models/safetensors.h"
 #include "tests/support/check.h"
 
 enum { V = 97, CAPACITY = 64, ROOM = CAPACITY * 1024, MOST_LAYERS = 8 };
@@ -209,6 +211,45 @@ static void long_prefixes(void **state)
     each(beyond_the_budget);
 }
 
+/* ---- beside PyTorch (tests/golden/models/make_dense.py) ---- */
+
+static const kvm_tensor *golden(fixture *f, const char *file, const char *name)
+{
+    kvm_err err = {0};
+    kvm_st *st;
+    const kvm_str path = kvm_str_fmt(&f->keep, "%.*s/%s",
+                                     KVM_STR_ARG(kvm_model_info_of(f->m)->path), file);
+    check_ok(kvm_st_open(&st, &f->keep, path, &err), &err);
+    const kvm_st_tensor *t = kvm_st_find(st, kvm_str_of(name));
+    assert_non_null(t);
+    return &t->t;
+}
+
+static void as_torch_has_it(fixture *f)
+{
+    enum { PREFIX = 47, MORE = 6 };
+    const kvm_tensor *ids = golden(f, "expect.safetensors", "ids");
+    const kvm_tensor *want = golden(f, "dense.safetensors", "logits");
+    assert_int_equal(kvm_tensor_count(ids), PREFIX + MORE);
+    assert_int_equal(kvm_tensor_count(want), MORE * V);
+    memcpy(f->ids, ids->data, (PREFIX + MORE) * sizeof *f->ids);
+    read_on(f, f->m, f->c, PREFIX);
+    read_on(f, f->m, injected(f, f->m, f->c, true), MORE);
+    double most = 0, off = 0;
+    for (ptrdiff_t i = 0; i < MORE * V; i++) {
+        const double x = (double)((const float *)want->data)[i];
+        most = fmax(most, fabs(x));
+        off = fmax(off, fabs(x - (double)f->logits[PREFIX * V + i]));
+    }
+    if (!(off <= 1e-4 * most)) fail_msg("logits differ by %g of %g", off, most);
+}
+
+static void beside_torch(void **state)
+{
+    (void)state;
+    each(as_torch_has_it);
+}
+
 /* ---- what is chosen behind ---- */
 
 static int count(uint64_t bits)
@@ -389,10 +430,10 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_prefixes),   cmocka_unit_test(long_prefixes),
-        cmocka_unit_test(as_many_behind),   cmocka_unit_test(best_behind),
-        cmocka_unit_test(copies_and_marks), cmocka_unit_test(steps),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(short_prefixes), cmocka_unit_test(long_prefixes),
+        cmocka_unit_test(beside_torch),   cmocka_unit_test(as_many_behind),
+        cmocka_unit_test(best_behind),    cmocka_unit_test(copies_and_marks),
+        cmocka_unit_test(steps),          cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

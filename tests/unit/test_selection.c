@@ -317,9 +317,12 @@ static void a_pair_that_predicts_keys(void **state)
     assert_true(native >= 0 && native <= 1);
     assert_true(translated > 0 && translated < 1);
     assert_true(figure(&h, "swap.indexers", "overlap") > translated);
+    const double but = figure(&h, "swap.but_indexers", "overlap");
+    assert_true(but > 0 && but < 1);
     const json_t *suites = json_object_get(section(&h, "analyses"), "suites");
     const json_t *list = json_object_get(json_array_get(suites, 0), "indexers");
-    static const char *const titles[] = {"native", "translated", "index keys native"};
+    static const char *const titles[] = {"native", "translated", "index keys native",
+                                         "all native but index keys"};
     assert_int_equal(json_array_size(list), COUNT(titles));
     for (size_t i = 0; i < COUNT(titles); i++) {
         const json_t *row = json_array_get(list, i);
@@ -343,6 +346,7 @@ static void a_pair_that_leaves_them_out(void **state)
     assert_true(figure(&h, "translated", "overlap") == 1);
     assert_true(figure(&h, "translated", "needle") == 1);
     assert_true(figure(&h, "swap.indexers", "overlap") < 1); /* chosen, and by whom */
+    assert_true(figure(&h, "swap.but_indexers", "overlap") == 1);
     const json_t *objects = json_object_get(section(&h, "recipes"), "objects"), *row;
     size_t i, found = 0;
     json_array_foreach(objects, i, row)
