@@ -90,13 +90,13 @@ static kvm_status add_measure(kvm_report_builder *b, json_t *suites,
     snprintf(name, sizeof name, "%s.%s", suite, metric->name);
     snprintf(title, sizeof title, "%s: %s", suite, metric->title);
     json_array_append_new(
-        suites, json_pack("{s:s, s:s, s:O, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "name",
-                          name, "title", title, "suite", get(figures, "suite"),
-                          "translator", get(figures, "translator"), "metric",
-                          metric->title, "format", metric->format, "better",
-                          metric->low ? "low" : "high", "items",
-                          (json_int_t)json_array_size(items), "native",
-                          kvm_est_json(native), "caches", caches));
+        suites,
+        json_pack("{s:s, s:s, s:O, s:O, s:s, s:s, s:s, s:I, s:o, s:o}", "name", name,
+                  "title", title, "suite", get(figures, "suite"), "translator",
+                  get(figures, "translator"), "metric", metric->title, "format",
+                  metric->format, "better", metric->low ? "low" : "high", "items",
+                  (json_int_t)json_array_size(items), "native", kvm_est_json(native),
+                  "caches", caches));
     TRY(add_cache(&m, NULL, caches, err));
     json_array_foreach(get(figures, "caches"), i, what)
         TRY(add_cache(&m, what, caches, err));

@@ -318,8 +318,10 @@ typedef struct kvm_document {
     kvm_gate *gates;
     ptrdiff_t gate_count;
     struct {
-        kvm_str token;      /* "none", "given" or "decoded"; empty: not stated */
-        kvm_str states;     /* "zero", "copy", "bilinear" or "replay"; empty: none */
+        kvm_str token; /* "none", "given" or "decoded"; empty: not stated */
+        /* "zero", "copy", "bilinear", "replay"; "auto": layers differ; empty: the
+         * target keeps none */
+        kvm_str states;
         kvm_est token_top1; /* held-out tokens that are decoded right */
         double token_rows;
         kvm_recipe *at;

@@ -124,7 +124,8 @@ void kvm_finding__STATE_CORRECTION(kvm_judging *j)
     if (!kvm_model_keeps(&j->d->source, "state") ||
         !kvm_model_keeps(&j->d->target, "state"))
         kvm_finding__cannot(j, "one of the two models keeps no states to copy");
-    else if (states.len && !kvm_str_eq(states, KVM_STR("bilinear")))
+    else if (states.len && !kvm_str_eq(states, KVM_STR("bilinear")) &&
+             !kvm_str_eq(states, KVM_STR("auto")))
         kvm_finding__lacks(j, "this translator corrects no states (fit.states: "
                               "bilinear does, where both have one geometry)");
     else if (!read(j->d, row_of(j->d, "copy_states"), "kl", false, &kl))

@@ -103,6 +103,40 @@ void kvm_finding__NEITHER_HALF(kvm_judging *j)
     }
 }
 
+/* ---- what indexers choose ---- */
+
+static const kvm_chosen_units *choice_on(const kvm_analysis *a, const char *cache)
+{
+    for (ptrdiff_t i = 0; i < a->chosen_count; i++)
+        if (kvm_str_eq(a->chosen[i].title, kvm_str_of(cache)) &&
+            kvm_est_has(a->chosen[i].needle))
+            return &a->chosen[i];
+    return NULL;
+}
+
+void kvm_finding__INDEX_KEYS(kvm_judging *j)
+{
+    const kvm_chosen_units *here = NULL, *native = NULL;
+    for (ptrdiff_t i = 0; i < j->d->analyses.suite_count && !here; i++) {
+        here = choice_on(&j->d->analyses.suites[i], "translated");
+        native = choice_on(&j->d->analyses.suites[i], "native");
+    }
+    if (!kvm_model_keeps(&j->d->target, "index"))
+        kvm_finding__cannot(j, "the target chooses no tokens by index keys");
+    else if (!here)
+        kvm_finding__lacks(j,
+                           "analyse.suites with needles that are longer than what is "
+                           "chosen would measure it");
+    if (j->settled) return;
+    kvm_finding__say(j, "the needle is chosen by", here->needle, KVM_FORMAT_PERCENT);
+    if (native)
+        kvm_finding__say(j, "on the target’s own cache", native->needle,
+                         KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "of the native choice is chosen", here->overlap,
+                     KVM_FORMAT_PERCENT);
+    kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar));
+}
+
 /* ---- training ---- */
 
 void kvm_finding__DISTILLATION(kvm_judging *j)

@@ -40,7 +40,8 @@
  *   "recipes": {
  *     "token": "none" | "given" | "decoded",              what maps are told of it
  *     "identity": {"top1": EST, "rows": 3584},            held-out tokens decoded right
- *     "states": "zero" | "copy" | "bilinear" | "replay",  where the target keeps them
+ *     "states": "zero" | "copy" | "bilinear" | "replay" | "auto",  where the target
+ *                                                       keeps them; auto: layers differ
  *     "objects": [{"object": OBJ, "title": "K", "how": "keys from keys",
  *       "k": 2, "lambda": 1e-3, "absolute": false,
  *       "layers": [{"layer": 3, "sources": [7, 3],        numbers, best first

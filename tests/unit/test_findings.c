@@ -21,6 +21,7 @@
 #define LATENTS "\"latent\""
 #define HYBRID "\"latent\",\"state\""
 #define GATED "\"K\",\"V\",\"state\""
+#define INDEXED "\"K\",\"V\",\"state\",\"index\""
 
 /* KL of plain text, recall of needles, recall beyond 512 tokens; the target's own is
  * 0, 1 and 1 */
@@ -65,6 +66,14 @@
     ANALYSES(APART("needle.recall", "high", "0.9",                                     \
                    CACHE("only.attention", attention, less_attention)                  \
                        CACHE("only.states", states, less_states)))
+
+#define CHOSEN(needle)                                                                 \
+    ANALYSES(                                                                          \
+        "{\"name\":\"needle.recall\",\"title\":\"needle\","                            \
+        "\"translator\":\"closed_form\",\"indexers\":["                                \
+        "{\"title\":\"native\",\"needle\":0.99},{\"title\":\"layer 3 native\","        \
+        "\"needle\":1},{\"title\":\"translated\",\"overlap\":0.7,\"needle\":" needle   \
+        "}]}")
 
 #define TRAINED(versus)                                                                \
     ",\"training\":{\"steps\":400},\"suites\":[{\"name\":\"prose.kl\","                \
@@ -168,6 +177,15 @@ static const struct {
     {"capture_point", UNMEASURED, "longer than the calibration",
      DOC(LATENTS, LATENTS, RECALL("no_token", "1", "0"))},
     {"capture_point", NEVER, "latents", DOC(KV, GATED, "")},
+
+    {"index_keys", YES, "on the target’s own cache 99.0",
+     DOC(GATED, INDEXED, CHOSEN(E(0.98, 0.96, 0.99)))},
+    {"index_keys", NO, "of the native choice is chosen 70.0",
+     DOC(GATED, INDEXED, CHOSEN(E(0.5, 0.4, 0.6)))},
+    {"index_keys", OPEN, "", DOC(GATED, INDEXED, CHOSEN(E(0.96, 0.92, 0.99)))},
+    {"index_keys", UNMEASURED, "analyse.suites", DOC(GATED, INDEXED, "")},
+    {"index_keys", UNMEASURED, "longer", DOC(GATED, INDEXED, CHOSEN("null"))},
+    {"index_keys", NEVER, "no tokens", DOC(KV, KV, CHOSEN("1"))},
 
     {"distillation", YES, "closed form 0.02",
      DOC(KV, KV, TRAINED(E(-0.01, -0.02, -0.005)))},
