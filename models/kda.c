@@ -83,16 +83,61 @@ static kvm_status twice(const kvm_recurrent *r, const kvm_step *s, kvm_tensor x,
     return kvm_op_linear(s->compute, y, low, second, false, err);
 }
 
-/* f (n,values) becomes log-decay */
-static void decay_of(const kda *a, kvm_tensor f)
+/* Each decay takes a logarithm of its own, a tenth of the layer's time on one thread:
+ * tokens are shared out. */
+typedef struct decays {
+    const kda *a;
+    float *x;       /* (n, values) */
+    const float *y; /* (n, values) of a way back: the log-decays */
+    ptrdiff_t n;
+} decays;
+
+enum { DECAY_TOKENS = 16 }; /* of a part */
+
+static void share_decays(kvm_compute *c, decays *d,
+                         void (*part)(void *ctx, ptrdiff_t part, int thread))
 {
+    kvm_pool_run(kvm_compute_pool(c), (d->n + DECAY_TOKENS - 1) / DECAY_TOKENS, part,
+                 d);
+}
+
+static ptrdiff_t tokens_of(const decays *d, ptrdiff_t part)
+{
+    const ptrdiff_t left = d->n - part * DECAY_TOKENS;
+    return left < DECAY_TOKENS ? left : DECAY_TOKENS;
+}
+
+/* f becomes log-decay */
+static void decay_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    const decays *d = ctx;
+    const kda *a = d->a;
     const float bound = (float)a->base.size.lower_bound;
-    float *x = f.data;
-    for (ptrdiff_t t = 0; t < f.dim[0]; t++)
+    float *x = d->x + part * DECAY_TOKENS * a->base.values;
+    for (ptrdiff_t t = 0; t < tokens_of(d, part); t++)
         for (ptrdiff_t i = 0; i < a->base.values; i++, x++) {
             const float rate = a->decay[i / a->base.size.value_dim];
             const float y = *x + a->bias[i];
             *x = bound < 0 ? bound / (1 + expf(-rate * y)) : kvm_log_decay(rate, y);
+        }
+}
+
+/* a gradient by log-decays, which are y, becomes that by f */
+static void decay_back_part(void *ctx, ptrdiff_t part, int thread)
+{
+    (void)thread;
+    const decays *d = ctx;
+    const kda *a = d->a;
+    const float bound = (float)a->base.size.lower_bound;
+    const ptrdiff_t first = part * DECAY_TOKENS * a->base.values;
+    const float *at = d->y + first;
+    float *x = d->x + first;
+    for (ptrdiff_t t = 0; t < tokens_of(d, part); t++)
+        for (ptrdiff_t i = 0; i < a->base.values; i++, x++, at++) {
+            const float rate = a->decay[i / a->base.size.value_dim];
+            *x *= bound < 0 ? rate * *at * (1 - *at / bound)
+                            : kvm_log_decay_slope(rate, *at);
         }
 }
 
@@ -106,7 +151,8 @@ static kvm_status project(const kvm_recurrent *r, const kvm_step *s, kvm_tensor 
                           maps[i], false, err));
     TRY(twice(r, s, x, a->f_a, a->f_b, in->decay, temp, err));
     TRY(kvm_op_linear(s->compute, in->beta, x, a->b, false, err));
-    decay_of(a, in->decay);
+    share_decays(s->compute, &(decays){.a = a, .x = in->decay.data, .n = x.dim[0]},
+                 decay_part);
     kvm_sigmoids(in->beta.data, x.dim[0] * r->size.value_heads);
     return KVM_OK;
 }
@@ -128,20 +174,6 @@ static kvm_status twice_back(const kvm_recurrent *r, const kvm_step *s, kvm_tens
     return kvm_op_linear_back(s->compute, dx, low, first, true, err);
 }
 
-/* d (n,values) by log-decays, which are y, becomes that by f */
-static void decay_back(const kda *a, kvm_tensor d, kvm_tensor y)
-{
-    const float bound = (float)a->base.size.lower_bound;
-    const float *at = y.data;
-    float *x = d.data;
-    for (ptrdiff_t t = 0; t < d.dim[0]; t++)
-        for (ptrdiff_t i = 0; i < a->base.values; i++, x++, at++) {
-            const float rate = a->decay[i / a->base.size.value_dim];
-            *x *= bound < 0 ? rate * *at * (1 - *at / bound)
-                            : kvm_log_decay_slope(rate, *at);
-        }
-}
-
 static kvm_status project_back(const kvm_recurrent *r, const kvm_step *s,
                                const kvm_recurrent_inputs *in,
                                const kvm_recurrent_inputs *d, kvm_tensor dx,
@@ -149,7 +181,10 @@ static kvm_status project_back(const kvm_recurrent *r, const kvm_step *s,
 {
     const kda *a = of(r);
     const kvm_weight *const maps[] = {a->q, a->k, a->v};
-    decay_back(a, d->decay, in->decay);
+    share_decays(
+        s->compute,
+        &(decays){.a = a, .x = d->decay.data, .y = in->decay.data, .n = dx.dim[0]},
+        decay_back_part);
     kvm_sigmoids_back(d->beta.data, in->beta.data, dx.dim[0] * r->size.value_heads);
     for (int i = 0; i < 3; i++)
         TRY(kvm_op_linear_back(s->compute, dx,
