@@ -98,6 +98,8 @@ KVM_MUST kvm_status kvm_model_pull(const kvm_model *m, ptrdiff_t object, int poi
 KVM_MUST kvm_status kvm_model_pull_replay(const kvm_model *m, ptrdiff_t object,
                                           ptrdiff_t n, const float *rows,
                                           const float *dstate, const float *dwindow,
-                                          float *grad, kvm_err *err);
+                                          float *grad, kvm_arena scratch, kvm_err *err);
+/* bytes of scratch that it takes for n inputs, of whichever object takes the most */
+size_t kvm_model_replay_bytes(const kvm_model *m, ptrdiff_t n);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct replayed {
     ptrdiff_t state, window, width; /* objects; of a row */
     ptrdiff_t n, segments;
     const float *rows;
-    kvm_arena keep; /* ours */
+    kvm_arena keep; /* scratch of the call */
     float *kept;    /* (segments, state and then window) before each */
     kvm_slot *now;  /* as they move on; then the gradients by them */
 } replayed;
@@ -40,7 +40,7 @@ static kvm_step step_of(const replayed *r, ptrdiff_t segment, kvm_tensor *x)
                       .scratch = r->keep};
 }
 
-static kvm_status reserve(replayed *r, kvm_err *err)
+static size_t bytes_of(const replayed *r)
 {
     const kvm_model *m = r->m;
     const ptrdiff_t tokens = r->n < SEGMENT ? r->n : SEGMENT;
@@ -48,10 +48,14 @@ static kvm_status reserve(replayed *r, kvm_err *err)
     size_t work = r->l->kind->scratch(r->l, tokens);
     const size_t back = r->l->kind->backward_scratch(r->l, 0, tokens);
     if (back > work) work = back;
-    TRY(kvm_arena_init(&r->keep,
-                       work + kvm_step_rows_bytes(r->segments + 2, numbers) +
-                           2 * (size_t)m->info.objects * sizeof(kvm_slot) + 8192,
-                       err));
+    return work + kvm_step_rows_bytes(r->segments + 2, numbers) +
+           2 * (size_t)m->info.objects * sizeof(kvm_slot) + 8192;
+}
+
+static kvm_status reserve(replayed *r, kvm_err *err)
+{
+    const kvm_model *m = r->m;
+    const ptrdiff_t numbers = numbers_of(m, r->state) + numbers_of(m, r->window);
     r->now = kvm_new(&r->keep, kvm_slot, m->info.objects);
     r->kept = kvm_new_raw(&r->keep, float, r->segments *numbers);
     if (!r->now || !r->kept) return kvm_nomem(err, &r->keep);
@@ -128,16 +132,27 @@ static kvm_status find(replayed *r, ptrdiff_t object, kvm_err *err)
 
 kvm_status kvm_model_pull_replay(const kvm_model *m, ptrdiff_t object, ptrdiff_t n,
                                  const float *rows, const float *dstate,
-                                 const float *dwindow, float *grad, kvm_err *err)
+                                 const float *dwindow, float *grad, kvm_arena scratch,
+                                 kvm_err *err)
 {
-    replayed r = {.m = m, .n = n, .rows = rows};
+    replayed r = {.m = m, .n = n, .rows = rows, .keep = scratch};
     TRY(find(&r, object, err));
     if (n < 0) return kvm_fail(err, KVM_RANGE, "%td inputs of a replay", n);
     if (n == 0) return KVM_OK;
     r.segments = (n + SEGMENT - 1) / SEGMENT;
-    kvm_status st = reserve(&r, err);
-    if (!st) st = ahead(&r, err);
-    if (!st) st = back(&r, dstate, dwindow, grad, err);
-    kvm_arena_free(&r.keep);
-    return st;
+    TRY(reserve(&r, err));
+    TRY(ahead(&r, err));
+    return back(&r, dstate, dwindow, grad, err);
+}
+
+size_t kvm_model_replay_bytes(const kvm_model *m, ptrdiff_t n)
+{
+    size_t most = 0;
+    for (ptrdiff_t i = 0; i < m->info.objects; i++) {
+        replayed r = {.m = m, .n = n, .segments = (n + SEGMENT - 1) / SEGMENT};
+        if (m->objects[i].replay == 0 || find(&r, i, NULL)) continue;
+        const size_t bytes = bytes_of(&r);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }

@@ -35,6 +35,19 @@ static kvm_status first_rows(kvm_model *m, const int32_t *ids, ptrdiff_t n,
     return kvm_site_forward(&m->blocks[0].mixer, &s, h, n, err);
 }
 
+/* room for n tokens of the first `objects` objects, no more: an arena that asks for
+ * huge pages would clear one for a few rows */
+static size_t slots_bytes(const kvm_model *m, ptrdiff_t objects, ptrdiff_t n)
+{
+    size_t bytes = 4096;
+    for (ptrdiff_t i = 0; i < objects; i++) {
+        const kvm_object *o = &m->objects[i];
+        bytes += sizeof(kvm_slot) + sizeof(kvm_units) + 128 +
+                 (o->block > 0 ? 2 : 1) * kvm_step_rows_bytes(n + 1, o->heads * o->dim);
+    }
+    return bytes;
+}
+
 kvm_status kvm_model_token_rows(kvm_model *m, const int32_t *ids, ptrdiff_t n,
                                 const kvm_capture *capture, kvm_err *err)
 {
@@ -49,7 +62,7 @@ kvm_status kvm_model_token_rows(kvm_model *m, const int32_t *ids, ptrdiff_t n,
     ptrdiff_t objects = 0;
     while (objects < m->info.objects && m->objects[objects].layer == 0) objects++;
     TRY(kvm_model__reserve(m, chunk, err));
-    TRY(kvm_arena_reserve(&own, (size_t)1 << 36, err));
+    TRY(kvm_arena_init(&own, slots_bytes(m, objects, n), err));
     kvm_slot *slots = kvm_new(&own, kvm_slot, objects);
     kvm_status s = slots ? KVM_OK : kvm_nomem(err, &own);
     for (ptrdiff_t i = 0, end; !s && i < objects; i = end) {

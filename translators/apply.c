@@ -57,21 +57,13 @@ static kvm_status inject(kvm_apply *a, const kvm_step *s, const float *rows,
     return KVM_OK;
 }
 
-/* where the rows of an exact step go */
-typedef struct exact {
-    const kvm_model *m;
-    kvm_gather *gather;
-    float *to;
-    ptrdiff_t ld, width, first;
-} exact;
-
-static kvm_status take_exact(void *ctx, kvm_space space, ptrdiff_t layer,
-                             ptrdiff_t first, ptrdiff_t n, const float *rows,
-                             kvm_err *err)
+kvm_status kvm_apply__take_exact(void *ctx, kvm_space space, ptrdiff_t layer,
+                                 ptrdiff_t first, ptrdiff_t n, const float *rows,
+                                 kvm_err *err)
 {
-    (void)space, (void)layer, (void)err;
-    const exact *e = ctx;
-    for (ptrdiff_t t = 0; t < n; t++)
+    (void)layer, (void)err;
+    const kvm_rows_to *e = ctx;
+    for (ptrdiff_t t = 0; space == e->space && t < n; t++)
         memcpy(e->to + (first + t) * e->ld, rows + t * e->width,
                sizeof *rows * (size_t)e->width);
     return KVM_OK;
@@ -80,21 +72,14 @@ static kvm_status take_exact(void *ctx, kvm_space space, ptrdiff_t layer,
 static kvm_status make_exact(kvm_apply *a, const kvm_step *s, ptrdiff_t first,
                              ptrdiff_t n, float *to, ptrdiff_t ld, kvm_err *err)
 {
-    kvm_arena own = {0};
-    exact e = {.to = to,
-               .ld = ld,
-               .width = kvm_shapes_width(&a->t->target.shapes, s->mapping.out, 0)};
-    kvm_gather *g;
-    TRY(kvm_arena_reserve(&own, (size_t)1 << 32, err));
-    kvm_status st = kvm_gather_new(&g, &own, a->target, 1U << s->mapping.out, a->block,
-                                   take_exact, &e, err);
-    if (!st) {
-        const kvm_capture sink = kvm_gather_capture(g);
-        st = kvm_model_token_rows(a->target, a->told + first - a->told_from, n, &sink,
-                                  err);
-    }
-    kvm_arena_free(&own);
-    return st;
+    const kvm_capture sink = kvm_gather_capture(a->exact);
+    a->exact_to = (kvm_rows_to){
+        .space = s->mapping.out,
+        .to = to,
+        .ld = ld,
+        .width = kvm_shapes_width(&a->t->target.shapes, s->mapping.out, 0)};
+    return kvm_model_token_rows(a->target, a->told + first - a->told_from, n, &sink,
+                                err);
 }
 
 /* ---- a block ---- */

@@ -66,6 +66,13 @@ typedef struct kvm_pass {
     bool token;                        /* the token's embedding is read, before these */
 } kvm_pass;
 
+/* where rows of one space go, and how wide they are */
+typedef struct kvm_rows_to {
+    kvm_space space;
+    float *to; /* (n, ld) */
+    ptrdiff_t ld, width;
+} kvm_rows_to;
+
 struct kvm_apply {
     kvm_compute *c;
     const kvm_translator *t;
@@ -87,7 +94,9 @@ struct kvm_apply {
     ptrdiff_t ids_room;
     kvm_taken
         *made; /* takes what the target's cache does not keep; NULL: nobody does */
-    const float **states;       /* (states, 2) of the source, of the run at hand */
+    kvm_gather *exact;    /* of rows that follow from the token alone; NULL: none */
+    kvm_rows_to exact_to; /* where they go, of the step at hand */
+    const float **states; /* (states, 2) of the source, of the run at hand */
     float *state_out[2], *head; /* one layer's state and window; one head */
 };
 
@@ -98,6 +107,11 @@ typedef struct kvm_row_copy {
     ptrdiff_t n, from_ld, to_ld, width;
 } kvm_row_copy;
 void kvm_apply__copy(kvm_apply *a, kvm_row_copy c);
+
+/* takes rows of a gather; ctx: kvm_rows_to */
+KVM_MUST kvm_status kvm_apply__take_exact(void *ctx, kvm_space space, ptrdiff_t layer,
+                                          ptrdiff_t first, ptrdiff_t n,
+                                          const float *rows, kvm_err *err);
 
 /* keys of n tokens at a->position, in the columns `at` of the layers (-1: none) */
 KVM_MUST kvm_status kvm_apply__rotate(kvm_apply *a, float *rows, ptrdiff_t ld,

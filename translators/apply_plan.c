@@ -219,6 +219,18 @@ static kvm_status states_alike(const kvm_apply *a, kvm_err *err)
     return KVM_OK;
 }
 
+/* what makes the rows of exact steps, where there are any */
+static kvm_status plan_exact(kvm_apply *a, kvm_arena *keep, kvm_err *err)
+{
+    kvm_spaces spaces = 0;
+    for (ptrdiff_t i = 0; i < a->t->count; i++)
+        if (a->t->steps[i].map == KVM_MAP_EXACT)
+            spaces |= 1U << a->t->steps[i].mapping.out;
+    if (!spaces) return KVM_OK;
+    return kvm_gather_new(&a->exact, keep, a->target, spaces, a->block,
+                          kvm_apply__take_exact, &a->exact_to, err);
+}
+
 kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
                          const kvm_translator *t, kvm_model *source, kvm_model *target,
                          const kvm_apply_options *o, kvm_err *err)
@@ -239,6 +251,7 @@ kvm_status kvm_apply_new(kvm_apply **out, kvm_arena *keep, kvm_compute *c,
     a->rotate = t->keys == KVM_KEYS_CONTENT && a->to_rope.width > 0;
     TRY(states_alike(a, err));
     TRY(plan_passes(a, keep, err));
+    TRY(plan_exact(a, keep, err));
     if (t->token == KVM_TOKEN_DECODED)
         TRY(kvm_codebook_new(&a->codebook, keep, c, source, at_engine(t), NULL, err));
     TRY(reserve(a, keep, err));

@@ -140,10 +140,12 @@ kvm_status kvm_distill_new(kvm_distill **out, kvm_arena *keep, kvm_compute *c,
     d->part_dy = kvm_new_raw(keep, float, part);
     d->inputs = kvm_new_raw(keep, float, prefix_most *input);
     d->dinputs = kvm_new_raw(keep, float, prefix_most *input);
+    const size_t replay = input > 0 ? kvm_model_replay_bytes(target, prefix_most) : 0;
+    d->replay = kvm_arena_split(keep, replay);
     d->kl = kvm_new(keep, double, after_most);
     d->scores = kvm_new_raw(keep, float, after_most *(prefix_most + after_most));
     if (!d->dy || !d->part || !d->part_dy || !d->inputs || !d->dinputs || !d->kl ||
-        !d->scores)
+        !d->scores || (replay > 0 && !d->replay.base))
         return kvm_nomem(err, keep);
     *out = d;
     return KVM_OK;
@@ -189,7 +191,8 @@ size_t kvm_distill_bytes(const kvm_model *source, const kvm_model *target,
         (size_t)prefix_most * from + from_once + 2 * (both * to + to_once) +
         BLOCK * (rows + 4 * widest) + 2 * (size_t)(prefix_most * info->hidden) +
         (size_t)after_most * both + 2 * (size_t)(KVM_DISTILL_ROWS * info->vocab);
-    return numbers * sizeof(float) + kvm_tape_bytes(target, prefix_most, after_most);
+    return numbers * sizeof(float) + kvm_tape_bytes(target, prefix_most, after_most) +
+           kvm_model_replay_bytes(target, prefix_most);
 }
 
 ptrdiff_t kvm_distill_parameters(const kvm_distill *d)

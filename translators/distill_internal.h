@@ -27,6 +27,7 @@ struct kvm_distill {
     float *dy;               /* (block, widest row) gradient of a step's rows */
     float *part, *part_dy;   /* (block, widest row) one object's part of them */
     float *inputs, *dinputs; /* (prefix_most, widest input) of a replayed layer */
+    kvm_arena replay;        /* for the way back through one */
     double *kl;              /* (after_most) */
     float *scores;           /* (after_most, units) of an indexer */
     ptrdiff_t top;           /* tokens kept of what the target says; 0: all */

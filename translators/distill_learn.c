@@ -109,7 +109,7 @@ static kvm_status learn_replay(kvm_distill *d, const kvm_lesson *l, ptrdiff_t pa
         *(state == i ? &dstate : &dwindow) = view.data;
     }
     TRY(kvm_model_pull_replay(d->target, state, l->prefix_n, d->inputs, dstate, dwindow,
-                              d->dinputs, err));
+                              d->dinputs, d->replay, err));
     for (ptrdiff_t first = 0; first < l->prefix_n; first += d->apply->block) {
         const ptrdiff_t n = block_rows(d, l, first);
         TRY(kvm_distill__load_block(d, l, pass, first, n, err));

@@ -15,7 +15,9 @@
  *   mla, one token   reading the cached latents once; its products at the FMA
  *              peak's pace
  * Of gdn, kda and mamba2 then their backward, in the same chunks, beside the forward,
- * and kvm_model_pull_replay over all tokens beside the replay.
+ * kvm_model_pull_replay over all tokens beside the replay, and the replay as a switch
+ * does it (kvm_inject_rows) beside the recurrence as the target's own forward comes to
+ * it: projections, convolution, rule, and no output.
  * And alone: a latent attention layer with an indexer over pools, of GLM-5.3-Flash's
  * sizes, one token after three lengths.
  * Figures are medians; with one thread seconds are the process's own. */
@@ -216,6 +218,7 @@ typedef struct bench {
     const kvm_model *model; /* of what is measured, and the next two */
     const kvm_layer *layer;
     const kvm_cache *cache;
+    kvm_cache *injected;
     ptrdiff_t from;
 } bench;
 
@@ -327,11 +330,51 @@ static double run_back(const bench *b, const kvm_layer *l, kvm_step s, bool back
     return seconds_of(b->c) - start;
 }
 
+/* what the layer's forward does for its state alone */
+static double run_state(const bench *b, const kvm_layer *l, kvm_step s)
+{
+    const double start = seconds_of(b->c);
+    s.out = 0;
+    for (ptrdiff_t t = 0; t + s.n <= b->tokens; t += s.n)
+        OK(l->kind->forward(l, &s, part_of(b->x, t, s.n), part_of(b->y, t, s.n), &err));
+    return seconds_of(b->c) - start;
+}
+
+static double run_inject(const bench *b, const kvm_layer *l)
+{
+    enum { BLOCK = 512 }; /* as in translators/apply.c */
+    const double start = seconds_of(b->c);
+    kvm_cache_clear(b->injected);
+    OK(kvm_inject_begin(b->injected, b->tokens, &err));
+    for (ptrdiff_t t = 0; t < b->tokens; t += BLOCK) {
+        const ptrdiff_t n = b->tokens - t < BLOCK ? b->tokens - t : BLOCK;
+        OK(kvm_inject_rows(b->injected, l->first_object, KVM_POINT_RAW, t, n,
+                           b->x + t * HIDDEN, &err));
+    }
+    return seconds_of(b->c) - start;
+}
+
+static void bench_replay(bench *b, const kvm_layer *l, kvm_step s)
+{
+    double t[MOST_ROUNDS], ratio[MOST_ROUNDS], of[MOST_ROUNDS];
+    OK(kvm_cache_new(&b->injected, &b->keep, b->model, b->tokens, &err));
+    for (int i = 0; i < b->rounds; i++) {
+        t[i] = run_inject(b, l);
+        ratio[i] = t[i] / run_state(b, l, s);
+        of[i] = t[i] / run(b, l, 0, b->tokens);
+    }
+    printf(
+        "%-9s replay %8.1f tokens/s, %.2f of the recurrence's time, %.2f of the whole "
+        "layer's\n",
+        l->kind->name, (double)b->tokens / median(t, b->rounds),
+        median(ratio, b->rounds), median(of, b->rounds));
+}
+
 static double run_pull(const bench *b, const kvm_layer *l)
 {
     const double start = seconds_of(b->c);
     OK(kvm_model_pull_replay(b->model, l->first_object, b->tokens, b->x, b->weights,
-                             NULL, b->dx, &err));
+                             NULL, b->dx, b->keep, &err));
     return seconds_of(b->c) - start;
 }
 
@@ -352,6 +395,7 @@ static void bench_back(bench *b, const kvm_layer *l)
            l->kind->name, (double)b->tokens / median(t, b->rounds),
            median(ratio, b->rounds), (double)b->tokens / median(pull, b->rounds),
            median(of, b->rounds));
+    bench_replay(b, l, s);
     b->keep = at;
 }
 

@@ -164,7 +164,7 @@ static ptrdiff_t numbers_of(run *r, ptrdiff_t object, int point, float *out)
         if (point == KVM_POINT_ENGINE) return width;
         check_ok(kvm_gradients_view(r->g, object + 1, &window, &err), &err);
         check_ok(kvm_model_pull_replay(r->m, object, PREFIX, r->rows[0][object],
-                                       view.data, window.data, out, &err),
+                                       view.data, window.data, out, r->keep, &err),
                  &err);
         return PREFIX * o->replay;
     }

@@ -125,7 +125,7 @@ static void gradients_go_back_through_segments(void **state)
         kvm_err err = {0};
         start(&r, models[i], "ref");
         check_ok(kvm_model_pull_replay(r.m, r.state, TOKENS, r.rows, r.weights[0],
-                                       r.weights[1], r.grad, &err),
+                                       r.weights[1], r.grad, r.keep, &err),
                  &err);
         agrees(&r, models[i], 0, LAST);
         agrees(&r, models[i], LAST, TOKENS);
@@ -143,7 +143,8 @@ static void backends_agree(void **state)
         for (int b = 0; b < 2; b++) {
             start(&r[b], models[i], b ? "cpu" : "ref");
             check_ok(kvm_model_pull_replay(r[b].m, r[b].state, TOKENS, r[b].rows,
-                                           r[b].weights[0], NULL, r[b].grad, &err),
+                                           r[b].weights[0], NULL, r[b].grad, r[b].keep,
+                                           &err),
                      &err);
         }
         for (ptrdiff_t k = 0; k < TOKENS * r[0].width; k++) {
@@ -165,18 +166,18 @@ static void what_is_not_replayed_is_refused(void **state)
     start(&r, "qwen3_5", "cpu");
     check_status(KVM_USAGE,
                  kvm_model_pull_replay(r.m, r.state + 1, 1, r.rows, r.weights[0], NULL,
-                                       r.grad, &err),
+                                       r.grad, r.keep, &err),
                  &err);
     check_contains(err.msg, "window: it is not replayed");
     err = (kvm_err){0};
-    check_status(
-        KVM_RANGE,
-        kvm_model_pull_replay(r.m, 99, 1, r.rows, r.weights[0], NULL, r.grad, &err),
-        &err);
+    check_status(KVM_RANGE,
+                 kvm_model_pull_replay(r.m, 99, 1, r.rows, r.weights[0], NULL, r.grad,
+                                       r.keep, &err),
+                 &err);
     err = (kvm_err){0};
     check_status(KVM_RANGE,
                  kvm_model_pull_replay(r.m, r.state, -1, r.rows, r.weights[0], NULL,
-                                       r.grad, &err),
+                                       r.grad, r.keep, &err),
                  &err);
     kvm_arena_free(&r.keep);
 }
