@@ -1,7 +1,7 @@
 /* bench_distill - a distillation step beside the same step in PyTorch, and the memory
  * that steps take.
  *
- *   bench_distill [part] [rounds] [threads] [batch] [prefix] [after]
+ *   bench_distill [part] [rounds] [threads] [batch] [prefix] [after] [SOURCE TARGET]
  *   part: step memory (all)
  *   KVM_PYTHON: a python3 with torch and transformers, for the peer (python3)
  *
@@ -9,7 +9,8 @@
  *         lessons, 448 tokens and 64 behind them, then AdamW. bench_distill.py is the
  *         peer: the same models, maps, lessons and threads. The first steps of both
  *         must agree in loss and gradient norm; then they take turns, and the ratio is
- *         the median of the rounds' ratios. Without the peer only our side is printed.
+ *         the median of the rounds' ratios. Without the peer only our side is printed,
+ *         and of another pair than the example.
  *         The floor: two forwards of the target, since weights have no gradients, and
  *         the maps twice, at the FMA peak of the same rounds.
  * memory  The peak of a process that makes a step, less what it had before the
@@ -45,24 +46,27 @@ typedef struct bench {
     kvm_lesson *lesson; /* (batch) */
     ptrdiff_t batch, prefix, after;
     int rounds, threads;
-    int32_t *ids; /* (batch, prefix + after) */
+    int32_t *ids;          /* (batch, prefix + after) */
+    const char *from, *to; /* of step; NULL: the example pair */
 } bench;
 
 /* ---- a distillation ---- */
 
-/* every map over all layers of the source, as a fit of this pair chooses them */
+/* every map over all layers of the source that have what it reads, as a fit of the
+ * example pair chooses them */
 static void widen_maps(bench *b, kvm_rng *rng)
 {
-    const ptrdiff_t layers = b->t.source.shapes.layers;
-    int32_t *all = kvm_new(&b->keep, int32_t, layers);
     kvm_step *steps = kvm_new(&b->keep, kvm_step, b->t.count);
-    if (!all || !steps) die("maps", "out of memory");
-    for (ptrdiff_t i = 0; i < layers; i++) all[i] = (int32_t)i;
+    if (!steps) die("maps", "out of memory");
     for (ptrdiff_t i = 0; i < b->t.count; i++) {
         kvm_step *s = &steps[i];
         *s = b->t.steps[i];
+        if (s->map != KVM_MAP_RIDGE || s->mapping.side == KVM_TARGET) continue;
+        int32_t *all = kvm_new(&b->keep, int32_t, b->t.source.shapes.layers);
+        if (!all) die("maps", "out of memory");
+        s->sources =
+            kvm_mapping_layers(&s->mapping, KVM_SOURCE, &b->t.source.shapes, all);
         s->source = all;
-        s->sources = layers;
         s->inputs = kvm_step__inputs(&b->t, s);
         float *w = kvm_new(&b->keep, float, s->outputs * s->inputs);
         if (!w) die("maps", "out of memory");
@@ -209,7 +213,7 @@ static figures peer_step(const peer *p)
 static void stop_peer(const peer *p)
 {
     if (p->to) fclose(p->to);
-    waitpid(p->child, NULL, 0);
+    if (p->child) waitpid(p->child, NULL, 0);
 }
 
 static double apart(double a, double b)
@@ -231,7 +235,8 @@ static double floor_flops(const bench *b)
 
 static void bench_step(bench b)
 {
-    const char *const source = "tests/zoo/small", *const target = "tests/zoo/large";
+    const char *const source = b.to ? b.from : "tests/zoo/small";
+    const char *const target = b.to ? b.to : "tests/zoo/large";
     static double ours[MOST_ROUNDS], theirs[MOST_ROUNDS], ratio[MOST_ROUNDS];
     static double share[MOST_ROUNDS];
     peer p = {0};
@@ -239,7 +244,7 @@ static void bench_step(bench b)
     OK(kvm_arena_init(&b.keep, (size_t)4 << 30, &err));
     open_models(&b, source, target);
     begin(&b, 0);
-    start_peer(&b, source, target, &p);
+    if (!b.to) start_peer(&b, source, target, &p);
     for (int i = 0; i < ALIKE; i++) {
         const figures a = step(&b);
         if (!p.from) continue;
@@ -371,7 +376,9 @@ int main(int argc, char **argv)
                .threads = number_of(argc, argv, 3, 1),
                .batch = number_of(argc, argv, 4, 8),
                .prefix = number_of(argc, argv, 5, 448),
-               .after = number_of(argc, argv, 6, 64)};
+               .after = number_of(argc, argv, 6, 64),
+               .from = argc > 8 ? argv[7] : NULL,
+               .to = argc > 8 ? argv[8] : NULL};
     static const ptrdiff_t vocab[] = {2048, 32768, 131072}, after[] = {64, 256, 1024};
     const bool all = strcmp(part, "all") == 0;
     if (b.rounds < 1 || b.rounds > MOST_ROUNDS) b.rounds = MOST_ROUNDS;
