@@ -81,8 +81,9 @@ kvm_lesson_size kvm_lesson_size_most(const kvm_outline *o, const kvm_shapes *sou
             s.rows += width_of_all(source, m->from[k]);
     }
     for (ptrdiff_t l = 0; l < target->layers; l++) {
-        if (o->states != KVM_STATES_COPY && o->states != KVM_STATES_BILINEAR) break;
         if (kvm_shapes_width(target, KVM_SPACE_STATE, l) == 0) continue;
+        const kvm_state_way way = kvm_outline_way(o, target, l);
+        if (way != KVM_STATES_COPY && way != KVM_STATES_BILINEAR) continue;
         const ptrdiff_t from = kvm_outline_state_source(source, target, l);
         s.states += kvm_shapes_width(source, KVM_SPACE_STATE, from) +
                     kvm_shapes_width(source, KVM_SPACE_WINDOW, from);
