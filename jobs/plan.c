@@ -141,8 +141,7 @@ double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model 
 
 /* the Gram matrices of the source, whose symmetric half is computed; with a target also
  * their cross products */
-double kvm_plan__stats_flops(const kvm_model *source, const kvm_model *target,
-                             double rows)
+static double stats_flops(const kvm_model *source, const kvm_model *target, double rows)
 {
     double flops = 0;
     for (int i = 0; i < ROW_KINDS; i++) {
@@ -170,32 +169,37 @@ static double greedy_flops(double layers, double width, double out, ptrdiff_t n)
     return flops;
 }
 
-/* the sweep over k and lambda: for each target layer and lambda one Cholesky factor of
- * the largest k, and for each k two triangular solves and the errors on the choosing
- * split (kvm_ridge_sweep); then the greedy curves */
-double kvm_plan__sweep_flops(const kvm_model *source, const kvm_model *target,
-                             double k_most, bool full)
+/* for each target layer and lambda one Cholesky factor of the largest k, and for each
+ * k two triangular solves and the errors on the choosing split (kvm_ridge_sweep); then
+ * the greedy curves */
+double kvm_plan__map_flops(double layers, double width, double targets, double out,
+                           double k_most, bool full)
 {
     ptrdiff_t ks[KVM_KS], curve[KVM_GREEDY_TARGETS];
+    double squares = 0, widest = 0;
+    const ptrdiff_t n = kvm_select_ks((ptrdiff_t)layers, ks);
+    const double curves =
+        full ? (double)kvm_fit_greedy_targets((ptrdiff_t)targets, curve) : 0;
+    if (!(out > 0 && width > 0)) return 0;
+    for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
+        widest = (double)ks[k] * width;
+        squares += widest * widest;
+    }
+    return KVM_LAMBDAS * (targets * widest * widest * widest / 3 + 4 * squares * out) +
+           curves * greedy_flops(layers, width, out / targets,
+                                 (ptrdiff_t)fmin(k_most, layers));
+}
+
+static double sweep_flops(const kvm_model *source, const kvm_model *target,
+                          double k_most, bool full)
+{
     double flops = 0;
     for (int i = 0; i < ROW_KINDS; i++) {
         const kvm_object_kind kind = row_kinds[i].kind;
-        const double out = kvm_plan__features(target, kind),
-                     layers = layers_of(source, kind);
-        const double width = kvm_plan__features(source, kind) / layers;
-        const ptrdiff_t targets = (ptrdiff_t)layers_of(target, kind);
-        const ptrdiff_t n = kvm_select_ks((ptrdiff_t)layers, ks);
-        const double curves = full ? (double)kvm_fit_greedy_targets(targets, curve) : 0;
-        if (!(out > 0 && width > 0)) continue;
-        double squares = 0, widest = 0;
-        for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
-            widest = (double)ks[k] * width;
-            squares += widest * widest;
-        }
-        flops += KVM_LAMBDAS * ((double)targets * widest * widest * widest / 3 +
-                                4 * squares * out) +
-                 curves * greedy_flops(layers, width, out / (double)targets,
-                                       (ptrdiff_t)fmin(k_most, layers));
+        const double layers = layers_of(source, kind);
+        flops += kvm_plan__map_flops(layers, kvm_plan__features(source, kind) / layers,
+                                     layers_of(target, kind),
+                                     kvm_plan__features(target, kind), k_most, full);
     }
     return flops;
 }
@@ -204,8 +208,8 @@ double kvm_plan__sweep_flops(const kvm_model *source, const kvm_model *target,
 static json_t *fit_plan(const kvm_model *source, const kvm_model *target, bool cross,
                         double rows, double k_most, const kvm_machine_rates *r)
 {
-    const double stats = kvm_plan__stats_flops(source, cross ? target : NULL, rows);
-    const double sweep = kvm_plan__sweep_flops(source, target, k_most, true);
+    const double stats = stats_flops(source, cross ? target : NULL, rows);
+    const double sweep = sweep_flops(source, target, k_most, true);
     return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
                      kvm_model_info_of(source)->name.at,
                      (size_t)kvm_model_info_of(source)->name.len, "target",
@@ -344,6 +348,7 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graph
                                            .target = target,
                                            .rates = r,
                                            .threads = kvm_compute_threads(c),
+                                           .sequences = sequences,
                                            .rows = rows,
                                            .held = held,
                                            .row_bytes = bytes,

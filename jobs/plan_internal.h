@@ -4,13 +4,14 @@
 #define KVM_JOBS_PLAN_INTERNAL_H
 
 #include "jobs/plan.h"
+#include "translators/outline.h"
 
 typedef struct kvm_plan_context {
     const kvm_spec *spec;
     const kvm_model *source, *target; /* of the first direction */
     const kvm_machine_rates *rates;
     int threads;
-    double rows, held, row_bytes; /* of a capture; share kept from the fit */
+    double sequences, rows, held, row_bytes; /* of a capture; share kept from the fit */
     double k_most;
     kvm_arena *keep;
 } kvm_plan_context;
@@ -26,11 +27,34 @@ double kvm_plan__moment_bytes(const kvm_model *a, const kvm_model *b, bool symme
  * bias */
 double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model *target,
                                        double k);
-double kvm_plan__stats_flops(const kvm_model *source, const kvm_model *target,
-                             double rows);
-/* full: with the greedy curves */
-double kvm_plan__sweep_flops(const kvm_model *source, const kvm_model *target,
-                             double k_most, bool full);
+/* One choice of layers swept for the maps of a mapping (kvm_fit_run_sweep): from
+ * `layers` of `width` features each, to `targets` of `out` entries together. */
+double kvm_plan__map_flops(double layers, double width, double targets, double out,
+                           double k_most, bool full);
+
+/* ---- what an outline says (plan_fit.c) ---- */
+
+typedef struct kvm_plan_pair {
+    const kvm_shapes *source, *target;
+    kvm_outline outline;
+} kvm_plan_pair;
+
+/* rows of these spaces, by name: of every token, or of every sequence */
+double kvm_plan__capture_bytes(const json_t *spaces, const kvm_shapes *s, double rows,
+                               double sequences, double row_bytes);
+/* products of a stats node's blocks over so many rows; b NULL: a Gram, of whose blocks
+ * of one space half is computed */
+double kvm_plan__blocks_flops(const json_t *blocks, const kvm_shapes *a,
+                              const kvm_shapes *b, double rows);
+/* ranking, sweep and curves of every mapping */
+double kvm_plan__fit_flops(const kvm_plan_pair *p, double k_most, bool full);
+/* states corrected by pairs of so many sequences */
+double kvm_plan__states_flops(const kvm_plan_pair *p, double fit, double choose);
+/* multiplications of a token's rows by the maps, and the target's recurrence over those
+ * that a replay is given */
+double kvm_plan__apply_flops(const kvm_plan_pair *p, const kvm_model *target, double k);
+/* of states that are corrected, once a prompt */
+double kvm_plan__prompt_flops(const kvm_plan_pair *p);
 
 /* kvm_plan__jobs - "jobs" and "total" of a plan (plan.h); both owned by p->keep */
 KVM_MUST kvm_status kvm_plan__jobs(json_t **jobs, json_t **total,

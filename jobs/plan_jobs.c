@@ -10,6 +10,7 @@
 
 #include "jobs/analyse_caches.h"
 #include "jobs/items.h"
+#include "jobs/needs.h"
 #include "jobs/plan_internal.h"
 #include "jobs/timing.h"
 #include "kernels/backend.h"
@@ -19,6 +20,9 @@
 
 enum { MAX_SUITES = 64 };
 
+static const double START_S = 0.05; /* a process that opens what it works on */
+/* bytes that memory moves while one is hashed, of results and of a job's inputs */
+static const double HASHED = 12;
 static const double REPORT_S = 1.5;                 /* resamples, tables, page */
 static const double PROCESS_BYTES = 64.0 * 1048576; /* program, libraries, buffers */
 
@@ -37,7 +41,9 @@ typedef struct planner {
     suite_items *suites; /* (MAX_SUITES) read so far */
     ptrdiff_t suite_count;
     const kvm_model *source, *target; /* of this graph */
-    double k;                         /* source layers of a map */
+    const kvm_graph *graph;
+    kvm_plan_pair pair;
+    double k; /* source layers of a map */
 } planner;
 
 static double number(const kvm_node *n, const char *key, double fallback)
@@ -64,7 +70,13 @@ static double call_s(const planner *a, const kvm_model *m, double context,
 
 static double apply_flops(const planner *a)
 {
-    return 2 * kvm_plan__translator_parameters(a->source, a->target, a->k);
+    return kvm_plan__apply_flops(&a->pair, a->target, a->k);
+}
+
+/* states are corrected once a prompt */
+static double switch_flops(const planner *a, double tokens)
+{
+    return tokens * apply_flops(a) + kvm_plan__prompt_flops(&a->pair);
 }
 
 static double weights_bytes(const planner *a)
@@ -80,9 +92,11 @@ static cost capture_cost(const planner *a, const kvm_node *n)
 {
     const bool first = kvm_str_eq(text(n, "model_path"), a->p->spec->source_path);
     const kvm_model *m = first ? a->p->source : a->p->target;
-    const double width = kvm_plan__row_width(m);
     const double tokens = number(n, "tokens", 0);
-    const double bytes = a->p->rows * width * a->p->row_bytes;
+    const double bytes =
+        kvm_plan__capture_bytes(json_object_get(n->params, "rows"),
+                                m == a->source ? a->pair.source : a->pair.target,
+                                a->p->rows, number(n, "sequences", 0), a->p->row_bytes);
     return (cost){number(n, "sequences", 0) * call_s(a, m, 0, tokens, 0) +
                       bytes / a->p->rates->bytes,
                   bytes,
@@ -90,14 +104,22 @@ static cost capture_cost(const planner *a, const kvm_node *n)
                       tokens * (double)kvm_model_info_of(m)->token_bytes};
 }
 
+/* the shapes of a stats node's input i */
+static const kvm_shapes *captured_of(const planner *a, const kvm_node *n, ptrdiff_t i)
+{
+    const kvm_node *capture = &a->graph->nodes[n->inputs[i].node];
+    const char *model = kvm_model_info_of(a->source)->fingerprint;
+    return kvm_str_eq(text(capture, "model"), kvm_str_of(model)) ? a->pair.source
+                                                                 : a->pair.target;
+}
+
 static cost stats_cost(const planner *a, const kvm_node *n)
 {
     const bool gram = n->input_count == 1;
-    const double alone = kvm_plan__stats_flops(a->source, NULL, a->p->rows);
-    const double flops =
-        gram ? alone : kvm_plan__stats_flops(a->source, a->target, a->p->rows) - alone;
-    const double bytes =
-        kvm_plan__moment_bytes(a->source, gram ? a->source : a->target, gram);
+    const double flops = kvm_plan__blocks_flops(
+        json_object_get(n->params, "blocks"), captured_of(a, n, 0),
+        gram ? NULL : captured_of(a, n, 1), a->p->rows);
+    const double bytes = flops / a->p->rows * KVM_SPLITS * sizeof(double) / 2;
     return (cost){flops / a->p->rates->flops, bytes,
                   fmin(bytes, (double)((size_t)1 << 30))};
 }
@@ -119,8 +141,10 @@ static cost fit_cost(const planner *a, const kvm_node *n)
     const double k = layers_of_map(a, n),
                  layers = (double)kvm_model_info_of(a->source)->layers;
     const double wide = k * kvm_plan__features(a->source, KVM_OBJECT_K) / layers;
-    const double flops = kvm_plan__sweep_flops(
-        a->source, a->target, full ? number(n, "k_most", layers) : k, full);
+    const double sequences = a->p->sequences, held = a->p->held / 2 * sequences;
+    const double flops =
+        kvm_plan__fit_flops(&a->pair, full ? number(n, "k_most", layers) : k, full) +
+        kvm_plan__states_flops(&a->pair, sequences - 2 * held, held);
     return (cost){
         2 * flops / a->p->rates->flops, /* fp64 */
         map_bytes(n, kvm_plan__translator_parameters(a->source, a->target, k)),
@@ -164,12 +188,14 @@ static cost distill_cost(const planner *a, const kvm_node *n)
 {
     const double steps = number(n, "steps", 400), batch = number(n, "batch", 8);
     const double after = number(n, "after", 64), tokens = number(n, "tokens", 0);
-    const double all = number(n, "sequences", 0), held = a->p->held * all / 2;
+    const double all = number(n, "sequences", 0), most = number(n, "lessons", 0);
+    const double fits = all * (1 - a->p->held), holds = a->p->held * all / 2;
+    const double held = most > 0 ? fmin(most, holds) : holds;
     const double prefix = fmin(tokens - after, number(n, "prefix", tokens));
-    const double each = after * call_s(a, a->target, prefix + after, 1, 1);
-    const double maps = prefix * apply_flops(a) / a->p->rates->flops;
+    const double each = call_s(a, a->target, prefix, after, after);
+    const double maps = switch_flops(a, prefix) / a->p->rates->flops;
     const double validations = steps / number(n, "validate", 50) + 1;
-    const double lessons = all * (1 - a->p->held) + held;
+    const double lessons = (most > 0 ? fmin(most, fits) : fits) + held;
     const ptrdiff_t vocab = kvm_model_info_of(a->target)->vocab;
     const double lesson_bytes =
         4 * (prefix * kvm_plan__row_width(a->source) +
@@ -399,6 +425,22 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
 
 /* ---- all of them ---- */
 
+static kvm_status pair_of(planner *a, const kvm_shapes *source,
+                          const kvm_shapes *target, kvm_err *err)
+{
+    const kvm_jat fit = kvm_json_get(a->p->spec->root, a->p->keep, "fit");
+    a->pair = (kvm_plan_pair){.source = source, .target = target};
+    return kvm_needs_outline(&a->pair.outline, fit, source, target, a->p->keep, err);
+}
+
+/* seconds of one thread for the hashes of what a job reads and writes */
+static double hashed_s(const planner *a, const kvm_node *n, const double *bytes)
+{
+    double all = bytes[n - a->graph->nodes];
+    for (ptrdiff_t i = 0; i < n->input_count; i++) all += bytes[n->inputs[i].node];
+    return all * HASHED / a->p->rates->bytes;
+}
+
 /* equal steps have equal keys: the second one is not run */
 static bool same_step(const kvm_graph *g, ptrdiff_t i, const kvm_graph *h, ptrdiff_t k)
 {
@@ -481,17 +523,26 @@ kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context 
                           const kvm_graph *graphs, ptrdiff_t n, kvm_err *err)
 {
     planner a = {.p = p, .suites = kvm_new(p->keep, suite_items, MAX_SUITES)};
+    kvm_shapes shapes[2];
     *jobs = kvm_json_own(p->keep, json_array());
+    if (n > 0) TRY(kvm_rows_shapes(&shapes[0], p->keep, p->source, err));
+    if (n > 0) TRY(kvm_rows_shapes(&shapes[1], p->keep, p->target, err));
     if (!a.suites || !*jobs) return kvm_nomem(err, p->keep);
     for (ptrdiff_t g = 0; g < n; g++) {
         a.source = g ? p->target : p->source;
         a.target = g ? p->source : p->target;
         a.k = fmin((double)kvm_model_info_of(a.source)->layers, p->k_most);
+        a.graph = &graphs[g];
+        TRY(pair_of(&a, &shapes[g], &shapes[1 - g], err));
+        double *bytes = kvm_new(p->keep, double, graphs[g].count);
+        if (!bytes) return kvm_nomem(err, p->keep);
         for (ptrdiff_t i = 0; i < graphs[g].count; i++) {
             const kvm_node *node = &graphs[g].nodes[i];
             cost c;
             if (done_before(graphs, g, i)) continue;
             TRY(cost_of(&a, node, &c, err));
+            bytes[i] = c.bytes;
+            c.seconds += START_S + hashed_s(&a, node, bytes) / p->threads;
             c.memory += PROCESS_BYTES;
             add(*jobs, row_of(&graphs[g], node), c);
         }

@@ -306,6 +306,49 @@ static void lengths_and_rounds_are_the_specs(void **state)
     kvm_arena_free(&keep);
 }
 
+/* a plan of two hybrids; rest: of the spec */
+static json_t *plan_of_hybrids(kvm_arena *keep, const char *source, const char *target,
+                               const char *rest)
+{
+    const kvm_str text = kvm_str_fmt(
+        keep,
+        "name: pair\nsource: ../../tests/zoo/%s\ntarget: ../../tests/zoo/%s\n"
+        "calibration: {text: calibration, sequences: 60, tokens: 64}\n%s",
+        source, target, rest);
+    check_write("build/tmp/plan.yaml", text);
+    return plan_of(keep, "build/tmp/plan.yaml");
+}
+
+/* what the fit, the switch and a distillation of hybrids do beside multiplying by maps
+ * of K and V */
+static void hybrids_do_more_than_map(void **state)
+{
+    (void)state;
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    const json_t *zero =
+        plan_of_hybrids(&keep, "gdn-a", "gdn-b", "fit: {states: zero}\ntiming: {}\n");
+    const json_t *bilinear = plan_of_hybrids(&keep, "gdn-a", "gdn-b",
+                                             "fit: {states: bilinear}\ntiming: {}\n");
+    const json_t *replay =
+        plan_of_hybrids(&keep, "mla", "kda", "fit: {states: replay}\ntiming: {}\n");
+    const json_t *empty =
+        plan_of_hybrids(&keep, "mla", "kda", "fit: {states: zero}\ntiming: {}\n");
+    assert_true(of_kind(bilinear, "fit", "seconds") >
+                2 * of_kind(zero, "fit", "seconds"));
+    assert_true(of_kind(replay, "fit", "seconds") > of_kind(empty, "fit", "seconds"));
+    assert_true(of_kind(replay, "stats", "seconds") >
+                of_kind(empty, "stats", "seconds"));
+    assert_true(of_kind(replay, "timing", "seconds") >
+                of_kind(empty, "timing", "seconds"));
+    const json_t *all =
+        plan_of_hybrids(&keep, "gdn-a", "gdn-b", "distill: {steps: 1, after: 16}\n");
+    const json_t *few = plan_of_hybrids(&keep, "gdn-a", "gdn-b",
+                                        "distill: {steps: 1, after: 16, lessons: 2}\n");
+    assert_true(of_kind(all, "distill", "seconds") >
+                2 * of_kind(few, "distill", "seconds"));
+    kvm_arena_free(&keep);
+}
+
 static void items_and_arms_count(void **state)
 {
     (void)state;
@@ -479,6 +522,7 @@ int main(void)
         cmocka_unit_test(rows_are_those_of_the_text),
         cmocka_unit_test(every_kind_of_job_has_a_figure),
         cmocka_unit_test(lengths_and_rounds_are_the_specs),
+        cmocka_unit_test(hybrids_do_more_than_map),
         cmocka_unit_test(items_and_arms_count),
         cmocka_unit_test(published_pairs),
     };
