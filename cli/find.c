@@ -32,13 +32,13 @@ static kvm_status take(const finding *f, const json_t *row, kvm_str *path, kvm_e
                          json_integer_value(json_object_get(row, "bytes")), err);
 }
 
-/* The fit of the run itself: those of its ablations are fits too, by other labels.
- * NULL: none is done. */
-static kvm_status translator_of(const finding *f, int64_t run, const json_t **out,
-                                kvm_err *err)
+/* The step of a kind that is of the run itself: those of its ablations and candidates
+ * are named otherwise. NULL: none is done. */
+static kvm_status made_by(const finding *f, int64_t run, const char *kind,
+                          const json_t **out, kvm_err *err)
 {
     const kvm_view_filter filters[] = {{"run", {0}, run},
-                                       {"kind", KVM_STR("fit"), 0},
+                                       {"kind", kvm_str_of(kind), 0},
                                        {"output", KVM_STR("translator"), 0}};
     json_t *rows, *row;
     size_t i;
@@ -48,12 +48,21 @@ static kvm_status translator_of(const finding *f, int64_t run, const json_t **ou
     json_array_foreach(rows, i, row)
     {
         const kvm_str label = kvm_str_of(text(row, "label"));
-        if (kvm_str_starts(label, KVM_STR("fit ")) &&
-            kvm_str_eq(kvm_str_slice(label, 4, label.len),
+        const ptrdiff_t n = (ptrdiff_t)strlen(kind);
+        if (label.len > n && kvm_str_starts(label, kvm_str_of(kind)) &&
+            kvm_str_eq(kvm_str_slice(label, n + 1, label.len),
                        kvm_str_of(text(row, "pair"))))
             *out = row;
     }
     return KVM_OK;
+}
+
+/* what was chosen among fits, or the one fit */
+static kvm_status translator_of(const finding *f, int64_t run, const json_t **out,
+                                kvm_err *err)
+{
+    TRY(made_by(f, run, "choose", out, err));
+    return *out ? KVM_OK : made_by(f, run, "fit", out, err);
 }
 
 static kvm_status not_run(kvm_cli *cli, const char *what, const kvm_spec *spec,

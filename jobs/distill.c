@@ -12,23 +12,16 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "jobs/calibration.h"
 #include "jobs/distill_checkpoint.h"
 #include "jobs/distill_options.h"
+#include "jobs/lessons.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
 
 static const kvm_field params[] = {
     KVM_PAIR_PARAMS,
     KVM_DISTILL_PARAMS,
-    /* filled in by the graph */
-    {"text", KVM_FIELD_STR, true, "hash of the calibration text", NULL, 0},
-    {"text_path", KVM_FIELD_STR, true, "calibration suite or text file", NULL, 0},
-    {"sequences", KVM_FIELD_INT, true, "how many sequences", NULL, 0},
-    {"tokens", KVM_FIELD_INT, true, "tokens per sequence", NULL, 0},
-    {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},
-    {"held_out", KVM_FIELD_NUM, true,
-     "fraction of the sequences that is kept from the fit", NULL, 0},
+    KVM_LESSON_PARAMS,
     {0},
 };
 
@@ -57,44 +50,19 @@ typedef struct distillation {
 
 /* ---- lessons ---- */
 
-/* the sequence's last `after` tokens, and the prefix before them */
-static bool cut(const distillation *d, ptrdiff_t sequence, kvm_lesson *l)
-{
-    const ptrdiff_t from = d->text.offset[sequence];
-    const ptrdiff_t n = d->text.offset[sequence + 1] - from;
-    ptrdiff_t prefix = n - d->o.after;
-    if (prefix < 1) return false; /* too short to learn from */
-    if (d->o.prefix > 0 && prefix > d->o.prefix) prefix = d->o.prefix;
-    *l = (kvm_lesson){.prefix = d->text.ids + from,
-                      .prefix_n = prefix,
-                      .after = d->text.ids + from + prefix,
-                      .after_n = d->o.after};
-    return true;
-}
-
 static kvm_status list_lessons(distillation *d, ptrdiff_t *longest, kvm_err *err)
 {
-    kvm_arena *keep = d->job->keep;
-    kvm_split *of;
-    TRY(kvm_split_sequences(&of, d->text.sequences, (uint64_t)d->o.split_seed,
-                            d->o.held_out, keep, err));
+    const kvm_lesson_options o = {.seed = (uint64_t)d->o.split_seed,
+                                  .held_out = d->o.held_out,
+                                  .after = d->o.after,
+                                  .prefix = d->o.prefix,
+                                  .most = d->o.lessons};
     *longest = 0;
     for (int k = 0; k < 2; k++) {
-        const kvm_split want = k ? KVM_CHOOSE : KVM_FIT;
-        d->lesson[k] = kvm_new(keep, kvm_lesson, d->text.sequences);
-        if (!d->lesson[k]) return kvm_nomem(err, keep);
-        for (ptrdiff_t s = 0; s < d->text.sequences; s++) {
-            kvm_lesson *l = &d->lesson[k][d->lessons[k]];
-            const bool enough = d->o.lessons > 0 && d->lessons[k] >= d->o.lessons;
-            if (of[s] != want || enough || !cut(d, s, l)) continue;
-            d->lessons[k]++;
-            if (l->prefix_n > *longest) *longest = l->prefix_n;
-        }
-        if (d->lessons[k] == 0)
-            return kvm_fail(err, KVM_RANGE,
-                            "no sequence of the split to %s has %td tokens after a "
-                            "prefix: capture more of them, or longer ones",
-                            kvm_split_name(want), d->o.after);
+        TRY(kvm_lessons_list(&d->lesson[k], &d->lessons[k], &d->text,
+                             k ? KVM_CHOOSE : KVM_FIT, &o, d->job->keep, err));
+        const ptrdiff_t n = kvm_lessons_longest(d->lesson[k], d->lessons[k]);
+        if (n > *longest) *longest = n;
     }
     return KVM_OK;
 }

@@ -50,18 +50,22 @@ static const char gate_names[] = "thresholds by gate name, with these defaults:"
      NULL, 0},                                                                         \
     {"token", KVM_FIELD_STR, false,                                                    \
      "whether maps are told which token a row is of: none, given (ids come with the "  \
-     "cache), decoded (read out of the source's first layer) or auto (auto: where the "\
-     "target keeps latents, indexers or states that must be made)",                    \
+     "cache), decoded (read out of the source's first layer), or auto, which tries "   \
+     "what the pair can on the choosing split (told where the target keeps latents, "  \
+     "indexers or states that must be made)",                                          \
      NULL, 0},                                                                         \
-    {"states", KVM_FIELD_STR, false,                                                   \
-     "of recurrent layers: zero, copy, bilinear, replay or auto (auto)", NULL, 0},     \
-    {"latents", KVM_FIELD_INT, false,                                                  \
-     "capture point of latents: 1 (before norm and position) or 3 (as engines keep "   \
-     "them) (1)",                                                                      \
+    {"states", KVM_FIELD_ANY, false,                                                   \
+     "of recurrent layers: zero, copy, bilinear, replay; a list of these, one for "    \
+     "each such layer of the target; or auto, as with token (bilinear where both "     \
+     "models keep one geometry, else replay)",                                         \
+     NULL, 0},                                                                         \
+    {"latents", KVM_FIELD_ANY, false,                                                  \
+     "capture point of latents: 1 (before norm and position), 3 (as engines keep "     \
+     "them), or auto, as with token (1)",                                              \
      NULL, 0},                                                                         \
     {"indexers", KVM_FIELD_STR, false,                                                 \
      "index keys of the target: predicted, or dense: they are left out, and attention "\
-     "looks at the whole translated prefix (predicted)",                               \
+     "looks at the whole translated prefix; or auto, as with token (predicted)",       \
      NULL, 0},                                                                         \
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},\
     {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,\
@@ -257,6 +261,19 @@ static void put_dense(kvm_fit *f)
     json_object_set_new(f->figures, "dense", list);
 }
 
+/* of states that are made layer by layer, how: in the order of recurrent layers */
+static void put_ways(kvm_fit *f)
+{
+    if (!f->outline.each) return;
+    json_t *list = json_array();
+    for (ptrdiff_t i = 0; i < f->outline.ways; i++)
+        json_array_append_new(list,
+                              json_string(kvm_state_way_name(f->outline.each[i])));
+    json_object_set_new(f->figures, "state_ways", list);
+    if (f->outline.states == KVM_STATES_AUTO)
+        json_object_del(f->figures, "state_way"); /* there is none of all */
+}
+
 static kvm_status put_results(kvm_fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
@@ -273,6 +290,7 @@ static kvm_status put_results(kvm_fit *f, kvm_err *err)
     json_object_set_new(f->figures, "state_way",
                         json_string(kvm_state_way_name(f->outline.states)));
     put_dense(f);
+    put_ways(f);
     json_object_set_new(f->figures, "heads",
                         json_string(f->head_matched ? "matched" : "all"));
     json_object_set_new(f->figures, "layers", json_incref(f->layers));

@@ -6,9 +6,12 @@
 #include "jobs/job.h"
 #include "translators/outline.h"
 
-/* keys, token, states, latents and indexers of the fit's parameters; KVM_USAGE names
- * the place */
+/* keys, token, states, latents and indexers of the fit's parameters, lists into the
+ * job's arena; KVM_USAGE names the place, also of an auto that nothing has been chosen
+ * for (candidates.h) */
 KVM_MUST kvm_status kvm_fit_read_recipes(kvm_job *j, kvm_outline_options *o,
                                          kvm_err *err);
+/* kvm_fit_check_recipes - what a spec's section says, autos passed over */
+KVM_MUST kvm_status kvm_fit_check_recipes(kvm_jat fit, kvm_arena *keep, kvm_err *err);
 
 #endif

@@ -4,6 +4,7 @@
  *               direction
  *   stats S     stats S x T      the latter shared with the reverse direction, whose
  *               other one is stats T (read here too where maps are told the token)
+ *   fit                          or one for each candidate, and `choose` (graph_fit.c)
  *   fit ─ mlp, distill ─ evaluate per suite ─ analyse per suite ─ timing
  *       └ ablations (fit + evaluate each)
  *   report                       takes all of it
@@ -15,10 +16,11 @@
  * no part in keys. */
 #include <string.h>
 
+#include "jobs/candidates.h"
 #include "jobs/distill_options.h"
 #include "jobs/graph_internal.h"
 
-enum { MAX_NODES = 128, MAX_INPUTS = 192 };
+enum { MAX_NODES = 512, MAX_INPUTS = 192 };
 
 json_t *kvm_graph__str(kvm_str s)
 {
@@ -208,19 +210,6 @@ static kvm_status add_stats(kvm_builder *b)
     return kvm_graph__input(b, b->cross, "b", second, "capture");
 }
 
-kvm_status kvm_graph__fit(kvm_builder *b, json_t *params, kvm_str name, ptrdiff_t *node)
-{
-    json_object_set_new(params, "source", json_string(b->source.info->fingerprint));
-    json_object_set_new(params, "source_path", kvm_graph__str(b->source.path));
-    kvm_graph__put_calibration(b, params);
-    TRY(kvm_graph__node(b, KVM_JOB_FIT, name, params, node));
-    TRY(kvm_graph__input(b, *node, "gram", b->gram, "moments"));
-    TRY(kvm_graph__input(b, *node, "cross", b->cross, "moments"));
-    if (b->own >= 0) TRY(kvm_graph__input(b, *node, "own", b->own, "moments"));
-    TRY(kvm_graph__input(b, *node, "source_capture", b->capture[0], "capture"));
-    return kvm_graph__input(b, *node, "target_capture", b->capture[1], "capture");
-}
-
 static kvm_status add_mlp(kvm_builder *b)
 {
     if (!kvm_graph__has_section(b, "mlp")) return KVM_OK;
@@ -276,7 +265,7 @@ static kvm_status add_timing(kvm_builder *b)
 static kvm_status check_lessons(kvm_builder *b)
 {
     if (b->distill < 0) return KVM_OK;
-    kvm_outline outline;
+    kvm_candidates c;
     kvm_job j = {.keep = b->keep};
     const kvm_jat fit = kvm_json_get(b->spec->root, b->keep, "fit");
     const kvm_jat section = kvm_json_get(b->spec->root, b->keep, "distill");
@@ -284,10 +273,12 @@ static kvm_status check_lessons(kvm_builder *b)
         if (b->graph->nodes[i].kind == KVM_JOB_DISTILL)
             j.params = (kvm_jat){.v = b->graph->nodes[i].params};
     TRY(kvm_json_place_as(&j.params, b->keep, section, b->err));
-    TRY(kvm_needs_outline(&outline, fit, &b->source.shapes, &b->target.shapes, b->keep,
-                          b->err));
-    return kvm_distill_plan_fits(&j, &outline, &b->source.shapes, &b->target.shapes,
-                                 b->target.model, b->err);
+    TRY(kvm_candidates_read(&c, fit, &b->source.shapes, &b->target.shapes, b->keep,
+                            b->err));
+    for (ptrdiff_t i = 0; i < c.n; i++) /* any of them may be the one */
+        TRY(kvm_distill_plan_fits(&j, &c.at[i].outline, &b->source.shapes,
+                                  &b->target.shapes, b->target.model, b->err));
+    return KVM_OK;
 }
 
 /* ---- all of it ---- */
@@ -300,8 +291,8 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
     TRY(kvm_graph__report(b, reverse));
     TRY(add_captures(b));
     TRY(add_stats(b));
-    TRY(kvm_graph__fit(b, kvm_graph__section(b, "fit"),
-                       kvm_graph__label(b, "fit", b->graph->pair), &b->fit));
+    TRY(kvm_graph__translator(b, kvm_graph__section(b, "fit"), b->graph->pair,
+                              &b->fit));
     TRY(add_mlp(b));
     TRY(add_distill(b));
     TRY(kvm_graph__report_inputs(b));

@@ -154,7 +154,7 @@ static kvm_status ablated_fit(kvm_builder *b, const kvm_ablation *a, ptrdiff_t *
     json_object_set_new(fit, "sweep", json_false());
     const kvm_status s = kvm_ablation_apply(a, fit, b->err);
     if (s) return json_decref(fit), s;
-    return kvm_graph__fit(b, fit, kvm_str_fmt(b->keep, "fit %s", a->name), node);
+    return kvm_graph__translator(b, fit, kvm_str_of(a->name), node);
 }
 
 /* its input of the report is ablation.NAME.SUITE */

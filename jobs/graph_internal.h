@@ -1,5 +1,6 @@
 /* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
- * (the translator, its timing), graph_evaluate.c, graph_analyse.c, graph_report.c. */
+ * (captures, moments, timing), graph_fit.c (the translator), graph_evaluate.c,
+ * graph_analyse.c, graph_report.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -78,9 +79,13 @@ KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
 
 /* ---- what each file adds ---- */
 
-/* a fit of all that b captured; takes params; *node: its index */
-KVM_MUST kvm_status kvm_graph__fit(kvm_builder *b, json_t *params, kvm_str name,
-                                   ptrdiff_t *node);
+/* kvm_graph__translator - a fit of what b captured, or, where the section leaves a
+ * choice, one for each candidate and the choice; takes the section; *node: the one
+ * whose outputs "translator" and "fit" hold */
+KVM_MUST kvm_status kvm_graph__translator(kvm_builder *b, json_t *fit, kvm_str name,
+                                          ptrdiff_t *node);
+/* what that took, candidates and all, for the report to take */
+KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b);
 /* evaluations and ablations, for the report to take */
 KVM_MUST kvm_status kvm_graph__evaluations(kvm_builder *b);
 /* analyses, for the report to take */

@@ -67,7 +67,7 @@ kvm_status kvm_graph__report_inputs(kvm_builder *b)
     if (b->own >= 0)
         TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
     TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
-    TRY(kvm_graph__input(b, b->report, "cost.fit", b->fit, "cost"));
+    TRY(kvm_graph__costs_of_fit(b));
     TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));
     TRY(kvm_graph__input(b, b->report, "translator", b->fit, "translator"));
     if (b->mlp >= 0) {

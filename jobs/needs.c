@@ -1,6 +1,7 @@
 #include "jobs/needs.h"
 
 #include "jobs/ablations.h"
+#include "jobs/candidates.h"
 #include "jobs/fit_recipes.h"
 #include "jobs/invert.h"
 
@@ -11,92 +12,106 @@ static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
                           turned ? from->id[i].a : from->id[i].b);
 }
 
-/* n-grams are no rows: no recipe asks for them */
-static kvm_status ngrams_told(const kvm_outline *out, const kvm_shapes *target,
-                              kvm_err *err)
+/* what a fit section may come to, in one direction */
+static kvm_status candidates_of(kvm_candidates *c, kvm_jat fit,
+                                const kvm_shapes sides[2], int direction,
+                                kvm_arena *keep, kvm_err *err)
 {
-    if (!target->ngrams || out->token != KVM_TOKEN_NONE) return KVM_OK;
-    return kvm_fail(err, KVM_UNSUPPORTED,
-                    "the target keeps n-grams, which follow from the tokens: without "
-                    "them (token: none) its cache is not whole");
+    const kvm_status s = kvm_candidates_read(c, fit, &sides[direction],
+                                             &sides[1 - direction], keep, err);
+    return s && direction ? kvm_err_prefix(err, s, "in the reverse direction") : s;
 }
 
-kvm_status kvm_needs_outline(kvm_outline *out, kvm_jat fit, const kvm_shapes *source,
-                             const kvm_shapes *target, kvm_arena *keep, kvm_err *err)
-{
-    kvm_outline_options o = {0};
-    kvm_job job = {.keep = keep, .params = fit};
-    TRY(kvm_fit_read_recipes(&job, &o, err));
-    TRY(kvm_outline_make(out, &o, source, target, err));
-    return ngrams_told(out, target, err);
-}
-
-/* what one fit's parameters ask for, in one direction */
-static kvm_status outline_of(kvm_outline *out, kvm_jat fit, const kvm_shapes sides[2],
-                             int direction, kvm_arena *keep, kvm_err *err)
-{
-    const kvm_status st = kvm_needs_outline(out, fit, &sides[direction],
-                                            &sides[1 - direction], keep, err);
-    return st && direction ? kvm_err_prefix(err, st, "in the reverse direction") : st;
-}
-
-static kvm_status add_fit(kvm_needs *n, kvm_jat fit, const kvm_shapes sides[2],
-                          int direction, kvm_arena *keep, kvm_err *err)
+static void add_outline(kvm_needs *n, const kvm_outline *out, int direction)
 {
     const int source = direction, target = 1 - direction;
-    kvm_outline out;
-    TRY(outline_of(&out, fit, sides, direction, keep, err));
-    n->rows[source] |= out.source;
-    n->rows[target] |= out.target;
-    add_set(&n->gram[source], &out.gram, false);
-    add_set(&n->gram[target], &out.own, false);
-    add_set(&n->cross, &out.cross, direction == 1);
-    n->own[direction] |= out.own.n > 0;
-    return KVM_OK;
+    n->rows[source] |= out->source;
+    n->rows[target] |= out->target;
+    add_set(&n->gram[source], &out->gram, false);
+    add_set(&n->gram[target], &out->own, false);
+    add_set(&n->cross, &out->cross, direction == 1);
+    n->own[direction] |= out->own.n > 0;
 }
 
-static kvm_status add_both(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
-                           const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
+/* of each direction that s builds: c[0], and c[1] of the reverse */
+static kvm_status add_both(kvm_needs *n, kvm_candidates c[2], kvm_jat fit,
+                           const kvm_spec *s, const kvm_shapes sides[2],
+                           kvm_arena *keep, kvm_err *err)
 {
-    for (int d = 0; d < (s->both_directions ? 2 : 1); d++)
-        TRY(add_fit(n, fit, sides, d, keep, err));
-    return KVM_OK;
-}
-
-/* what the pair refuses is refused at the section that asks for it */
-static kvm_status add_spec(kvm_needs *n, kvm_jat fit, const kvm_spec *s,
-                           const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
-{
-    kvm_outline_options o = {0};
-    kvm_job job = {.keep = keep, .params = fit};
-    TRY(kvm_fit_read_recipes(&job, &o, err)); /* names the key itself */
-    const kvm_status st = add_both(n, fit, s, sides, keep, err);
-    return st ? kvm_json_prefix(err, st, fit) : KVM_OK;
-}
-
-/* A row that repeats the complete fit would read as if the part it takes away were
- * worth nothing. */
-static kvm_status takes_away(const kvm_ablation *a, kvm_jat fit, kvm_jat changed,
-                             const kvm_spec *s, const kvm_shapes sides[2],
-                             kvm_arena *keep, kvm_err *err)
-{
-    if (!*a->lacking) return KVM_OK;
     for (int d = 0; d < (s->both_directions ? 2 : 1); d++) {
-        kvm_outline whole, without;
-        TRY(outline_of(&whole, fit, sides, d, keep, err));
-        TRY(outline_of(&without, changed, sides, d, keep, err));
-        if (kvm_outline_same(&whole, &without))
-            return kvm_fail(err, KVM_UNSUPPORTED, "it takes nothing away%s: %s",
-                            d ? " in the reverse direction" : "", a->lacking);
+        TRY(candidates_of(&c[d], fit, sides, d, keep, err));
+        for (ptrdiff_t i = 0; i < c[d].n; i++) add_outline(n, &c[d].at[i].outline, d);
     }
     return KVM_OK;
 }
 
-static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_spec *s,
+/* latents: 3 of a pair without latents would be answered with the same fit */
+static kvm_status has_latents(kvm_jat fit, const kvm_shapes sides[2], kvm_arena *keep,
+                              kvm_err *err)
+{
+    const kvm_jat at = kvm_json_get(fit, keep, "latents");
+    if (!kvm_json_has(at) || json_integer_value(at.v) != KVM_POINT_ENGINE ||
+        sides[0].of[KVM_SPACE_LATENT] || sides[1].of[KVM_SPACE_LATENT])
+        return KVM_OK;
+    return kvm_json_fail(err, KVM_USAGE, at,
+                         "says where latents are taken, and neither model keeps any: "
+                         "leave the key out");
+}
+
+/* lists of states are as long as the target has recurrent layers */
+static kvm_status listed_each(kvm_jat fit, const kvm_spec *s, const kvm_shapes sides[2],
+                              kvm_arena *keep, kvm_err *err)
+{
+    const kvm_jat at = kvm_json_get(fit, keep, "states");
+    ptrdiff_t n;
+    if (!kvm_json_has(at) || !json_is_array(at.v)) return KVM_OK;
+    TRY(kvm_json_array(at, &n, err));
+    for (int d = 0; d < (s->both_directions ? 2 : 1); d++) {
+        const ptrdiff_t layers = kvm_outline_recurrent(&sides[1 - d]);
+        if (n == layers || (d == 1 && layers == 0)) continue;
+        return kvm_json_fail(err, KVM_USAGE, at,
+                             "lists %td ways, and the target%s has %td recurrent "
+                             "layers: list one for each in their order, or write one "
+                             "word for all",
+                             n, d ? " of the reverse direction" : "", layers);
+    }
+    return KVM_OK;
+}
+
+/* what the pair refuses is refused at the section that asks for it */
+static kvm_status add_spec(kvm_needs *n, kvm_candidates whole[2], kvm_jat fit,
+                           const kvm_spec *s, const kvm_shapes sides[2],
+                           kvm_arena *keep, kvm_err *err)
+{
+    TRY(kvm_fit_check_recipes(fit, keep, err)); /* names the key itself */
+    TRY(has_latents(fit, sides, keep, err));
+    TRY(listed_each(fit, s, sides, keep, err));
+    const kvm_status st = add_both(n, whole, fit, s, sides, keep, err);
+    if (st) return kvm_json_prefix(err, st, fit);
+    return kvm_candidates_leave(whole, s->both_directions ? 2 : 1, fit, keep, err);
+}
+
+/* A row that repeats the complete fit would read as if the part it takes away were
+ * worth nothing. */
+static kvm_status takes_away(const kvm_ablation *a, const kvm_candidates whole[2],
+                             const kvm_candidates without[2], const kvm_spec *s,
+                             kvm_err *err)
+{
+    if (!*a->lacking) return KVM_OK;
+    for (int d = 0; d < (s->both_directions ? 2 : 1); d++)
+        if (kvm_candidates_same(&whole[d], &without[d]))
+            return kvm_fail(err, KVM_UNSUPPORTED, "it takes nothing away%s: %s",
+                            d ? " in the reverse direction" : "", a->lacking);
+    return KVM_OK;
+}
+
+static kvm_status add_ablation(kvm_needs *n, const kvm_candidates whole[2], kvm_jat at,
+                               kvm_jat fit, const kvm_spec *s,
                                const kvm_shapes sides[2], kvm_arena *keep, kvm_err *err)
 {
     kvm_str name;
     const kvm_ablation *a;
+    kvm_candidates without[2];
     json_t *copy = kvm_json_own(keep, json_deep_copy(fit.v));
     kvm_jat changed = {.v = copy};
     if (!copy) return kvm_nomem(err, keep);
@@ -104,8 +119,8 @@ static kvm_status add_ablation(kvm_needs *n, kvm_jat at, kvm_jat fit, const kvm_
     TRY(kvm_ablation_find(&a, name, at, err));
     TRY(kvm_ablation_apply(a, copy, err));
     TRY(kvm_json_place_as(&changed, keep, fit, err));
-    kvm_status st = takes_away(a, fit, changed, s, sides, keep, err);
-    if (!st) st = add_both(n, changed, s, sides, keep, err);
+    kvm_status st = add_both(n, without, changed, s, sides, keep, err);
+    if (!st) st = takes_away(a, whole, without, s, err);
     if (st) st = kvm_err_prefix(err, st, "ablation %s", a->name);
     return st ? kvm_json_prefix(err, st, at) : KVM_OK;
 }
@@ -134,12 +149,14 @@ kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes side
     if (!none) return kvm_nomem(err, keep);
     if (!kvm_json_has(fit)) fit.v = none;
     ptrdiff_t count = 0;
+    kvm_candidates whole[2];
     *n = (kvm_needs){0};
-    TRY(add_spec(n, fit, s, sides, keep, err));
+    TRY(add_spec(n, whole, fit, s, sides, keep, err));
     TRY(add_inversion(n, s, sides, keep, err));
     if (kvm_json_has(list)) TRY(kvm_json_array(list, &count, err));
     for (ptrdiff_t i = 0; i < count; i++)
-        TRY(add_ablation(n, kvm_json_item(list, keep, i), fit, s, sides, keep, err));
+        TRY(add_ablation(n, whole, kvm_json_item(list, keep, i), fit, s, sides, keep,
+                         err));
     return KVM_OK;
 }
 

@@ -22,11 +22,6 @@ typedef struct kvm_needs {
 KVM_MUST kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s,
                                    const kvm_shapes sides[2], kvm_arena *keep,
                                    kvm_err *err);
-/* kvm_needs_outline - of the translator that a fit section asks for */
-KVM_MUST kvm_status kvm_needs_outline(kvm_outline *out, kvm_jat fit,
-                                      const kvm_shapes *source,
-                                      const kvm_shapes *target, kvm_arena *keep,
-                                      kvm_err *err);
 /* as parameters of a capture and of a stats job; new references */
 json_t *kvm_needs_rows(kvm_spaces rows);
 json_t *kvm_needs_blocks(const kvm_block_set *set);

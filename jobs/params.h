@@ -78,6 +78,14 @@
     {"target", KVM_FIELD_STR, true, "fingerprint", NULL, 0},                           \
     {"target_path", KVM_FIELD_STR, true, "checkpoint", NULL, 0}
 
+/* the text whose sequences are lessons (lessons.h), and how they are split; filled in
+ * by the graph */
+#define KVM_LESSON_PARAMS                                                              \
+    KVM_TEXT_PARAMS(true),                                                             \
+    {"split_seed", KVM_FIELD_INT, true, "of the split by sequence", NULL, 0},          \
+    {"held_out", KVM_FIELD_NUM, true,                                                  \
+     "fraction of the sequences that is kept from the fit", NULL, 0}
+
 /* the suite, and the text that its items must not stand in, as kvm_scored_open reads
  * them; filled in by the graph */
 #define KVM_SCORED_PARAMS                                                              \

@@ -214,6 +214,25 @@ static cost distill_cost(const planner *a, const kvm_node *n)
                                                 (ptrdiff_t)after)};
 }
 
+/* Every lesson heard natively once, then by each candidate: the source reads its
+ * prefix, the maps run over it, the target reads on. (Lengths as choose.c has them.) */
+static cost choose_cost(const planner *a, const kvm_node *n)
+{
+    const double candidates =
+        (double)json_array_size(json_object_get(n->params, "titles"));
+    const double tokens = number(n, "tokens", 0), after = fmin(64, tokens / 2);
+    const double lessons = fmin(64, a->p->held * number(n, "sequences", 0) / 2);
+    const double prefix = tokens - after;
+    const double reads = call_s(a, a->target, prefix, after, after);
+    const double maps = prefix * apply_flops(a) / a->p->rates->flops;
+    return (cost){
+        lessons * (call_s(a, a->target, 0, prefix, 0) + reads) +
+            candidates * lessons * (call_s(a, a->source, 0, prefix, 0) + maps + reads),
+        map_bytes(n, kvm_plan__translator_parameters(a->source, a->target, a->k)),
+        weights_bytes(a) +
+            4 * lessons * after * (double)kvm_model_info_of(a->target)->vocab};
+}
+
 /* ---- evaluate ---- */
 
 static kvm_status items_of(planner *a, const kvm_node *n, const kvm_items **out,
@@ -406,6 +425,9 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
     case KVM_JOB_DISTILL:
         *c = distill_cost(a, n);
         return KVM_OK;
+    case KVM_JOB_CHOOSE:
+        *c = choose_cost(a, n);
+        return KVM_OK;
     case KVM_JOB_EVALUATE:
         return evaluate_cost(a, n, c, err);
     case KVM_JOB_ANALYSE:
@@ -470,8 +492,9 @@ static const char *row_of(const kvm_graph *g, const kvm_node *n)
     const char *kind = kvm_job_kind_name(n->kind);
     const bool ablated = n->kind == KVM_JOB_EVALUATE
                              ? json_object_get(n->params, "as") != NULL
-                         : n->kind == KVM_JOB_FIT ? !kvm_str_ends(n->label, g->pair)
-                                                  : false;
+                         : n->kind == KVM_JOB_FIT || n->kind == KVM_JOB_CHOOSE
+                             ? !kvm_str_ends(n->label, g->pair)
+                             : false;
     return ablated ? "ablation" : kind;
 }
 

@@ -79,21 +79,40 @@ static void add_dense(json_t *list, const json_t *fit)
                json_incref(get(fit, "dense"))));
 }
 
+/* "layer by layer: copy, replay" */
+static json_t *layer_words(const json_t *ways)
+{
+    kvm_text words = {0};
+    json_t *way;
+    size_t i;
+    json_array_foreach(ways, i, way) kvm_text_addf(
+        &words, "%s%s", i ? ", " : "layer by layer: ", json_string_value(way));
+    const kvm_str text = kvm_text_str(&words);
+    json_t *out = json_stringn(text.at, (size_t)text.len);
+    kvm_text_free(&words);
+    return out;
+}
+
 static json_t *state_words(const json_t *fit)
 {
     const char *name = json_string_value(get(fit, "state_way"));
+    const json_t *ways = get(fit, "state_ways");
     kvm_state_way way;
+    if (ways) return layer_words(ways);
     if (!name || kvm_state_way_of_name(kvm_str_of(name), &way)) return json_null();
     return json_string(kvm_state_way_what(way));
 }
 
-static json_t *state_layer(const json_t *row, const char *held, const char *copied)
+static json_t *state_layer(const json_t *row, const char *held, const char *choose,
+                           const char *copied)
 {
     json_t *out = json_pack("{s:O}", "layer", get(row, "layer"));
     if (!get(row, held)) return out; /* empty states have no figures */
     json_object_set_new(out, "sources", json_pack("[O]", get(row, "source")));
     json_object_set_new(out, "r2_held",
                         kvm_report_figure(get(row, held), KVM_REPORT_NO_SHARE));
+    json_object_set_new(out, "r2_choose",
+                        kvm_report_figure(get(row, choose), KVM_REPORT_NO_SHARE));
     json_object_set_new(out, "r2_copy",
                         kvm_report_figure(get(row, copied), KVM_REPORT_NO_SHARE));
     return out;
@@ -107,9 +126,11 @@ static void add_states(json_t *list, const json_t *fit)
     size_t i;
     json_array_foreach(get(fit, "states"), i, row)
     {
-        json_array_append_new(states, state_layer(row, "r2_held", "r2_copy"));
-        json_array_append_new(windows,
-                              state_layer(row, "window_r2_held", "window_r2_copy"));
+        json_array_append_new(states,
+                              state_layer(row, "r2_held", "r2_choose", "r2_copy"));
+        json_array_append_new(
+            windows,
+            state_layer(row, "window_r2_held", "window_r2_choose", "window_r2_copy"));
     }
     json_t *inputs = map_layers(get(fit, "layers"), "input");
     json_array_foreach(inputs, i, row)
@@ -146,10 +167,12 @@ kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
     add_exact(list, b->fit);
     add_dense(list, b->fit);
     add_states(list, b->fit);
-    json_object_set_new(b->doc, "recipes",
-                        json_pack("{s:O*, s:O*, s:o}", "token", get(b->fit, "token"),
-                                  "identity", get(b->fit, "identity"), "objects",
-                                  list));
+    json_object_set_new(
+        b->doc, "recipes",
+        json_pack("{s:O*, s:O*, s:o, s:O*, s:O*, s:O*}", "token",
+                  get(b->fit, "token"), "identity", get(b->fit, "identity"), "objects",
+                  list, "tried", get(b->fit, "tried"), "lessons",
+                  get(b->fit, "tried_lessons"), "after", get(b->fit, "tried_after")));
     if (makes_states(list))
         json_object_set(get(b->doc, "recipes"), "states", get(b->fit, "state_way"));
     return KVM_OK;

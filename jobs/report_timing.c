@@ -96,7 +96,8 @@ static const struct cost_row {
     {"stats source", "model", true},     /* the Gram of one capture */
     {"stats target", "model", true},     /* where maps read the target's own rows */
     {"stats cross", "directions", true}, /* is read transposed in the other one */
-    {"fit", "direction", true},          {"mlp", "direction", false},
+    {"fit", "direction", true},          /* also of every candidate: "fit 1" */
+    {"choose", "direction", true},       {"mlp", "direction", false},
     {"distill", "direction", false},
 };
 
@@ -104,7 +105,7 @@ static const struct cost_row *cost_row(const char *step)
 {
     for (size_t i = 0; i < sizeof cost_rows / sizeof *cost_rows; i++)
         if (strcmp(cost_rows[i].step, step) == 0) return &cost_rows[i];
-    return NULL;
+    return strncmp(step, "fit ", 4) == 0 ? cost_row("fit") : NULL;
 }
 
 static double total_cost(kvm_report_builder *b, json_t *steps, kvm_err *err,

@@ -273,6 +273,13 @@ typedef struct kvm_inverted {
     ptrdiff_t count;
 } kvm_inverted;
 
+/* a fit that was not taken, or the one that was */
+typedef struct kvm_tried {
+    kvm_str title, reason; /* why it lost, where no figure says; else empty */
+    double kl, first_kl, parameters;
+    bool chosen;
+} kvm_tried;
+
 /* X(NAME, "word of the document", "mark and words of the page", "tone of its text") */
 #define KVM_FINDING_VERDICTS(X)                                                        \
     X(REPRODUCED, "reproduced", "✓ reproduced", "good")                                \
@@ -326,6 +333,9 @@ typedef struct kvm_document {
         double token_rows;
         kvm_recipe *at;
         ptrdiff_t count;
+        kvm_tried *tried; /* fits that it was chosen among */
+        ptrdiff_t tried_count;
+        double lessons, after; /* that they were judged on; tokens of each */
     } recipes;
     struct {
         bool present;

@@ -40,6 +40,25 @@ static kvm_str read_word(kvm_doc_reader *r, kvm_jat at, const char *key,
     return word;
 }
 
+static void read_tried(kvm_doc_reader *r, kvm_jat at)
+{
+    const kvm_jat list = kvm_doc__get(r, at, "tried");
+    r->d->recipes.lessons = kvm_doc__num(r, at, "lessons");
+    r->d->recipes.after = kvm_doc__num(r, at, "after");
+    kvm_tried *tried =
+        kvm_doc__list_at(r, list, sizeof *tried, &r->d->recipes.tried_count);
+    for (ptrdiff_t i = 0; i < r->d->recipes.tried_count; i++) {
+        const kvm_jat one = kvm_doc__item(r, list, i);
+        tried[i] = (kvm_tried){.title = kvm_doc__str(r, one, "title"),
+                               .reason = kvm_doc__str(r, one, "reason"),
+                               .kl = kvm_doc__num(r, one, "kl"),
+                               .first_kl = kvm_doc__num(r, one, "first_kl"),
+                               .parameters = kvm_doc__num(r, one, "parameters"),
+                               .chosen = kvm_doc__flag(r, one, "chosen", false)};
+    }
+    r->d->recipes.tried = tried;
+}
+
 static void read_recipes(kvm_doc_reader *r, kvm_jat doc)
 {
     static const char *const tokens[] = {"none", "given", "decoded"};
@@ -56,6 +75,7 @@ static void read_recipes(kvm_doc_reader *r, kvm_jat doc)
     for (ptrdiff_t i = 0; i < r->d->recipes.count; i++)
         read_recipe(r, &recipes[i], kvm_doc__item(r, list, i));
     r->d->recipes.at = recipes;
+    read_tried(r, at);
 }
 
 static void read_training(kvm_doc_reader *r, kvm_jat doc)

@@ -47,7 +47,12 @@
  *       "layers": [{"layer": 3, "sources": [7, 3],        numbers, best first
  *         "r2_fit": EST, "r2_choose": EST, "r2_held": EST,
  *         "r2_copy": EST,                                 held-out, before a correction
- *         "rows": 65536, "features": 256, "weight_norm": 1.1}]}]},
+ *         "rows": 65536, "features": 256, "weight_norm": 1.1}]}],
+ *     "tried": [{"title": "states copy, token none",      fits it was chosen among
+ *       "kl": 0.03, "first_kl": 0.02,                     of the choosing lessons;
+ *       "reason": "...",                                  null: it lost for it
+ *       "parameters": 98304, "chosen": true}],
+ *     "lessons": 30, "after": 64},                        that they were judged on
  *
  *   "training": {"steps": 400, "batch": 8, "lessons": 240, "validation": 30,
  *     "parameters": 98304, "seconds": 61.0, "tokens_per_s": 3100.0,

@@ -32,6 +32,25 @@ static void token_words(kvm_page *p)
     kvm_page__html(p, "</p>\n");
 }
 
+/* the fits that an auto of the spec stood for, and which of them it became */
+static kvm_status tried(kvm_page *p)
+{
+    if (p->d->recipes.tried_count == 0) return KVM_OK;
+    const kvm_table t = kvm_report_table_tried(p->mem, p->d);
+    const kvm_str says = kvm_str_fmt(
+        p->mem,
+        "Chosen among %td fits: the one behind which the target says most nearly what "
+        "it says on its own cache, over %.0f lessons of the choosing split, %.0f "
+        "tokens "
+        "each; of equals the one with fewer parameters.",
+        p->d->recipes.tried_count, p->d->recipes.lessons, p->d->recipes.after);
+    if (!says.at) return kvm_nomem(p->err, p->mem);
+    kvm_page__html(p, "<p>");
+    kvm_page__text(p, says);
+    kvm_page__html(p, "</p>\n");
+    return kvm_page__table(p, &t, false);
+}
+
 kvm_status kvm_page__recipes(kvm_page *p)
 {
     if (!kvm_page__section(p, KVM_SECTION_RECIPES, p->d->recipes.count > 0))
@@ -39,6 +58,7 @@ kvm_status kvm_page__recipes(kvm_page *p)
     token_words(p);
     const kvm_table brief = kvm_report_table_brief_recipes(p->mem, p->d);
     TRY(kvm_page__table(p, &brief, false));
+    TRY(tried(p));
     const kvm_table all = kvm_report_table_recipes(p->mem, p->d);
     TRY(kvm_page__folded(p, &all, KVM_STR("Every map in numbers")));
     kvm_page__section_end(p);

@@ -17,6 +17,7 @@
     X(BUILD, build, "build")                                                           \
     X(AMORTISE, amortise, "amortise")                                                  \
     X(RECIPES, recipes, "recipes")                                                     \
+    X(TRIED, tried, "tried")                                                           \
     X(TRAINING, training, "training")                                                  \
     X(CURVE, curve, "curve")                                                           \
     X(MAPS, maps, "linearity")                                                         \

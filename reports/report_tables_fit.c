@@ -329,6 +329,26 @@ kvm_table kvm_report_table_recipes(kvm_arena *keep, const kvm_document *d)
     return t;
 }
 
+kvm_table kvm_report_table_tried(kvm_arena *keep, const kvm_document *d)
+{
+    static const kvm_column columns[] = {
+        HEAD("candidate", "Fit", TEXT), HEAD("kl", "KL, nats", NUMBER),
+        HEAD("first_kl", "KL of first token", NUMBER),
+        HEAD("parameters", "Parameters", NUMBER), HEAD("outcome", "Outcome", TEXT)};
+    kvm_table t = kvm_table_new(keep, "tried", KVM_STR("Fits tried"), COLUMNS(columns));
+    for (ptrdiff_t i = 0; i < d->recipes.tried_count; i++) {
+        const kvm_tried *a = &d->recipes.tried[i];
+        kvm_table__words(&t, a->title);
+        kvm_table_est(&t, or_none(a->kl), KVM_FORMAT_NUMBER);
+        kvm_table_est(&t, or_none(a->first_kl), KVM_FORMAT_NUMBER);
+        kvm_table_est(&t, or_none(a->parameters), KVM_FORMAT_COUNT);
+        kvm_table__words(&t, a->chosen       ? KVM_STR("chosen")
+                             : a->reason.len ? a->reason
+                                             : KVM_STR("–"));
+    }
+    return t;
+}
+
 /* ---- training ---- */
 
 kvm_table kvm_report_table_training(kvm_arena *keep, const kvm_document *d)

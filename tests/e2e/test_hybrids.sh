@@ -23,7 +23,7 @@ run() { # run STORE NAME - the gates may not be met: too little was fitted on
     [ $status = 0 ] || [ $status = 3 ]
 }
 sha() { # sha STORE NAME - of the translator that the run made last
-    "$kvmill" export "$work/$2.yaml" --store "$work/$1" --out "$work/t" --force >"$work/log" 2>&1 &&
+    rm -f "$work/t" && "$kvmill" export "$work/$2.yaml" --store "$work/$1" --out "$work/t" >"$work/log" 2>&1 &&
         sha256sum <"$work/t"
 }
 
@@ -39,6 +39,39 @@ done
 spec gdn-a-qsa gdn-a qsa '' "$scored"
 run a gdn-a-qsa
 ok $? "gdn-a-qsa: states copied, index keys predicted, n-grams told"
+
+# --- auto: what the pair can is tried, and the choosing split decides
+table() { # table STORE NAME - what was tried, without its head
+    tail -n +2 "$work/$1/reports/$2.tried.csv" | tr -d '"\r'
+}
+best() { # best STORE NAME - one is chosen, and it has the least KL (before the last three columns)
+    table "$1" "$2" | awk -F, '{ kl = $(NF - 3) } NR == 1 || kl < least { least = kl }
+        $NF == "chosen" { n++; got = kl } END { exit !(n == 1 && got == least) }'
+}
+ran() { # ran STORE KIND - how many of such steps were computed, and not found done
+    "$kvmill" jobs list --store "$work/$1" --state succeeded | awk -v k="$2" '$0 ~ " " k " " { n++ } END { print n + 0 }'
+}
+spec auto mla kda ', states: auto, latents: auto' 'both_directions: true' "$learnt"
+run d auto && best d auto && best d auto-reversed
+ok $? "auto: the fit with the least KL is taken, in both directions"
+[ "$(table d auto | sed 's/,[0-9].*//')" = "$(printf 'states %s, latents %s\n' zero 1 zero 3 replay 1 replay 3)" ] &&
+    [ "$(table d auto-reversed | wc -l)" = 2 ]
+ok $? "auto: the table has all that the pair can do"
+chosen=$("$kvmill" jobs artefacts auto --store "$work/d" | awk '/ choose auto .* translator / { print $(NF - 1) }')
+[ "$(sha d auto)" = "$chosen  -" ]
+ok $? "auto: the translator of the spec is the chosen one"
+fits=$(ran d fit) choices=$(ran d choose)
+run d auto && [ "$fits $choices" = '6 2' ] && [ "$(ran d fit) $(ran d choose)" = '6 2' ]
+ok $? "auto: a second run does nothing"
+spec auto mla kda ', states: auto, latents: auto' 'both_directions: true' "$learnt" "$scored"
+run d auto && [ "$(ran d fit) $(ran d choose) $(ran d evaluate)" = '6 2 2' ]
+ok $? "auto: what is scored later is neither fitted nor chosen again"
+spec few gdn-a qsa ', states: auto'
+run d few && best d few && [ "$(table d few | wc -l)" = 4 ]
+ok $? "auto: few sequences, four ways of states"
+spec mixed gdn-a gdn-b ', states: [copy, replay, bilinear, zero, replay, bilinear]' "$learnt" "$scored"
+run d mixed && [ "$(grep -c 'layer by layer: copy, replay, bilinear' "$work/d/reports/mixed.recipes.csv")" = 12 ]
+ok $? "states in a way of their own in each recurrent layer"
 
 # --- killed while it learns
 spec killed small large '' \
@@ -71,7 +104,7 @@ spec told mla kda ', token: maybe'
 refuse 'is none, given, decoded or auto' told
 ok $? "token is one of its words"
 spec point mla kda ', latents: 2'
-refuse 'must be 1 or 3' point
+refuse 'must be 1, 3 or auto' point
 ok $? "latents are of capture point 1 or 3"
 spec after small large '' 'distill: {after: 160}'
 refuse 'must leave a prefix' after

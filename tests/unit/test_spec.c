@@ -544,6 +544,23 @@ static void what_the_pair_refuses_is_named_by_its_line(void **state)
          "pair.yaml:5: fit: the target keeps n-grams"},
         {"gdn-a", "qsa", "evaluate: {suites: [needle], ablations: [no_token]}\n",
          "pair.yaml:5: evaluate.ablations[0]: ablation no_token: the target keeps"},
+        {"small", "large", "fit:\n  latents: 3\n",
+         "pair.yaml:6: fit.latents: says where latents are taken"},
+        {"small", "large", "fit:\n  k: 1\n  states: auto\n",
+         "pair.yaml:7: fit.states: is auto, and this pair leaves nothing to choose: "
+         "only "
+         "zero"},
+        {"gdn-a", "qsa", "fit:\n  token: auto\n",
+         "pair.yaml:6: fit.token: is auto, and this pair leaves nothing to choose: "
+         "only "
+         "given"},
+        {"mla", "kda", "fit:\n  latents: sometimes\n",
+         "pair.yaml:6: fit.latents: must be 1, 3 or auto"},
+        {"gdn-a", "gdn-b", "fit:\n  k: 1\n  states: [copy, replay]\n",
+         "pair.yaml:7: fit.states: lists 2 ways, and the target has 6 recurrent "
+         "layers"},
+        {"gdn-a", "gdn-b", "fit:\n  states: [copy, copy, copy, copy, copy, some]\n",
+         "pair.yaml:6: fit.states[5]: is zero, copy, bilinear, replay or auto"},
         {"mla", "kda", "evaluate: {suites: [needle], ablations: [copy_states]}\n",
          "evaluate.ablations[0]: ablation copy_states: the source keeps no states"},
     };
@@ -556,6 +573,42 @@ static void what_the_pair_refuses_is_named_by_its_line(void **state)
             bad[i].source, bad[i].target, CALIBRATION, bad[i].rest);
         assert_int_not_equal(planned(yaml.at, &err), KVM_OK);
         check_contains(err.msg, bad[i].part);
+    }
+}
+
+/* written out, auto is one fit for each word that the pair can do; left out, it is one
+ * fit; what takes a fit takes the choice */
+static void auto_is_a_fit_for_each_word(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source, *target, *fit;
+        ptrdiff_t fits[2]; /* in both directions */
+    } cases[] = {
+        {"mla", "kda", "{}", {1, 1}},
+        {"mla", "kda", "{states: auto}", {2, 1}},
+        {"mla", "kda", "{states: auto, latents: auto}", {4, 2}},
+        {"gdn-a", "gdn-b", "{states: auto}", {4, 4}},
+        {"gdn-a", "gdn-b", "{states: auto, token: auto}", {8, 8}},
+        {"small", "large", "{token: auto}", {2, 2}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        kvm_graph g[2];
+        const kvm_str yaml = kvm_str_fmt(
+            &arena,
+            "name: a-b\nsource: ../../../tests/zoo/%s\ntarget: ../../../tests/zoo/%s\n"
+            "both_directions: true\n%sfit: %s\ndistill: {after: 16}\n",
+            cases[i].source, cases[i].target, CALIBRATION, cases[i].fit);
+        const ptrdiff_t n = graphs(yaml.at, g);
+        for (ptrdiff_t d = 0; d < n; d++) {
+            const bool several = cases[i].fits[d] > 1;
+            assert_int_equal(count(&g[d], KVM_JOB_FIT), cases[i].fits[d]);
+            assert_int_equal(count(&g[d], KVM_JOB_CHOOSE), several);
+            for (ptrdiff_t k = 0; k < g[d].count; k++)
+                if (g[d].nodes[k].kind == KVM_JOB_DISTILL)
+                    assert_int_equal(g[d].nodes[g[d].nodes[k].inputs[0].node].kind,
+                                     several ? KVM_JOB_CHOOSE : KVM_JOB_FIT);
+        }
     }
 }
 
@@ -614,6 +667,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(ranges_are_checked_before_anything_runs, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(auto_is_a_fit_for_each_word, setup, teardown),
         cmocka_unit_test_setup_teardown(what_the_pair_refuses_is_named_by_its_line,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(an_unknown_ablation_lists_those_there_are,
