@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "jobs/analyse_caches.h"
+#include "jobs/candidates.h"
 #include "jobs/items.h"
 #include "jobs/needs.h"
 #include "jobs/plan_internal.h"
@@ -447,12 +448,16 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
 
 /* ---- all of them ---- */
 
+/* Of fits that are chosen among, the last: its switch is the dearest (candidates.h). */
 static kvm_status pair_of(planner *a, const kvm_shapes *source,
                           const kvm_shapes *target, kvm_err *err)
 {
     const kvm_jat fit = kvm_json_get(a->p->spec->root, a->p->keep, "fit");
-    a->pair = (kvm_plan_pair){.source = source, .target = target};
-    return kvm_needs_outline(&a->pair.outline, fit, source, target, a->p->keep, err);
+    kvm_candidates c;
+    TRY(kvm_candidates_read(&c, fit, source, target, a->p->keep, err));
+    a->pair = (kvm_plan_pair){
+        .source = source, .target = target, .outline = c.at[c.n - 1].outline};
+    return KVM_OK;
 }
 
 /* seconds of one thread for the hashes of what a job reads and writes */
