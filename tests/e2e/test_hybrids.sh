@@ -110,8 +110,7 @@ spec after small large '' 'distill: {after: 160}'
 refuse 'must leave a prefix' after
 ok $? "lessons have a prefix"
 spec memory small large '' 'distill: {memory_mib: 1}'
-"$kvmill" run "$work/memory.yaml" --store "$work/a" --quiet >"$work/log" 2>&1
-[ $? = 1 ] && "$kvmill" jobs list --store "$work/a" >"$work/log" 2>&1 && grep -q 'raise it, or ask for fewer' "$work/log"
+refuse 'raise it, or ask for fewer' memory
 ok $? "lessons that do not fit into memory_mib say how much they take"
 spec decoded kda mla ', token: decoded'
 refuse 'hand the ids over' decoded
