@@ -41,7 +41,7 @@ static kvm_status print_rows(kvm_cli *cli, json_t *rows, const char *const *colu
 static kvm_status add_card(kvm_cli *cli, json_t *rows, kvm_str path, kvm_err *err)
 {
     static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",
-                                        "generation", "needle", "dialogue"};
+                                        "generation",  "needle",     "dialogue"};
     kvm_suite *s;
     TRY(kvm_suite_read(&s, cli->keep, path, err));
     json_t *row = json_pack(

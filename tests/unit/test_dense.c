@@ -64,6 +64,7 @@ static void read_on(fixture *f, kvm_model *m, kvm_cache *c, ptrdiff_t n)
     check_ok(kvm_model_forward(m, c, f->ids + at, n, &o, &err), &err);
 }
 
+/* what `to` lacks of an object */
 static kvm_status put(const fixture *f, kvm_cache *to, const kvm_cache *from,
                       ptrdiff_t object, kvm_err *err)
 {
@@ -76,9 +77,10 @@ static kvm_status put(const fixture *f, kvm_cache *to, const kvm_cache *from,
                    .tokens = n};
     memcpy(s.dim, o->shape, sizeof s.dim);
     if (kvm_object_per_prompt(o)) return kvm_inject_state(to, object, &s, err);
+    const ptrdiff_t at = kvm_cache_length(to);
     assert_true(n * o->heads * o->dim <= ROOM);
-    TRY(kvm_cache_read(from, object, 3, 0, n, rows, err));
-    return kvm_inject_rows(to, object, 3, 0, n, rows, err);
+    TRY(kvm_cache_read(from, object, 3, at, n - at, rows, err));
+    return kvm_inject_rows(to, object, 3, at, n - at, rows, err);
 }
 
 /* what `from` keeps into a new cache, without index keys if that is wanted */
@@ -368,6 +370,46 @@ static void copies_and_marks(void **state)
     each(carried);
 }
 
+/* A piece behind tokens that have keys: all are looked at then, those before it too;
+ * and no longer when it is cut off again. */
+static void appended(fixture *f)
+{
+    static float first[CAPACITY * V];
+    kvm_err err = {0};
+    const ptrdiff_t n = 21, all = 40, more = 20;
+    kvm_cache *whole;
+    check_ok(kvm_cache_new(&whole, &f->keep, f->m, CAPACITY, &err), &err);
+    read_on(f, f->m, whole, n);
+    read_on(f, f->m, f->c, n);
+    kvm_cache_mark(f->c);
+    read_on(f, f->m, whole, all - n);
+    check_ok(kvm_inject_begin(f->c, all - n, &err), &err);
+    check_ok(kvm_inject_dense(f->c, &err), &err);
+    for (ptrdiff_t i = 0; i < kvm_model_info_of(f->m)->objects; i++)
+        if (!kvm_object_chooses(kvm_model_object(f->m, i)))
+            check_ok(put(f, f->c, whole, i, &err), &err);
+    check_ok(kvm_inject_end(f->c, &err), &err);
+    assert_int_equal(kvm_cache_dense(f->c), all);
+    read_on(f, f->m, f->c, more);
+    memcpy(first, f->logits, sizeof first);
+    read_on(f, f->m, injected(f, f->m, whole, true), more);
+    same_logits(f, first, all, more);
+    check_ok(kvm_cache_truncate(f->c, n, &err), &err);
+    assert_int_equal(kvm_cache_dense(f->c), 0);
+    read_on(f, f->m, f->c, more);
+    memcpy(first, f->logits, sizeof first);
+    kvm_cache_clear(whole);
+    read_on(f, f->m, whole, n);
+    read_on(f, f->m, whole, more);
+    same_logits(f, first, n, more);
+}
+
+static void pieces_behind(void **state)
+{
+    (void)state;
+    each(appended);
+}
+
 /* in pieces or token by token: what is chosen hangs on neither the cut nor what is kept
  * of blocks */
 static void in_pieces(fixture *f)
@@ -433,7 +475,8 @@ int main(void)
         cmocka_unit_test(short_prefixes), cmocka_unit_test(long_prefixes),
         cmocka_unit_test(beside_torch),   cmocka_unit_test(as_many_behind),
         cmocka_unit_test(best_behind),    cmocka_unit_test(copies_and_marks),
-        cmocka_unit_test(steps),          cmocka_unit_test(refused),
+        cmocka_unit_test(pieces_behind),  cmocka_unit_test(steps),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
