@@ -11,7 +11,6 @@
 #include "jobs/analyse_caches.h"
 #include "jobs/candidates.h"
 #include "jobs/items.h"
-#include "jobs/needs.h"
 #include "jobs/plan_internal.h"
 #include "jobs/timing.h"
 #include "kernels/backend.h"
