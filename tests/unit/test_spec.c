@@ -538,6 +538,11 @@ static void what_the_pair_refuses_is_named_by_its_line(void **state)
          "pair.yaml:5: fit: the source keeps no states"},
         {"kda", "mla", "both_directions: true\nfit: {states: copy}\n",
          "pair.yaml:6: fit: in the reverse direction: the source keeps no states"},
+        {"kda", "gdn-a", "fit: {states: copy}\n",
+         "pair.yaml:5: fit: the window of source layer 0 has 384 heads of 4 (0 keys), "
+         "that of target layer 0 256 of 4 (0): it cannot be copied; states: replay "
+         "lets "
+         "the target's own recurrence make it"},
         {"gdn-a", "gdn-b", "fit: {token: decoded}\n",
          "pair.yaml:5: fit: the source's first layer"},
         {"gdn-a", "qsa", "fit: {token: none}\n",
