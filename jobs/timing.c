@@ -338,6 +338,8 @@ static kvm_status time_length(timing *t, ptrdiff_t i, kvm_err *err)
     TRY(new_cell(t, &t->cold, err));
     for (ptrdiff_t k = 0; k < t->legs; k++) {
         TRY(new_cell(t, &t->leg[k].cell, err));
+        if (t->leg[k].taken) /* its pages are touched before that counts */
+            TRY(read_source(t, &t->leg[k], n, err));
         TRY(read_source(t, &t->leg[k], n, err));
     }
     did(t, i, kvm_prefill_flops(kvm_model_info_of(t->source), (double)n),
