@@ -33,6 +33,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_OUT,
     KVM_OPT_STAY,
     KVM_OPT_SWITCH,
+    KVM_OPT_ALTERNATE,
     KVM_OPT_TOKENS,
     KVM_OPT_LIMIT,
     KVM_OPT_STATE,

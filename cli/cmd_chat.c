@@ -2,9 +2,11 @@
  * target goes on from its cache.
  *
  * Messages come from the arguments, or from standard input, one a line. The first
- * answer is the source's; with --switch every later one is the target's, on the
- * translated cache of all that was said. Beside each answer stands its time to first
- * token; beside the first after the switch also what re-reading would have taken. */
+ * answer is the source's; with --switch every later one is the target's, with
+ * --alternate every other one. Who answers reads what is new to it; but what the source
+ * has read before and the target lacks, the target is given translated, behind what it
+ * holds. Beside each answer stands its time to first token; beside the first after the
+ * switch also what re-reading would have taken. */
 #include <string.h>
 #include <unistd.h>
 
@@ -15,22 +17,30 @@
 
 enum { CONTEXT = 4096, MAX_TURNS = 512, LINE_BYTES = 1 << 16 };
 
+/* one of the two models, and the conversation as its cache holds it */
+typedef struct side {
+    kvm_model *model;
+    kvm_cache *cache;
+    int32_t *held; /* (CONTEXT) ids of the cache */
+    ptrdiff_t held_n;
+} side;
+
 typedef struct talk {
     kvm_cli *cli;
     kvm_switching s;
     kvm_encoder *encoder;
     kvm_chat_turn turns[MAX_TURNS];
     ptrdiff_t turn_count;
-    int32_t *cached; /* ids that stand in the active cache */
-    ptrdiff_t cached_n;
+    side source, target;
     ptrdiff_t max_new;
-    bool on_target;
+    bool measured;   /* the target has read it all again, for comparison */
     kvm_err unheard; /* why a piece of an answer could not be printed */
     json_t *log;
 } talk;
 
 typedef struct times {
     double first, translate, cold; /* cold < 0: not measured */
+    ptrdiff_t translated;          /* tokens */
 } times;
 
 static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
@@ -48,30 +58,40 @@ static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
 
 /* The cache keeps what it shares with the conversation as it now reads; a recurrent one
  * that cannot go back so far begins anew. */
-static kvm_status keep_common(talk *t, kvm_cache *cache, const int32_t *ids,
-                              ptrdiff_t n, kvm_err *err)
+static kvm_status keep_common(side *x, const int32_t *ids, ptrdiff_t n, kvm_err *err)
 {
     ptrdiff_t same = 0;
-    while (same < t->cached_n && same < n - 1 && t->cached[same] == ids[same]) same++;
-    const kvm_status s = kvm_cache_truncate(cache, same, NULL);
+    while (same < x->held_n && same < n - 1 && x->held[same] == ids[same]) same++;
+    const kvm_status s = kvm_cache_truncate(x->cache, same, NULL);
     if (s == KVM_UNSUPPORTED) {
-        kvm_cache_clear(cache);
+        kvm_cache_clear(x->cache);
         same = 0;
     } else if (s) {
-        return kvm_cache_truncate(cache, same, err);
+        return kvm_cache_truncate(x->cache, same, err);
     }
-    t->cached_n = same;
+    x->held_n = same;
     return KVM_OK;
 }
 
-static kvm_status switch_over(talk *t, const int32_t *ids, ptrdiff_t n, times *when,
-                              kvm_err *err)
+/* what the source has read, and the target has not; the first time beside what reading
+ * everything again takes */
+static kvm_status hand_over(talk *t, const int32_t *ids, ptrdiff_t n, times *when,
+                            kvm_err *err)
 {
-    TRY(keep_common(t, t->s.source_cache, ids, n, err));
-    kvm_switching_tell(&t->s, ids, 0, t->cached_n);
-    TRY(kvm_switching_cold(&t->s, ids, n, &when->cold, err));
-    TRY(kvm_switching_translate(&t->s, &when->translate, err));
-    t->on_target = true;
+    TRY(keep_common(&t->source, ids, n, err));
+    const ptrdiff_t end = t->source.held_n;
+    if (end <= t->target.held_n) return KVM_OK;
+    kvm_switching_tell(&t->s, ids, 0, end);
+    when->translated = end - t->target.held_n;
+    if (t->measured) {
+        TRY(kvm_switching_catch_up(&t->s, &when->translate, err));
+    } else {
+        TRY(kvm_switching_cold(&t->s, ids, n, &when->cold, err));
+        TRY(kvm_switching_translate(&t->s, &when->translate, err));
+        t->measured = true;
+    }
+    memcpy(t->target.held, ids, (size_t)end * sizeof *ids);
+    t->target.held_n = end;
     return KVM_OK;
 }
 
@@ -82,74 +102,81 @@ static bool print_piece(void *ctx, int32_t id)
     return !piece.at || kvm_cli_print(piece, &t->unheard) == KVM_OK;
 }
 
-static kvm_status answer(talk *t, kvm_str *text, times *when, kvm_err *err)
+/* the side whose turn it is */
+static side *next_side(talk *t)
 {
-    kvm_model *m = t->on_target ? t->s.target : t->s.source;
-    kvm_cache *cache = t->on_target ? t->s.target_cache : t->s.source_cache;
+    const ptrdiff_t answers = t->turn_count / 2;
+    if (kvm_cli_has(t->cli, KVM_OPT_ALTERNATE))
+        return answers % 2 ? &t->target : &t->source;
+    return kvm_cli_has(t->cli, KVM_OPT_SWITCH) && answers > 0 ? &t->target : &t->source;
+}
+
+static kvm_status answer(talk *t, side *x, kvm_str *text, times *when, kvm_err *err)
+{
+    const bool reads_for_both = x == &t->source; /* rows that the translation needs */
     int32_t *ids, *said = kvm_new(t->cli->keep, int32_t, t->max_new);
     ptrdiff_t n, said_n;
     if (!said) return kvm_nomem(err, t->cli->keep);
     TRY(render(t, &ids, &n, err));
-    if (!t->on_target && kvm_cli_has(t->cli, KVM_OPT_SWITCH) && t->turn_count > 1) {
-        TRY(switch_over(t, ids, n, when, err));
-        m = t->s.target;
-        cache = t->s.target_cache;
-    }
+    TRY(keep_common(x, ids, n, err));
+    if (x == &t->target) TRY(hand_over(t, ids, n, when, err));
     const double started = kvm_now();
-    TRY(keep_common(t, cache, ids, n, err));
     TRY(kvm_model_forward(
-        m, cache, ids + t->cached_n, n - t->cached_n,
+        x->model, x->cache, ids + x->held_n, n - x->held_n,
         &(kvm_forward_options){.logits_last = 1,
                                .logits = t->s.logits,
-                               .capture =
-                                   t->on_target ? NULL : kvm_switching_capture(&t->s)},
+                               .capture = reads_for_both ? kvm_switching_capture(&t->s)
+                                                         : NULL},
         err));
-    kvm_cache_mark(cache);
+    kvm_cache_mark(x->cache);
     when->first = kvm_now() - started + when->translate;
     const bool quiet = kvm_cli_has(t->cli, KVM_OPT_JSON);
-    TRY(kvm_generate(m, cache, t->s.logits, &(kvm_sampling){0}, t->max_new, said,
-                     &said_n, quiet ? NULL : print_piece, t, err));
+    TRY(kvm_generate(x->model, x->cache, t->s.logits, &(kvm_sampling){0}, t->max_new,
+                     said, &said_n, quiet ? NULL : print_piece, t, err));
     if (t->unheard.code) return kvm_fail(err, t->unheard.code, "%s", t->unheard.msg);
-    memcpy(t->cached, ids, (size_t)n * sizeof *ids);
-    memcpy(t->cached + n, said, (size_t)said_n * sizeof *said);
+    memcpy(x->held, ids, (size_t)n * sizeof *ids);
+    memcpy(x->held + n, said, (size_t)said_n * sizeof *said);
     /* rows of what was generated are not taken: whoever comes next reads it */
-    if (!t->on_target && t->s.taken) TRY(kvm_cache_truncate(cache, n, err));
-    const ptrdiff_t held = kvm_cache_length(cache);
-    t->cached_n = n + said_n < held ? n + said_n : held;
-    return kvm_decode(kvm_model_tokenizer(m), said, said_n, true, t->cli->keep, text,
-                      err);
+    if (reads_for_both && t->s.taken) TRY(kvm_cache_truncate(x->cache, n, err));
+    const ptrdiff_t length = kvm_cache_length(x->cache);
+    x->held_n = n + said_n < length ? n + said_n : length;
+    return kvm_decode(kvm_model_tokenizer(x->model), said, said_n, true, t->cli->keep,
+                      text, err);
 }
 
-static void show_times(const talk *t, const times *when)
+static void show_times(const char *who, const times *when)
 {
-    fprintf(stderr, "  [%s: first token after %.1f ms",
-            t->on_target ? "target" : "source", when->first * 1e3);
+    fprintf(stderr, "  [%s: first token after %.1f ms", who, when->first * 1e3);
+    if (when->translated > 0)
+        fprintf(stderr, ", of which translating %td tokens %.1f ms", when->translated,
+                when->translate * 1e3);
     if (when->cold >= 0)
-        fprintf(stderr, ", of which translating %.1f ms; reading it all again: %.1f ms",
-                when->translate * 1e3, when->cold * 1e3);
+        fprintf(stderr, "; reading it all again: %.1f ms", when->cold * 1e3);
     fprintf(stderr, "]\n\n");
 }
 
 static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
 {
-    times when = {0, 0, -1};
+    times when = {.cold = -1};
     kvm_str text = {0};
+    side *x = next_side(t);
+    const char *who = x == &t->target ? "target" : "source";
     if (t->turn_count + 2 > MAX_TURNS)
         return kvm_fail(err, KVM_RANGE, "more than %d turns", MAX_TURNS);
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("user"), message};
-    TRY(answer(t, &text, &when, err));
+    TRY(answer(t, x, &text, &when, err));
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("assistant"), text};
     if (!kvm_cli_has(t->cli, KVM_OPT_JSON)) {
         TRY(kvm_cli_print(KVM_STR("\n"), err));
-        show_times(t, &when);
+        show_times(who, &when);
         return KVM_OK;
     }
     json_array_append_new(
         t->log,
-        json_pack("{s:s, s:o, s:f, s:f, s:o}", "model",
-                  t->on_target ? "target" : "source", "text", kvm_cli_json_text(text),
-                  "ttft_s", when.first, "translate_s", when.translate, "cold_ttft_s",
-                  when.cold >= 0 ? json_real(when.cold) : json_null()));
+        json_pack("{s:s, s:o, s:f, s:f, s:I, s:o}", "model", who, "text",
+                  kvm_cli_json_text(text), "ttft_s", when.first, "translate_s",
+                  when.translate, "translated_tokens", (json_int_t)when.translated,
+                  "cold_ttft_s", when.cold >= 0 ? json_real(when.cold) : json_null()));
     return KVM_OK;
 }
 
@@ -181,9 +208,12 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;
-    t->cached = kvm_new(cli->keep, int32_t, CONTEXT);
+    t->source =
+        (side){t->s.source, t->s.source_cache, kvm_new(cli->keep, int32_t, CONTEXT), 0};
+    t->target =
+        (side){t->s.target, t->s.target_cache, kvm_new(cli->keep, int32_t, CONTEXT), 0};
     t->log = json_array();
-    if (!t->cached || !kvm_json_own(cli->keep, t->log))
+    if (!t->source.held || !t->target.held || !kvm_json_own(cli->keep, t->log))
         return kvm_nomem(err, cli->keep);
     return kvm_encoder_new(&t->encoder, cli->keep, kvm_model_tokenizer(t->s.source),
                            err);
@@ -208,6 +238,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 
 static const kvm_option options[] = {
     {KVM_OPT_SWITCH, "switch", NULL, "after the first answer go on with the target"},
+    {KVM_OPT_ALTERNATE, "alternate", NULL, "source and target answer in turns"},
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many tokens an answer (128)"},
     {0},
 };

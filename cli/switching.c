@@ -44,15 +44,20 @@ void kvm_switching_tell(kvm_switching *s, const int32_t *ids, ptrdiff_t from,
     for (ptrdiff_t i = 0; i < n; i++) s->ids[from + i] = ids[i];
 }
 
-static kvm_status translate_once(kvm_switching *s, double *seconds, kvm_err *err)
+kvm_status kvm_switching_catch_up(kvm_switching *s, double *seconds, kvm_err *err)
 {
     const double started = kvm_now();
-    kvm_cache_clear(s->target_cache);
     const kvm_handover from = {
         .cache = s->source_cache, .taken = s->taken, .ids = s->ids};
     TRY(kvm_apply_run(s->apply, &from, s->target_cache, NULL, err));
     *seconds = kvm_now() - started;
     return KVM_OK;
+}
+
+static kvm_status translate_once(kvm_switching *s, double *seconds, kvm_err *err)
+{
+    kvm_cache_clear(s->target_cache);
+    return kvm_switching_catch_up(s, seconds, err);
 }
 
 static kvm_status read_once(kvm_switching *s, const int32_t *ids, ptrdiff_t n,

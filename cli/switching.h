@@ -32,6 +32,10 @@ void kvm_switching_tell(kvm_switching *s, const int32_t *ids, ptrdiff_t from,
  * flatter the switch. translate: the source's whole cache into the emptied target's */
 KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds,
                                             kvm_err *err);
+/* kvm_switching_catch_up - what the target's cache lacks of the source's, once, behind
+ * what it holds */
+KVM_MUST kvm_status kvm_switching_catch_up(kvm_switching *s, double *seconds,
+                                           kvm_err *err);
 /* cold: the target reads these ids itself, first token included; its cache is emptied
  * before and after */
 KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids,

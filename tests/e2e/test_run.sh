@@ -120,6 +120,11 @@ ok $? "two runs on one store share the work and agree to the bit"
 "$kvmill" chat "$work/pair.yaml" --switch --json --tokens 8 --store "$work/a" "Hello there." "And now?" >"$work/log" 2>&1
 [ $? = 0 ] && grep -q '"model": "target"' "$work/log" && grep -q '"cold_ttft_s": [0-9]' "$work/log"
 ok $? "a conversation goes on with the target"
+"$kvmill" chat "$work/pair.yaml" --alternate --json --tokens 8 --store "$work/a" "Hello there." "And now?" "Who?" "And then?" >"$work/log" 2>&1
+[ $? = 0 ] && [ "$(sed -n 's/.*"model": "\([a-z]*\)".*/\1/p' "$work/log" | tr '\n' ' ')" = "source target source target " ] &&
+    sed -n 's/.*"translated_tokens": \([0-9]*\).*/\1/p' "$work/log" | tr '\n' ' ' |
+    awk '{ exit !($1 == 0 && $2 > 0 && $3 == 0 && $4 > 0) }'
+ok $? "... or in turns, which translate what is new alone"
 (sleep 0.3; exec "$kvmill" chat "$work/pair.yaml" --tokens 8 --store "$work/a" "Hello there." "And now?" 2>"$work/log") | true
 [ "${PIPESTATUS[0]}" = 141 ] && [ ! -s "$work/log" ]
 ok $? "... and ends where nobody listens any more"

@@ -272,6 +272,43 @@ static void more_than_there_is_room_for_is_refused(void **state)
     check_contains(err.msg, "19 rows");
 }
 
+/* of which tokens rows are there: the last run of pieces, as far as nothing was cut */
+static void pieces_are_known(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_taken *taken;
+    kvm_model *m = open_model(MODELS "deepseek_v3");
+    enum { WIDTH = 256 };
+    const kvm_space s = KVM_SPACE_LATENT;
+    static const float rows[TOKENS * WIDTH];
+    static const struct {
+        ptrdiff_t first, n, from, end; /* a piece comes; what is there then */
+    } pieces[] = {{0, 3, 0, 3},  {3, 1, 0, 4},   {4, 6, 0, 10},  {5, 2, 0, 7},
+                  {9, 4, 9, 13}, {13, 7, 9, 20}, {11, 1, 9, 12}, {2, 9, 2, 11}};
+    check_ok(kvm_taken_new(&taken, &keep, m, 1U << s, TOKENS, &err), &err);
+    assert_false(kvm_taken_has(taken, s, 1, 0, 1));
+    for (size_t i = 0; i < COUNT(pieces); i++) {
+        const ptrdiff_t from = pieces[i].from, end = pieces[i].end;
+        check_ok(
+            kvm_taken_put(taken, s, 1, pieces[i].first, pieces[i].n, rows, WIDTH, &err),
+            &err);
+        assert_true(kvm_taken_has(taken, s, 1, from, end - from));
+        assert_false(kvm_taken_has(taken, s, 1, from, end - from + 1));
+        assert_false(from > 0 && kvm_taken_has(taken, s, 1, from - 1, 2));
+        assert_false(kvm_taken_has(taken, s, 0, from, 1)); /* of another layer */
+    }
+    kvm_taken_cut(taken, 5);
+    assert_true(kvm_taken_has(taken, s, 1, 2, 3));
+    assert_false(kvm_taken_has(taken, s, 1, 2, 4));
+    kvm_taken_cut(taken, 0);
+    assert_false(kvm_taken_has(taken, s, 1, 0, 1));
+    check_ok(kvm_taken_put(taken, KVM_SPACE_K, 1, 0, 1, rows, WIDTH, &err), &err);
+    assert_null(kvm_taken_rows(taken, KVM_SPACE_K, 1)); /* of which none are kept */
+    check_refused(KVM_RANGE, "20 rows",
+                  kvm_taken_put(taken, s, 1, TOKENS - 1, 2, rows, WIDTH, &no));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +316,7 @@ int main(void)
         cmocka_unit_test(parts_that_do_not_belong_together_are_refused),
         cmocka_unit_test(what_is_taken_is_there_afterwards),
         cmocka_unit_test(more_than_there_is_room_for_is_refused),
+        cmocka_unit_test(pieces_are_known),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
