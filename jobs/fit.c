@@ -9,8 +9,8 @@
  * 4. one map per space and target layer with that choice; figures and gates, read on
  *    the held-out split, which nothing was chosen on
  * then the states of recurrent layers, from both captures, and how many of the tokens
- * that the maps will be told are read right (fit_identity.c). Output "translator" is the
- * translator file, "fit" the figures as JSON: those of the first group, and of each
+ * that the maps will be told are read right (fit_identity.c). Output "translator" is
+ * the translator file, "fit" the figures as JSON: those of the first group, and of each
  * under "groups". */
 #include <math.h>
 
@@ -32,11 +32,12 @@ static const char gate_names[] = "thresholds by gate name, with these defaults:"
 #define FIT_PARAMS                                                                     \
     {"k", KVM_FIELD_ANY, false,                                                        \
      "source layers per target layer: a number, or auto (auto)", NULL, 0},             \
-    {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)", NULL, 0},\
+    {"k_slack", KVM_FIELD_NUM, false, "R2 given away for a smaller k (0.005)",         \
+     NULL, 0},                                                                         \
     {"k_most", KVM_FIELD_INT, false,                                                   \
      "largest k that the sweep tries (all source layers)", NULL, 0},                   \
-    {"lambda", KVM_FIELD_ANY, false, "relative ridge penalty: a number, or auto (auto)",\
-     NULL, 0},                                                                         \
+    {"lambda", KVM_FIELD_ANY, false,                                                   \
+     "relative ridge penalty: a number, or auto (auto)", NULL, 0},                     \
     {"lambda_absolute", KVM_FIELD_NUM, false,                                          \
      "absolute penalty instead (the paper: 0.01)", NULL, 0},                           \
     {"select", KVM_FIELD_STR, false, "how source layers are chosen: r2 or depth (r2)", \
@@ -68,8 +69,8 @@ static const char gate_names[] = "thresholds by gate name, with these defaults:"
      "looks at the whole translated prefix; or auto, as with token (predicted)",       \
      NULL, 0},                                                                         \
     {"dtype", KVM_FIELD_STR, false, "weights in the file: f32 or bf16 (f32)", NULL, 0},\
-    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)", NULL,\
-     0},                                                                               \
+    {"allow_wide", KVM_FIELD_BOOL, false, "fit although rows <= features (false)",     \
+     NULL, 0},                                                                         \
     {"sweep", KVM_FIELD_BOOL, false,                                                   \
      "false: only the one fit, no maps and curves (true)", NULL, 0},                   \
     {"gates", KVM_FIELD_OBJECT, false, gate_names, NULL, 0}

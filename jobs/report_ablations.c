@@ -1,5 +1,5 @@
-/* report_ablations.c - what each ablation scores on every suite that they are scored on,
- * beside the complete closed form, item by item. */
+/* report_ablations.c - what each ablation scores on every suite that they are scored
+ * on, beside the complete closed form, item by item. */
 #include <string.h>
 
 #include "jobs/ablations.h"

@@ -1,6 +1,6 @@
-/* report_gates.c - the gates of a fit: what each has read, where it was worst, and of one
- * that was not measured why. Those that a fit cannot measure are read out of what the
- * evaluations found. */
+/* report_gates.c - the gates of a fit: what each has read, where it was worst, and of
+ * one that was not measured why. Those that a fit cannot measure are read out of what
+ * the evaluations found. */
 #include <math.h>
 #include <string.h>
 
