@@ -173,8 +173,11 @@ kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
                   "identity", get(b->fit, "identity"), "objects", list, "tried",
                   get(b->fit, "tried"), "lessons", get(b->fit, "tried_lessons"),
                   "after", get(b->fit, "tried_after")));
+    json_t *recipes = get(b->doc, "recipes");
     if (makes_states(list))
-        json_object_set(get(b->doc, "recipes"), "states", get(b->fit, "state_way"));
+        json_object_set(recipes, "states", get(b->fit, "state_way"));
+    if (json_array_size(get(b->fit, "dense")) > 0)
+        json_object_set_new(recipes, "indexers", json_string("dense"));
     return KVM_OK;
 }
 

@@ -329,6 +329,7 @@ typedef struct kvm_document {
         /* "zero", "copy", "bilinear", "replay"; "auto": layers differ; empty: the
          * target keeps none */
         kvm_str states;
+        kvm_str indexers;   /* "dense": index keys are left out; else empty */
         kvm_est token_top1; /* held-out tokens that are decoded right */
         double token_rows;
         kvm_recipe *at;

@@ -63,11 +63,13 @@ static void read_recipes(kvm_doc_reader *r, kvm_jat doc)
 {
     static const char *const tokens[] = {"none", "given", "decoded"};
     static const char *const states[] = {"zero", "copy", "bilinear", "replay", "auto"};
+    static const char *const indexers[] = {"dense"};
     const kvm_jat at = kvm_doc__get(r, doc, "recipes");
     const kvm_jat list = kvm_doc__get(r, at, "objects");
     const kvm_jat identity = kvm_doc__get(r, at, "identity");
     r->d->recipes.token = read_word(r, at, "token", tokens, 3);
     r->d->recipes.states = read_word(r, at, "states", states, 5);
+    r->d->recipes.indexers = read_word(r, at, "indexers", indexers, 1);
     r->d->recipes.token_top1 = kvm_doc__est(r, identity, "top1");
     r->d->recipes.token_rows = kvm_doc__num(r, identity, "rows");
     kvm_recipe *recipes =

@@ -160,7 +160,7 @@ void kvm_finding__HIDDEN_LOSS(kvm_judging *j)
 {
     const kvm_ablation_row *shown = NULL;
     ablated kl, recall, worst = {0};
-    kvm_claim best = KVM_CLAIM_FAILS;
+    kvm_claim best = KVM_CLAIM_FAILS; /* of what is shown */
     ptrdiff_t scored = 0;
     for (ptrdiff_t i = 0; i < j->d->ablations.row_count; i++) {
         const kvm_ablation_row *row = &j->d->ablations.rows[i];
@@ -170,8 +170,10 @@ void kvm_finding__HIDDEN_LOSS(kvm_judging *j)
         scored++;
         if (kl.without.value > j->bar * kl.whole.value) continue;
         const kvm_claim c = kvm_claim_below(recall.versus, -j->other);
-        if (c < best) best = c;
-        if (shown && recall.versus.value >= worst.versus.value) continue;
+        if (shown &&
+            (c > best || (c == best && recall.versus.value >= worst.versus.value)))
+            continue;
+        best = c;
         shown = row;
         worst = recall;
     }

@@ -123,6 +123,9 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
     }
     if (!kvm_model_keeps(&j->d->target, "index"))
         kvm_finding__cannot(j, "the target chooses no tokens by index keys");
+    else if (kvm_str_eq(j->d->recipes.indexers, KVM_STR("dense")))
+        kvm_finding__lacks(j, "this translator leaves index keys out (fit.indexers: "
+                              "predicted makes them)");
     else if (!here)
         kvm_finding__lacks(j,
                            "analyse.suites with needles that are longer than what is "

@@ -185,6 +185,9 @@ static const struct {
     {"index_keys", OPEN, "", DOC(GATED, INDEXED, CHOSEN(E(0.96, 0.92, 0.99)))},
     {"index_keys", UNMEASURED, "analyse.suites", DOC(GATED, INDEXED, "")},
     {"index_keys", UNMEASURED, "longer", DOC(GATED, INDEXED, CHOSEN("null"))},
+    /* where all is looked at the needle is, whatever a prediction were worth */
+    {"index_keys", UNMEASURED, "fit.indexers: predicted",
+     DOC(GATED, INDEXED, ",\"recipes\":{\"indexers\":\"dense\"}" CHOSEN("1"))},
     {"index_keys", NEVER, "no tokens", DOC(KV, KV, CHOSEN("1"))},
 
     {"distillation", YES, "closed form 0.02",
@@ -226,6 +229,17 @@ static const struct {
      DOC(KV, KV, RECALL("k1", "0.5", E(-0.48, -0.6, -0.3)))},
     {"hidden_loss", NO, "", DOC(KV, KV, RECALL("k1", "0.95", E(-0.03, -0.1, 0.05)))},
     {"hidden_loss", OPEN, "", DOC(KV, KV, RECALL("k1", "0.7", E(-0.28, -0.4, -0.1)))},
+    /* what decides is shown, not what looks worse and is open */
+    {"hidden_loss", YES, "second; KL 0.03",
+     DOC(KV, KV,
+         ABLATED("0.02", "1", "1", "k1", CELLS("0.03", "0.4", "0.4"),
+                 CELLS("0.01", E(-0.6, -1, 0),
+                       "0") "]},{\"name\":\"depth\","
+                            "\"title\":\"second\",\"cells\":[" CELLS(
+                                "0.03", "0.5",
+                                "0.5") "],\"versus\":[" CELLS("0.01",
+                                                              E(-0.5, -0.6, -0.4),
+                                                              "0")))},
     /* lost, and KL says so */
     {"hidden_loss", NO, "no ablation",
      DOC(KV, KV,
