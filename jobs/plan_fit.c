@@ -117,10 +117,10 @@ enum { PENALTIES = 6, ROUNDS = 3 }; /* of each, as they usually end (states_fit.
 double kvm_plan__states_flops(const kvm_plan_pair *p, double fit, double choose)
 {
     double flops = 0;
-    if (p->outline.states != KVM_STATES_BILINEAR) return 0;
     for (ptrdiff_t l = 0; l < p->target->layers; l++) {
         const kvm_row_shape *of = p->target->of[KVM_SPACE_STATE];
         if (!of || of[l].heads == 0 || of[l].keys == 0) continue;
+        if (kvm_outline_way(&p->outline, p->target, l) != KVM_STATES_BILINEAR) continue;
         const double k = (double)of[l].keys, v = (double)of[l].dim / k;
         const double product = 2 * k * v * (k + v); /* of both sides with a state */
         flops +=

@@ -191,7 +191,8 @@ static cost distill_cost(const planner *a, const kvm_node *n)
     const double all = number(n, "sequences", 0), most = number(n, "lessons", 0);
     const double fits = all * (1 - a->p->held), holds = a->p->held * all / 2;
     const double held = most > 0 ? fmin(most, holds) : holds;
-    const double prefix = fmin(tokens - after, number(n, "prefix", tokens));
+    const double asked = number(n, "prefix", 0); /* 0: all before what follows */
+    const double prefix = asked > 0 ? fmin(tokens - after, asked) : tokens - after;
     const double each = call_s(a, a->target, prefix, after, after);
     const double maps = switch_flops(a, prefix) / a->p->rates->flops;
     const double validations = steps / number(n, "validate", 50) + 1;
@@ -224,13 +225,15 @@ static cost choose_cost(const planner *a, const kvm_node *n)
     const double lessons = fmin(64, a->p->held * number(n, "sequences", 0) / 2);
     const double prefix = tokens - after;
     const double reads = call_s(a, a->target, prefix, after, after);
-    const double maps = prefix * apply_flops(a) / a->p->rates->flops;
+    const double maps = switch_flops(a, prefix) / a->p->rates->flops;
+    const ptrdiff_t vocab = kvm_model_info_of(a->target)->vocab;
+    const double said =
+        (double)kvm_said_numbers((ptrdiff_t)after, vocab, kvm_said_top(vocab, 0));
     return (cost){
         lessons * (call_s(a, a->target, 0, prefix, 0) + reads) +
             candidates * lessons * (call_s(a, a->source, 0, prefix, 0) + maps + reads),
         map_bytes(n, kvm_plan__translator_parameters(a->source, a->target, a->k)),
-        weights_bytes(a) +
-            4 * lessons * after * (double)kvm_model_info_of(a->target)->vocab};
+        weights_bytes(a) + 4 * lessons * said};
 }
 
 /* ---- evaluate ---- */

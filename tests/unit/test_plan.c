@@ -329,12 +329,19 @@ static void hybrids_do_more_than_map(void **state)
         plan_of_hybrids(&keep, "gdn-a", "gdn-b", "fit: {states: zero}\ntiming: {}\n");
     const json_t *bilinear = plan_of_hybrids(&keep, "gdn-a", "gdn-b",
                                              "fit: {states: bilinear}\ntiming: {}\n");
+    const json_t *listed = plan_of_hybrids(&keep, "gdn-a", "gdn-b",
+                                           "fit: {states: [bilinear, bilinear, "
+                                           "bilinear, bilinear, bilinear, copy]}\n");
     const json_t *replay =
         plan_of_hybrids(&keep, "mla", "kda", "fit: {states: replay}\ntiming: {}\n");
     const json_t *empty =
         plan_of_hybrids(&keep, "mla", "kda", "fit: {states: zero}\ntiming: {}\n");
     assert_true(of_kind(bilinear, "fit", "seconds") >
                 2 * of_kind(zero, "fit", "seconds"));
+    assert_true(of_kind(listed, "fit", "seconds") >
+                2 * of_kind(zero, "fit", "seconds"));
+    assert_true(of_kind(listed, "fit", "seconds") <
+                of_kind(bilinear, "fit", "seconds"));
     assert_true(of_kind(replay, "fit", "seconds") > of_kind(empty, "fit", "seconds"));
     assert_true(of_kind(replay, "stats", "seconds") >
                 of_kind(empty, "stats", "seconds"));
@@ -344,8 +351,13 @@ static void hybrids_do_more_than_map(void **state)
         plan_of_hybrids(&keep, "gdn-a", "gdn-b", "distill: {steps: 1, after: 16}\n");
     const json_t *few = plan_of_hybrids(&keep, "gdn-a", "gdn-b",
                                         "distill: {steps: 1, after: 16, lessons: 2}\n");
+    const json_t *whole =
+        plan_of_hybrids(&keep, "gdn-a", "gdn-b",
+                        "distill: {steps: 1, after: 16, prefix: 0}\n"); /* all of it */
     assert_true(of_kind(all, "distill", "seconds") >
                 2 * of_kind(few, "distill", "seconds"));
+    check_near(of_kind(whole, "distill", "seconds"),
+               of_kind(all, "distill", "seconds"));
     kvm_arena_free(&keep);
 }
 
