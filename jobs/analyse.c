@@ -69,9 +69,7 @@ typedef struct choosing {
 
 static void put_share(kvm_figures *f, const char *name, double x)
 {
-    if (!isfinite(x)) return;
-    f->name[f->n] = name;
-    f->value[f->n++] = x;
+    if (isfinite(x)) kvm_figures_put(f, name, x);
 }
 
 /* what indexers choose on cache k, which is filled once more */

@@ -369,11 +369,11 @@ static kvm_status put_results(choice *h, kvm_err *err)
         TRY(put_metrics(h, &h->at[i], err));
     }
     TRY(read_figures(h, best->fit, &figures, err));
+    TRY(copy_translator(h, best, err));
     json_t *out = json_deep_copy(figures.v);
     json_object_set(out, "tried", tried);
     json_object_set_new(out, "tried_lessons", json_integer(h->lessons));
     json_object_set_new(out, "tried_after", json_integer(h->after));
-    TRY(copy_translator(h, best, err));
     return kvm_job_put_json(h->job, "fit", "fit.json", out, err);
 }
 

@@ -1,5 +1,6 @@
 #include "jobs/score_item.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -148,6 +149,7 @@ kvm_status kvm_item_tokenise(kvm_item_ids *ids, kvm_arena *keep, kvm_encoder *e,
 
 void kvm_figures_put(kvm_figures *f, const char *name, double value)
 {
+    assert(f->n < KVM_MAX_FIGURES);
     f->name[f->n] = name;
     f->value[f->n++] = value;
 }

@@ -32,7 +32,7 @@ static const kvm_field evaluate_fields[] = {
     {"ablations", KVM_FIELD_LIST, false,
      "rotated, norerotate, k1, absolute, depth, matched, engine, no_token, "
      "zero_states, "
-     "copy_states",
+     "copy_states, dense_indexers",
      NULL, KVM_FIELD_STR},
     {"ablation_suites", KVM_FIELD_LIST, false,
      "the suites they are scored on, of those above (the first)", NULL, KVM_FIELD_STR},
