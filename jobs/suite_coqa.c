@@ -1,6 +1,6 @@
-/* suite_coqa.c - CoQA: a story and a conversation about it. Either every turn is an item,
- * with the gold answers of the turns before it, or the conversation is one dialogue. The
- * first answer and the additional ones are accepted. */
+/* suite_coqa.c - CoQA: a story and a conversation about it. Either every turn is an
+ * item, with the gold answers of the turns before it, or the conversation is one
+ * dialogue. The first answer and the additional ones are accepted. */
 #include "jobs/suite_import.h"
 
 static kvm_status turn_text(kvm_import *im, kvm_jat list, ptrdiff_t turn, kvm_str *text,
