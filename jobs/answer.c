@@ -49,17 +49,17 @@ static kvm_status count_kept(kvm_answer *a, const kvm_tokenizer *t, kvm_arena sc
 
 kvm_status kvm_answer_now(kvm_answer *a, kvm_arena *keep, kvm_model *m, kvm_cache *c,
                           const float *logits, const kvm_item *item, ptrdiff_t most,
-                          kvm_arena scratch, kvm_err *err)
+                          kvm_err *err)
 {
     const kvm_tokenizer *t = kvm_model_tokenizer(m);
     int32_t *ids = kvm_new(keep, int32_t, most);
     kvm_str text;
     if (!ids) return kvm_nomem(err, keep);
     *a = (kvm_answer){.ids = ids};
-    stopping stop = {item, t, ids, 0, scratch};
+    stopping stop = {item, t, ids, 0, *keep};
     TRY(kvm_generate(m, c, logits, &(kvm_sampling){0}, most, ids, &a->n, goes_on, &stop,
                      err));
     TRY(kvm_decode(t, ids, a->n, true, keep, &text, err));
     a->text = kvm_str_slice(text, 0, stop_at(item, text));
-    return count_kept(a, t, scratch, err);
+    return count_kept(a, t, *keep, err);
 }

@@ -18,7 +18,6 @@ typedef struct kvm_answer {
  * keep. KVM_RANGE when the cache is full first. */
 KVM_MUST kvm_status kvm_answer_now(kvm_answer *a, kvm_arena *keep, kvm_model *m,
                                    kvm_cache *c, const float *logits,
-                                   const kvm_item *item, ptrdiff_t most,
-                                   kvm_arena scratch, kvm_err *err);
+                                   const kvm_item *item, ptrdiff_t most, kvm_err *err);
 
 #endif

@@ -7,10 +7,11 @@
  *   fit                          or one for each candidate, and `choose` (graph_fit.c)
  *   fit ─ mlp, distill ─ evaluate per suite ─ analyse per suite ─ timing
  *       └ ablations (fit + evaluate each)
+ *   alternate                    takes the fit (or distill) of the other direction too
  *   report                       takes all of it
  *
  * Evaluations and ablations are made in graph_evaluate.c, analyses in graph_analyse.c,
- * the report in graph_report.c.
+ * conversations in graph_alternate.c, the report in graph_report.c.
  *
  * Params hold content (fingerprints, hashes); members named *_path are places and take
  * no part in keys. */
@@ -185,6 +186,12 @@ static json_t *stats_params(const kvm_builder *b, const kvm_block_set *blocks)
 
 kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node)
 {
+    for (*node = 0; *node < b->graph->count; ++*node) {
+        const kvm_node *n = &b->graph->nodes[*node];
+        if (n->kind == KVM_JOB_STATS && n->input_count == 1 &&
+            n->inputs[0].node == b->capture[of])
+            return KVM_OK;
+    }
     const kvm_str name = of ? b->target.info->name : b->source.info->name;
     TRY(kvm_graph__node(b, KVM_JOB_STATS, kvm_graph__label(b, "stats", name),
                         stats_params(b, &b->needs->gram[of ^ b->reversed]), node));
@@ -225,7 +232,7 @@ static kvm_status add_mlp(kvm_builder *b)
     return kvm_graph__input(b, b->mlp, "translator", b->fit, "translator");
 }
 
-static kvm_status add_distill(kvm_builder *b)
+kvm_status kvm_graph__distill(kvm_builder *b, const char *what)
 {
     if (!kvm_graph__has_section(b, "distill")) return KVM_OK;
     json_t *p = kvm_graph__section(b, "distill"), *c = kvm_graph__calibration(b);
@@ -235,9 +242,8 @@ static kvm_status add_distill(kvm_builder *b)
     json_object_set_new(p, "split_seed", json_integer(b->spec->seed));
     kvm_graph__set(p, "seed", json_integer(b->spec->seed));
     json_decref(c);
-    TRY(kvm_graph__node(b, KVM_JOB_DISTILL,
-                        kvm_graph__label(b, "distill", b->graph->pair), p,
-                        &b->distill));
+    TRY(kvm_graph__node(b, KVM_JOB_DISTILL, kvm_graph__label(b, what, b->graph->pair),
+                        p, &b->distill));
     return kvm_graph__input(b, b->distill, "translator", b->fit, "translator");
 }
 
@@ -294,10 +300,11 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
     TRY(kvm_graph__translator(b, kvm_graph__section(b, "fit"), b->graph->pair,
                               &b->fit));
     TRY(add_mlp(b));
-    TRY(add_distill(b));
+    TRY(kvm_graph__distill(b, "distill"));
     TRY(kvm_graph__report_inputs(b));
     TRY(kvm_graph__evaluations(b));
     TRY(kvm_graph__analyses(b));
+    TRY(kvm_graph__alternation(b));
     TRY(add_timing(b));
     if (!b->attention)
         b->graph->warning =
@@ -305,7 +312,9 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
                     "gate attention_cosine will not be measured, and without it the "
                     "report decides nothing");
     kvm_graph__report_last(b);
-    TRY(kvm_spec__check_graph(b->spec, b->graph, b->source.info, b->keep, b->err));
+    const kvm_model_info *const fitted_from[] = {b->source.info, b->target.info};
+    TRY(kvm_spec__check_graph(b->spec, b->graph, fitted_from,
+                              kvm_spec__fits_back(b->spec) ? 2 : 1, b->keep, b->err));
     return check_lessons(b);
 }
 

@@ -67,8 +67,8 @@ static kvm_status time_tails(kvm_builder *b, kvm_jat analyse)
 static kvm_status add_inversion(kvm_builder *b)
 {
     if (!b->needs->inversion) return KVM_OK;
-    ptrdiff_t gram = b->own, node;
-    if (gram < 0) TRY(kvm_graph__gram(b, 1, &gram));
+    ptrdiff_t gram, node;
+    TRY(kvm_graph__gram(b, 1, &gram));
     json_t *p = kvm_graph__split_params(b);
     kvm_graph__put_models(b, p);
     kvm_graph__put_calibration(b, p);

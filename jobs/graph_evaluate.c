@@ -57,7 +57,7 @@ static kvm_status enough_items(kvm_builder *b, const kvm_suite *s)
                          (long long)wanted, (long long)items, KVM_STR_ARG(s->name));
 }
 
-static kvm_status look_at_items(kvm_builder *b, const kvm_suite *s, kvm_jat at,
+static kvm_status look_at_items(kvm_builder *b, kvm_suite *s, kvm_jat at,
                                 const char *section)
 {
     const kvm_model_info *const models[] = {b->source.info, b->target.info};

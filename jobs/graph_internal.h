@@ -1,6 +1,6 @@
 /* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
  * (captures, moments, timing), graph_fit.c (the translator), graph_evaluate.c,
- * graph_analyse.c, graph_report.c. */
+ * graph_analyse.c, graph_alternate.c, graph_report.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -55,7 +55,8 @@ void kvm_graph__set(json_t *o, const char *key, json_t *v);
 /* a deep copy of a section, or an empty object */
 json_t *kvm_graph__section(const kvm_builder *b, const char *name);
 bool kvm_graph__has_section(const kvm_builder *b, const char *name);
-/* the Gram of the source's (0) or the target's (1) capture; *node: its index */
+/* the Gram of the source's (0) or the target's (1) capture, made once; *node: its
+ * index */
 KVM_MUST kvm_status kvm_graph__gram(kvm_builder *b, int of, ptrdiff_t *node);
 /* a deep copy of the section `calibration`, with what it leaves open */
 json_t *kvm_graph__calibration(const kvm_builder *b);
@@ -88,8 +89,12 @@ KVM_MUST kvm_status kvm_graph__translator(kvm_builder *b, json_t *fit, kvm_str n
 KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b);
 /* evaluations and ablations, for the report to take */
 KVM_MUST kvm_status kvm_graph__evaluations(kvm_builder *b);
+/* the distillation of b's fit, when the spec asks for one; what: of its label */
+KVM_MUST kvm_status kvm_graph__distill(kvm_builder *b, const char *what);
 /* analyses, for the report to take */
 KVM_MUST kvm_status kvm_graph__analyses(kvm_builder *b);
+/* conversations, and the other direction's translator, which they need */
+KVM_MUST kvm_status kvm_graph__alternation(kvm_builder *b);
 /* kvm_graph__report - the report's node, before any other; reverse: name of the other
  * direction, or empty */
 KVM_MUST kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse);

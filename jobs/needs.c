@@ -4,6 +4,7 @@
 #include "jobs/candidates.h"
 #include "jobs/fit_recipes.h"
 #include "jobs/invert.h"
+#include "jobs/spec_internal.h"
 
 static void add_set(kvm_block_set *to, const kvm_block_set *from, bool turned)
 {
@@ -33,12 +34,12 @@ static void add_outline(kvm_needs *n, const kvm_outline *out, int direction)
     n->own[direction] |= out->own.n > 0;
 }
 
-/* of each direction that s builds: c[0], and c[1] of the reverse */
-static kvm_status add_both(kvm_needs *n, kvm_candidates c[2], kvm_jat fit,
-                           const kvm_spec *s, const kvm_shapes sides[2],
-                           kvm_arena *keep, kvm_err *err)
+/* c[0], and of `directions` 2 c[1] of the reverse */
+static kvm_status add_fits(kvm_needs *n, kvm_candidates c[2], kvm_jat fit,
+                           int directions, const kvm_shapes sides[2], kvm_arena *keep,
+                           kvm_err *err)
 {
-    for (int d = 0; d < (s->both_directions ? 2 : 1); d++) {
+    for (int d = 0; d < directions; d++) {
         TRY(candidates_of(&c[d], fit, sides, d, keep, err));
         for (ptrdiff_t i = 0; i < c[d].n; i++) add_outline(n, &c[d].at[i].outline, d);
     }
@@ -59,14 +60,14 @@ static kvm_status has_latents(kvm_jat fit, const kvm_shapes sides[2], kvm_arena 
 }
 
 /* lists of states are as long as the target has recurrent layers */
-static kvm_status listed_each(kvm_jat fit, const kvm_spec *s, const kvm_shapes sides[2],
+static kvm_status listed_each(kvm_jat fit, int directions, const kvm_shapes sides[2],
                               kvm_arena *keep, kvm_err *err)
 {
     const kvm_jat at = kvm_json_get(fit, keep, "states");
     ptrdiff_t n;
     if (!kvm_json_has(at) || !json_is_array(at.v)) return KVM_OK;
     TRY(kvm_json_array(at, &n, err));
-    for (int d = 0; d < (s->both_directions ? 2 : 1); d++) {
+    for (int d = 0; d < directions; d++) {
         const ptrdiff_t layers = kvm_outline_recurrent(&sides[1 - d]);
         if (n == layers || (d == 1 && layers == 0)) continue;
         return kvm_json_fail(err, KVM_USAGE, at,
@@ -83,12 +84,13 @@ static kvm_status add_spec(kvm_needs *n, kvm_candidates whole[2], kvm_jat fit,
                            const kvm_spec *s, const kvm_shapes sides[2],
                            kvm_arena *keep, kvm_err *err)
 {
+    const int directions = kvm_spec__fits_back(s) ? 2 : 1;
     TRY(kvm_fit_check_recipes(fit, keep, err)); /* names the key itself */
     TRY(has_latents(fit, sides, keep, err));
-    TRY(listed_each(fit, s, sides, keep, err));
-    const kvm_status st = add_both(n, whole, fit, s, sides, keep, err);
+    TRY(listed_each(fit, directions, sides, keep, err));
+    const kvm_status st = add_fits(n, whole, fit, directions, sides, keep, err);
     if (st) return kvm_json_prefix(err, st, fit);
-    return kvm_candidates_leave(whole, s->both_directions ? 2 : 1, fit, keep, err);
+    return kvm_candidates_leave(whole, directions, fit, keep, err);
 }
 
 /* A row that repeats the complete fit would read as if the part it takes away were
@@ -119,7 +121,8 @@ static kvm_status add_ablation(kvm_needs *n, const kvm_candidates whole[2], kvm_
     TRY(kvm_ablation_find(&a, name, at, err));
     TRY(kvm_ablation_apply(a, copy, err));
     TRY(kvm_json_place_as(&changed, keep, fit, err));
-    kvm_status st = add_both(n, without, changed, s, sides, keep, err);
+    kvm_status st =
+        add_fits(n, without, changed, s->both_directions ? 2 : 1, sides, keep, err);
     if (!st) st = takes_away(a, whole, without, s, err);
     if (st) st = kvm_err_prefix(err, st, "ablation %s", a->name);
     return st ? kvm_json_prefix(err, st, at) : KVM_OK;

@@ -64,6 +64,13 @@
      "shares of the prefix that the target reads itself (0.05, 0.1, 0.25, 0.5)", NULL, \
      KVM_FIELD_NUM}
 
+#define KVM_ALTERNATE_PARAMS                                                           \
+    {"items", KVM_FIELD_INT, false, "dialogues, spread evenly (0: all)", NULL, 0},     \
+    {"turns", KVM_FIELD_INT, false, "the first turns of each that are asked (5)",      \
+     NULL, 0},                                                                         \
+    {"refresh", KVM_FIELD_INT, false,                                                  \
+     "the condition of that name re-reads once after this turn (4)", NULL, 0}
+
 /* the calibration text, as kvm_held_tokens_read reads it; filled in by the graph */
 #define KVM_TEXT_PARAMS(required)                                                      \
     {"text", KVM_FIELD_STR, required, "hash of the calibration text", NULL, 0},        \

@@ -8,10 +8,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "jobs/alternate.h"
 #include "jobs/analyse_caches.h"
 #include "jobs/candidates.h"
 #include "jobs/items.h"
 #include "jobs/plan_internal.h"
+#include "jobs/spec_internal.h"
 #include "jobs/timing.h"
 #include "kernels/backend.h"
 #include "translators/distill.h"
@@ -40,10 +42,10 @@ typedef struct planner {
     const kvm_plan_context *p;
     suite_items *suites; /* (MAX_SUITES) read so far */
     ptrdiff_t suite_count;
-    const kvm_model *source, *target; /* of this graph */
+    const kvm_model *source, *target; /* of this step */
     const kvm_graph *graph;
-    kvm_plan_pair pair;
-    double k; /* source layers of a map */
+    kvm_plan_pair pairs[2], pair; /* of both directions; of this step */
+    double k;                     /* source layers of a map */
 } planner;
 
 static double number(const kvm_node *n, const char *key, double fallback)
@@ -243,9 +245,11 @@ static kvm_status items_of(planner *a, const kvm_node *n, const kvm_items **out,
 {
     const kvm_str path = text(n, "suite_path");
     const int64_t wanted = (int64_t)number(n, "items", 0);
+    const ptrdiff_t turns = (ptrdiff_t)number(n, "turns", KVM_TURNS);
     kvm_suite *s;
     for (ptrdiff_t i = 0; i < a->suite_count; i++)
-        if (kvm_str_eq(a->suites[i].path, path) && a->suites[i].wanted == wanted) {
+        if (kvm_str_eq(a->suites[i].path, path) && a->suites[i].wanted == wanted &&
+            a->suites[i].items.suite->turns == turns) {
             *out = &a->suites[i].items;
             return KVM_OK;
         }
@@ -254,6 +258,7 @@ static kvm_status items_of(planner *a, const kvm_node *n, const kvm_items **out,
     suite_items *new = &a->suites[a->suite_count];
     *new = (suite_items){.path = path, .wanted = wanted};
     TRY(kvm_suite_read(&s, a->p->keep, path, err));
+    s->turns = turns;
     TRY(kvm_items_read(&new->items, a->p->keep, s, (ptrdiff_t)wanted,
                        kvm_model_tokenizer(a->target), err));
     a->suite_count++;
@@ -354,6 +359,45 @@ static kvm_status analyse_cost(planner *a, const kvm_node *n, cost *c, kvm_err *
     return KVM_OK;
 }
 
+/* Of one turn: what catching up takes in each condition, the history read once more for
+ * the reference of those that translate, question and answer, which is read again. */
+static double turn_s(const planner *a, const kvm_model *m, double history, double news,
+                     double question, double most)
+{
+    const double map = apply_flops(a) / a->p->rates->flops;
+    const double reread = call_s(a, m, 0, history, 0);
+    const double talk = call_s(a, m, history, question, 1) +
+                        most * call_s(a, m, history, 1, 1) +
+                        call_s(a, m, history, most, 0);
+    const double translated = 2 * news * map + history * map;
+    const double references = 3 * (reread + call_s(a, m, history, question, 1));
+    return reread + translated + references + KVM_CONDITION_COUNT * talk;
+}
+
+static kvm_status alternate_cost(planner *a, const kvm_node *n, cost *c, kvm_err *err)
+{
+    const kvm_items *it;
+    const kvm_model_info *s = kvm_model_info_of(a->source),
+                         *t = kvm_model_info_of(a->target);
+    TRY(items_of(a, n, &it, err));
+    const double most = (double)it->suite->max_new_tokens;
+    *c = (cost){0};
+    for (ptrdiff_t i = 0; i < it->n; i++) {
+        const kvm_item_ids *ids = &it->ids[i];
+        double history = (double)ids->prefix_n, news = history;
+        for (ptrdiff_t k = 0; k <= ids->after_count; k++) {
+            const double question = (double)(k ? ids->after_n[k - 1] : ids->feed_n);
+            c->seconds +=
+                turn_s(a, k % 2 ? a->target : a->source, history, news, question, most);
+            news = question + most;
+            history += news;
+        }
+    }
+    c->memory = weights_bytes(a) + 2 * apply_flops(a) +
+                2 * (double)it->longest * (double)(s->token_bytes + t->token_bytes);
+    return KVM_OK;
+}
+
 /* Of every layer of both models a ridge to the embedding for each lambda, and the
  * vocabulary against the held-out rows; a layer has about two kinds of rows at two
  * points. */
@@ -438,6 +482,8 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
     case KVM_JOB_INVERT:
         *c = invert_cost(a);
         return KVM_OK;
+    case KVM_JOB_ALTERNATE:
+        return alternate_cost(a, n, c, err);
     case KVM_JOB_TIMING:
         return timing_cost(a, n, c, err);
     case KVM_JOB_REPORT:
@@ -451,13 +497,13 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
 /* ---- all of them ---- */
 
 /* Of fits that are chosen among, the last: its switch is the dearest (candidates.h). */
-static kvm_status pair_of(planner *a, const kvm_shapes *source,
+static kvm_status pair_of(planner *a, kvm_plan_pair *pair, const kvm_shapes *source,
                           const kvm_shapes *target, kvm_err *err)
 {
     const kvm_jat fit = kvm_json_get(a->p->spec->root, a->p->keep, "fit");
     kvm_candidates c;
     TRY(kvm_candidates_read(&c, fit, source, target, a->p->keep, err));
-    a->pair = (kvm_plan_pair){
+    *pair = (kvm_plan_pair){
         .source = source, .target = target, .outline = c.at[c.n - 1].outline};
     return KVM_OK;
 }
@@ -503,6 +549,17 @@ static const char *row_of(const kvm_graph *g, const kvm_node *n)
                              ? !kvm_str_ends(n->label, g->pair)
                              : false;
     return ablated ? "ablation" : kind;
+}
+
+/* A graph may fit the other direction too: conversations need both. */
+static void face(planner *a, const kvm_node *n, bool reversed)
+{
+    const kvm_str first = text(n, "source_path");
+    if (first.at) reversed = !kvm_str_eq(first, a->p->spec->source_path);
+    a->source = reversed ? a->p->target : a->p->source;
+    a->target = reversed ? a->p->source : a->p->target;
+    a->k = fmin((double)kvm_model_info_of(a->source)->layers, a->p->k_most);
+    a->pair = a->pairs[reversed];
 }
 
 static double of(const json_t *row, const char *key)
@@ -558,18 +615,17 @@ kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context 
     if (n > 0) TRY(kvm_rows_shapes(&shapes[0], p->keep, p->source, err));
     if (n > 0) TRY(kvm_rows_shapes(&shapes[1], p->keep, p->target, err));
     if (!a.suites || !*jobs) return kvm_nomem(err, p->keep);
+    for (int d = 0; n > 0 && d < (kvm_spec__fits_back(p->spec) ? 2 : 1); d++)
+        TRY(pair_of(&a, &a.pairs[d], &shapes[d], &shapes[1 - d], err));
     for (ptrdiff_t g = 0; g < n; g++) {
-        a.source = g ? p->target : p->source;
-        a.target = g ? p->source : p->target;
-        a.k = fmin((double)kvm_model_info_of(a.source)->layers, p->k_most);
         a.graph = &graphs[g];
-        TRY(pair_of(&a, &shapes[g], &shapes[1 - g], err));
         double *bytes = kvm_new(p->keep, double, graphs[g].count);
         if (!bytes) return kvm_nomem(err, p->keep);
         for (ptrdiff_t i = 0; i < graphs[g].count; i++) {
             const kvm_node *node = &graphs[g].nodes[i];
             cost c;
             if (done_before(graphs, g, i)) continue;
+            face(&a, node, g == 1);
             TRY(cost_of(&a, node, &c, err));
             bytes[i] = c.bytes;
             c.seconds += START_S + hashed_s(&a, node, bytes) / p->threads;

@@ -133,6 +133,7 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_ablations(b, err));
     TRY(kvm_report_analyses(b, err));
     TRY(kvm_report_inversion(b, err));
+    TRY(kvm_report_alternation(b, err));
     TRY(kvm_report_findings(b, err));
     TRY(kvm_report_timing(b, err));
     TRY(add_provenance(b, err));
@@ -192,10 +193,23 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     return declare_files(j, dir, pair, err);
 }
 
-static const char *const inputs[] = {
-    "fit",       "translator", "mlp?",    "distill?",   "items.*",
-    "figures.*", "ablation.*", "timing?", "analysis.*", "analysis_figures.*",
-    "tails?",    "inversion?", "cost.*",  NULL};
+static const char *const inputs[] = {"fit",
+                                     "translator",
+                                     "mlp?",
+                                     "distill?",
+                                     "items.*",
+                                     "figures.*",
+                                     "ablation.*",
+                                     "timing?",
+                                     "analysis.*",
+                                     "analysis_figures.*",
+                                     "tails?",
+                                     "inversion?",
+                                     "cost.*",
+                                     "alternation?",
+                                     "alternation_figures?",
+                                     "alternation_seconds?",
+                                     NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {
     .id = KVM_JOB_REPORT,

@@ -94,6 +94,7 @@ KVM_MUST kvm_status kvm_report_analyses(kvm_report_builder *b,
                                         kvm_err *err); /* analyses */
 KVM_MUST kvm_status kvm_report_inversion(kvm_report_builder *b,
                                          kvm_err *err); /* inversion */
+KVM_MUST kvm_status kvm_report_alternation(kvm_report_builder *b, kvm_err *err);
 /* findings: reads the sections before it */
 KVM_MUST kvm_status kvm_report_findings(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,

@@ -270,8 +270,7 @@ static kvm_status score_generation(kvm_figures *out, const kvm_suite *s,
     float *logits = kvm_new_raw(&scratch, float, kvm_model_info_of(m)->vocab);
     if (!logits) return kvm_nomem(err, &scratch);
     TRY(read_feed(m, c, ids, logits, err));
-    TRY(kvm_answer_now(said, keep, m, c, logits, item, s->max_new_tokens, scratch,
-                       err));
+    TRY(kvm_answer_now(said, keep, m, c, logits, item, s->max_new_tokens, err));
     kvm_answer_score score;
     TRY(kvm_score_answer(&score, said->text, item->choices, item->choice_count, scratch,
                          err));

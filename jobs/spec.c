@@ -49,6 +49,11 @@ static const kvm_field analyse_fields[] = {
      KVM_FIELD_INT},
     {0},
 };
+static const kvm_field alternate_fields[] = {
+    {"suite", KVM_FIELD_STR, true, "of dialogues: a bundled name or a path", NULL, 0},
+    KVM_ALTERNATE_PARAMS,
+    {0},
+};
 static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};
 const kvm_field kvm_spec_fields[] = {
     {"name", KVM_FIELD_STR, true, "of the pair, SOURCE-TARGET say", NULL, 0},
@@ -68,6 +73,9 @@ const kvm_field kvm_spec_fields[] = {
     {"evaluate", KVM_FIELD_OBJECT, false, "quality; absent: none", evaluate_fields, 0},
     {"analyse", KVM_FIELD_OBJECT, false, "translated caches taken apart; absent: none",
      analyse_fields, 0},
+    {"alternate", KVM_FIELD_OBJECT, false,
+     "conversations in which both models take turns; absent: none", alternate_fields,
+     0},
     {"timing", KVM_FIELD_OBJECT, false, "time to first token; absent: none",
      timing_fields, 0},
     {0},

@@ -33,11 +33,16 @@ static kvm_status check_k(const kvm_spec *s, const kvm_model_info *source,
                          k, source->layers, KVM_STR_ARG(source->name));
 }
 
-kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
-                                 const kvm_model_info *source, kvm_arena *keep,
-                                 kvm_err *err)
+bool kvm_spec__fits_back(const kvm_spec *s)
 {
-    TRY(check_k(s, source, keep, err));
+    return s->both_directions || json_object_get(s->root.v, "alternate");
+}
+
+kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
+                                 const kvm_model_info *const *fitted_from, int n,
+                                 kvm_arena *keep, kvm_err *err)
+{
+    for (int i = 0; i < n; i++) TRY(check_k(s, fitted_from[i], keep, err));
     for (ptrdiff_t i = 0; i < g->count; i++)
         TRY(check_node(s, &g->nodes[i], keep, err));
     return KVM_OK;
@@ -106,7 +111,7 @@ static kvm_status look_at_items(const kvm_spec *s, const kvm_suite *suite,
     return kvm_items_apart(&it, o, s->text_path, *work, err);
 }
 
-kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite, kvm_jat at,
+kvm_status kvm_spec__check_items(const kvm_spec *s, kvm_suite *suite, kvm_jat at,
                                  kvm_jat section, const kvm_overlap *o,
                                  const kvm_model_info *const models[2],
                                  const kvm_tokenizer *t, kvm_arena *keep, kvm_err *err)
@@ -114,6 +119,9 @@ kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite, kvm_
     ptrdiff_t wanted;
     kvm_arena work = {0};
     TRY(size_of(kvm_json_get(section, keep, "items"), 0, 0, &wanted, err));
+    if (suite->kind == KVM_SUITE_DIALOGUE)
+        TRY(size_of(kvm_json_get(section, keep, "turns"), KVM_TURNS, 1, &suite->turns,
+                    err));
     TRY(kvm_arena_reserve(&work, ITEMS_BYTES, err));
     const kvm_status st = look_at_items(s, suite, wanted, o, models, t, &work, err);
     kvm_arena_free(&work);

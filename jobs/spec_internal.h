@@ -8,11 +8,14 @@
 /* of the calibration, when the spec does not say */
 enum { KVM_SEQUENCES = 300, KVM_TOKENS = 512 };
 
+/* whether the other direction's maps are fitted too: conversations need both */
+bool kvm_spec__fits_back(const kvm_spec *s);
 /* kvm_spec__check_graph - every node's parameters read as its job will read them; what
- * is wrong is named as it stands in the spec. */
+ * is wrong is named as it stands in the spec. fitted_from: the n models of which layers
+ * are chosen */
 KVM_MUST kvm_status kvm_spec__check_graph(const kvm_spec *s, const kvm_graph *g,
-                                          const kvm_model_info *source, kvm_arena *keep,
-                                          kvm_err *err);
+                                          const kvm_model_info *const *fitted_from,
+                                          int n, kvm_arena *keep, kvm_err *err);
 /* kvm_spec__check_text - the calibration text can be read and holds what the spec asks
  * for; sha: kvm_calibration_hash; sequences: those that will be read, which are fewer
  * than KVM_SEQUENCES when the spec does not say and the text gives no more */
@@ -25,8 +28,8 @@ KVM_MUST kvm_status kvm_spec__read_overlap(const kvm_spec *s, kvm_overlap **o,
                                            kvm_arena *keep, kvm_err *err);
 /* kvm_spec__check_items - what an evaluation would refuse of its items when it has
  * tokenised them, those alone that it scores; at: where the spec names the suite,
- * section: that says how many items */
-KVM_MUST kvm_status kvm_spec__check_items(const kvm_spec *s, const kvm_suite *suite,
+ * section: that says how many items, and of dialogues how many turns */
+KVM_MUST kvm_status kvm_spec__check_items(const kvm_spec *s, kvm_suite *suite,
                                           kvm_jat at, kvm_jat section,
                                           const kvm_overlap *o,
                                           const kvm_model_info *const models[2],

@@ -323,6 +323,7 @@ kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
     kvm_doc__translator(&r, doc);
     kvm_doc__results(&r, doc);
     kvm_doc__analyses(&r, doc);
+    kvm_doc__alternation(&r, doc);
     kvm_doc__findings(&r, doc);
     if (!r.status) *out = d;
     return r.status;

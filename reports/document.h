@@ -25,6 +25,7 @@
     X(ABLATIONS, "ablations", "Ablations")                                             \
     X(ANALYSES, "analyses", "What of the cache matters")                               \
     X(INVERSION, "inversion", "Tokens read out of caches")                             \
+    X(ALTERNATION, "alternation", "Taking turns")                                      \
     X(FINDINGS, "findings", "Beside what has been published")                          \
     X(PROVENANCE, "provenance", "Provenance")
 
@@ -280,6 +281,21 @@ typedef struct kvm_tried {
     bool chosen;
 } kvm_tried;
 
+/* One turn of all conversations in one condition. */
+typedef struct kvm_turn_figures {
+    double turn, answer_tokens, seconds;
+    kvm_str model; /* "source" or "target": whose turn it is */
+    kvm_est f1, gold, first_kl, versus_native, versus_segment; /* versus: of f1 */
+} kvm_turn_figures;
+typedef struct kvm_condition_figures {
+    kvm_str key, title;
+    kvm_turn_figures *turns;
+    ptrdiff_t count;
+    /* of the mean over the turns */
+    kvm_est f1, gold, versus_native, versus_segment;
+    kvm_est gold_versus_native, gold_versus_segment;
+} kvm_condition_figures;
+
 /* X(NAME, "word of the document", "mark and words of the page", "tone of its text") */
 #define KVM_FINDING_VERDICTS(X)                                                        \
     X(REPRODUCED, "reproduced", "✓ reproduced", "good")                                \
@@ -395,6 +411,13 @@ typedef struct kvm_document {
         ptrdiff_t count;
         kvm_inverted codebook; /* of the first layer; count 0: none */
     } inversion;
+    struct {
+        kvm_str suite;
+        double dialogues, refresh;
+        int translator; /* arm: both directions are of it */
+        kvm_condition_figures *conditions;
+        ptrdiff_t count;
+    } alternation;
     struct {
         kvm_finding_row *at;
         ptrdiff_t count;

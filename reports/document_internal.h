@@ -43,7 +43,8 @@ void kvm_doc__fit(kvm_doc_reader *r, kvm_jat doc);        /* gates, linearity, l
 void kvm_doc__translator(kvm_doc_reader *r, kvm_jat doc); /* recipes, training */
 void kvm_doc__results(kvm_doc_reader *r, kvm_jat doc);    /* suites ... provenance */
 void kvm_doc__analyses(kvm_doc_reader *r, kvm_jat doc);   /* analyses, inversion */
-void kvm_doc__findings(kvm_doc_reader *r, kvm_jat doc);   /* findings */
+void kvm_doc__alternation(kvm_doc_reader *r, kvm_jat doc);
+void kvm_doc__findings(kvm_doc_reader *r, kvm_jat doc); /* findings */
 /* its "better" member */
 bool kvm_doc__lower_better(kvm_doc_reader *r, kvm_jat at);
 

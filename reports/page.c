@@ -240,6 +240,7 @@ static kvm_status body(kvm_page *p)
     TRY(kvm_page__ablations(p));
     TRY(kvm_page__analyses(p));
     TRY(kvm_page__inversion(p));
+    TRY(kvm_page__alternation(p));
     TRY(kvm_page__findings(p));
     TRY(kvm_page__provenance(p));
     kvm_page__html(p, "</main>\n<footer>Written by kvmill from one JSON document; the "

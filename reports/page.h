@@ -151,6 +151,17 @@
  *     INVERTED: {"model": "mla", "side": "source", "object": "latent", "point": 1,
  *       "features": 80, "layers": [{"layer": 0, "top1": EST, "r2": 0.9}]}
  *
+ *   "alternation": {"suite": "dialogues", "dialogues": 50, "refresh": 4,
+ *     "translator": ARM,                                  in both directions
+ *     "conditions": [{"key": "native" | "segment" | "naive" | "refresh",
+ *       "title": "all translated again",
+ *       "turns": [{"turn": 1, "model": "source" | "target", "f1": EST, "gold": EST,
+ *         "first_kl": EST, "answer_tokens": 9.5, "seconds": 0.1,
+ *         "versus_native": EST, "versus_segment": EST}],  of f1, paired by dialogue
+ *       "f1": EST, "gold": EST,                           means over the turns
+ *       "versus_native": EST, "versus_segment": EST,
+ *       "gold_versus_native": EST, "gold_versus_segment": EST}]},
+ *
  *   "findings": [{"key": "zero_states", "statement": "...", "source": "...",
  *     "criterion": "...",                                 reports/findings.def
  *     "verdict": "reproduced" | "not_reproduced" | "undecided" | "not_measured" |

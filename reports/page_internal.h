@@ -56,6 +56,7 @@ KVM_MUST kvm_status kvm_page__layers(kvm_page *p);
 KVM_MUST kvm_status kvm_page__ablations(kvm_page *p);
 KVM_MUST kvm_status kvm_page__analyses(kvm_page *p);
 KVM_MUST kvm_status kvm_page__inversion(kvm_page *p);
+KVM_MUST kvm_status kvm_page__alternation(kvm_page *p);
 KVM_MUST kvm_status kvm_page__findings(kvm_page *p);
 KVM_MUST kvm_status kvm_page__provenance(kvm_page *p);
 

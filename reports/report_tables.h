@@ -29,6 +29,8 @@
     X(CHOSEN, chosen, "chosen")                                                        \
     X(TAILS, tails, "tails")                                                           \
     X(INVERSION, inversion, "inversion")                                               \
+    X(ALTERNATION, alternation, "alternation")                                         \
+    X(TURNS, turns, "turns")                                                           \
     X(FINDINGS, findings, "findings")                                                  \
     X(PROVENANCE, provenance, "provenance")
 

@@ -98,6 +98,9 @@ static void sample_has_every_section(void **at)
         "<section id=\"inversion\">",
         "<section id=\"answers\">",
         "<section id=\"findings\">",
+        "<section id=\"alternation\">",
+        "Gold in answer by turn",
+        "all translated again",
         "class=\"good\">✓ reproduced</span>",
         "class=\"bad\">✗ not reproduced</span>",
         "class=\"warn\">? undecided</span>",
@@ -373,6 +376,12 @@ static const struct {
     {HEAD PAIR ",\"analyses\":{\"suites\":[{\"translator\":\"closed\"}]}}",
      "\"closed\" is no arm", KVM_FORMAT},
     {HEAD PAIR ",\"analyses\":{\"tails\":[{\"switches\":3}]}}", "switches", KVM_FORMAT},
+    {HEAD PAIR ",\"alternation\":{\"translator\":\"lucky\"}}",
+     "alternation: \"lucky\" is no arm", KVM_FORMAT},
+    {HEAD PAIR
+     ",\"alternation\":{\"translator\":\"distilled\",\"conditions\":[{\"turns\":"
+     "[7]}]}}",
+     "turns", KVM_FORMAT},
     {HEAD PAIR ",\"inversion\":{\"series\":[{\"layers\":[1]}]}}", "layers", KVM_FORMAT},
     {HEAD PAIR ",\"build\":{\"steps\":[{\"title\":\"fit\",\"serves\":\"all\"}]}}",
      "build.steps[0].serves: \"all\"", KVM_FORMAT},
@@ -526,7 +535,8 @@ static void publishes_page_json_and_csv(void **at)
         "amortise.csv",  "linearity.csv",  "greedy.csv",   "sweeps.csv",
         "layers.csv",    "ablations.csv",  "analyses.csv", "tails.csv",
         "inversion.csv", "provenance.csv", "recipes.csv",  "training.csv",
-        "curve.csv",     "answers.csv",    "findings.csv"};
+        "curve.csv",     "answers.csv",    "findings.csv", "alternation.csv",
+        "turns.csv"};
     state *s = *at;
     kvm_err err = {0};
     const kvm_jat doc = sample(s);

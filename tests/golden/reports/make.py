@@ -233,6 +233,31 @@ def recipe(key, title, how, layers, k=None, lam=None):
     return {"object": key, "title": title, "how": how, "k": k, "lambda": lam, "absolute": False, "layers": layers}
 
 
+NATIVE_F1, SEGMENT_F1 = (.62, .66, .65, .64, .66), (.62, .63, .64, .62, .63)
+
+
+def conversation(key, title, f1, seconds):
+    """One condition of the alternating conversations, made up from its F1 by turn."""
+    mean = sum(f1) / len(f1)
+    missing = {"value": None, "note": "the condition to compare with"}
+
+    def versus(base, v):
+        gap = v - base[1]
+        return missing if key == base[0] else {"value": gap, "low": gap - .04, "high": gap + .04}
+
+    def both(turn, v):
+        bases = [(name, values[turn] if turn is not None else sum(values) / len(values))
+                 for name, values in (("native", NATIVE_F1), ("segment", SEGMENT_F1))]
+        return {"versus_" + b[0]: versus(b, v) for b in bases}
+
+    whole = both(None, mean)
+    return {"key": key, "title": title, "f1": spread(mean), "gold": spread(mean + .1), **whole,
+            **{"gold_" + k: v for k, v in whole.items()},
+            "turns": [{"turn": t + 1, "model": "target" if t % 2 else "source", "f1": spread(v), "gold": spread(v + .1),
+                       "first_kl": spread(0. if key == "native" else .8 - v), "answer_tokens": 5.5 + t,
+                       "seconds": seconds[t], **both(t, v)} for t, v in enumerate(f1)]}
+
+
 def mapped(t, sources, r2, features):
     return {"layer": t, "sources": sources, "r2_fit": r2 + .02, "r2_choose": r2 + .004, "r2_held": r2,
             "rows": 65536, "features": features, "weight_norm": 1.1 + .05 * t}
@@ -419,6 +444,12 @@ doc = {
                                  ("zoo-large", "target", "K", 3, (.99, .9, .6, .5, .6, .8)))],
                   "codebook": {"model": "zoo-small", "side": "source", "object": "latent", "point": 1, "features": 80,
                                "layers": [{"layer": 0, "top1": 1.}]}},
+    "alternation": {"suite": "dialogues", "dialogues": 50, "refresh": 4, "translator": "distilled",
+                    "conditions": [conversation(*c) for c in (
+                        ("native", "native re-read", (.62, .66, .65, .64, .66), (.2, .3, .3, .4, .4)),
+                        ("segment", "new segment translated", (.62, .63, .64, .62, .63), (.2, .04, .01, .01, .01)),
+                        ("naive", "all translated again", (.62, .63, .5, .4, .28), (.2, .04, .05, .06, .07)),
+                        ("refresh", "segment, one native re-read", (.62, .63, .64, .62, .66), (.2, .04, .01, .01, .4)))]},
     "findings": [{"key": k, "statement": f"What has been found, number {i}.", "source": "a paper that was not written",
                   "criterion": "the figure is above 0.5.", "verdict": v, "text": t} for i, (k, v, t) in enumerate((
                       ("first", "reproduced", "recall 20.0 % [15.0, 25.0] without it, 90.0 % [85.0, 95.0] with it"),

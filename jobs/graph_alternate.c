@@ -1,0 +1,68 @@
+/* graph_alternate.c - the conversations of a spec, which need the translators of both
+ * directions: that of the other one is made here too, out of the same captures. Its
+ * nodes are those of the other direction's graph, so that neither is computed twice. */
+#include "jobs/graph_internal.h"
+
+/* The builder of the other direction, on the nodes that stand in this graph; what it
+ * adds gets its names from there. */
+static kvm_status turned(const kvm_builder *b, kvm_builder *back)
+{
+    *back = *b;
+    back->source = b->target;
+    back->target = b->source;
+    back->reversed = !b->reversed;
+    back->capture[0] = b->capture[1];
+    back->capture[1] = b->capture[0];
+    back->own = b->needs->own[back->reversed] ? b->gram : -1;
+    return kvm_graph__gram(back, 0, &back->gram);
+}
+
+/* of the other direction; *node makes it */
+static kvm_status add_back(kvm_builder *b, ptrdiff_t *node)
+{
+    kvm_builder back;
+    TRY(turned(b, &back));
+    const kvm_str name = kvm_graph__label(b, "back", b->graph->pair);
+    if (!name.at) return kvm_nomem(b->err, b->keep);
+    TRY(kvm_graph__translator(&back, kvm_graph__section(b, "fit"), name, &back.fit));
+    back.distill = -1;
+    TRY(kvm_graph__distill(&back, "distill back"));
+    *node = back.distill >= 0 ? back.distill : back.fit;
+    return KVM_OK;
+}
+
+static kvm_status alternate_params(kvm_builder *b, kvm_jat at, kvm_jat suite,
+                                   json_t **params, kvm_str *name)
+{
+    static const char *const given[] = {"turns", "refresh"};
+    kvm_suite *s;
+    TRY(kvm_graph__suite_params(b, suite, "alternate", !b->reversed, params, &s));
+    for (int i = 0; i < 2; i++) {
+        json_t *v = json_object_get(at.v, given[i]);
+        if (v) json_object_set(*params, given[i], v);
+    }
+    json_object_set_new(
+        *params, "as",
+        json_pack("s%+", s->name.at, (size_t)s->name.len, "/alternation"));
+    *name = s->name;
+    return KVM_OK;
+}
+
+kvm_status kvm_graph__alternation(kvm_builder *b)
+{
+    if (!kvm_graph__has_section(b, "alternate")) return KVM_OK;
+    const kvm_jat at = kvm_json_get(b->spec->root, b->keep, "alternate");
+    json_t *p;
+    kvm_str name;
+    ptrdiff_t back, node;
+    TRY(add_back(b, &back));
+    TRY(alternate_params(b, at, kvm_json_get(at, b->keep, "suite"), &p, &name));
+    TRY(kvm_graph__node(b, KVM_JOB_ALTERNATE, kvm_graph__label(b, "alternate", name), p,
+                        &node));
+    TRY(kvm_graph__input(b, node, "translator", b->distill >= 0 ? b->distill : b->fit,
+                         "translator"));
+    TRY(kvm_graph__input(b, node, "back", back, "translator"));
+    TRY(kvm_graph__input(b, b->report, "alternation", node, "items"));
+    TRY(kvm_graph__input(b, b->report, "alternation_figures", node, "figures"));
+    return kvm_graph__input(b, b->report, "alternation_seconds", node, "seconds");
+}
