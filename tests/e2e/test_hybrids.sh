@@ -92,6 +92,33 @@ curves() {
 curves b >"$work/b.json" && curves c >"$work/c.json" && cmp "$work/b.json" "$work/c.json" >"$work/log"
 ok $? "killed or not, its curve is the same to the last digit"
 
+# --- conversations, killed or not
+turns() { # turns NAME SOURCE TARGET MORE - in a few dialogues
+    spec $1 $2 $3 '' "alternate: {suite: dialogues, items: 3, turns: 3$4}" "$5"
+}
+talked() { # talked STORE - the items of its conversations, by content
+    cat $(grep -l '"naive.3"' "$work/$1"/objects/*/*) | sort
+}
+turns talk-mla mla kda ', refresh: 2' 'both_directions: true'
+run d talk-mla
+ok $? "mla-kda: conversations in both directions"
+"$kvmill" jobs list --store "$work/d" >"$work/log" 2>&1
+[ "$(grep -c 'mla-talk.* fit .*skipped' "$work/log")" = 2 ]
+ok $? "what one direction's conversations fit, the other direction's graph has"
+turns talk-gdn gdn-a gdn-b ', refresh: 1' ''
+sum=0
+for i in 1 2 3 4 5 6; do
+    "$kvmill" run "$work/talk-gdn.yaml" --store "$work/e" --quiet >"$work/log" 2>&1 &
+    pid=$!
+    sleep "$((RANDOM % 2)).$((RANDOM % 9 + 1))"
+    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
+    wait $pid 2>/dev/null
+done
+run e talk-gdn && run f talk-gdn
+ok $? "conversations killed $sum times go on to their end"
+talked e >"$work/e.items" && talked f >"$work/f.items" && cmp "$work/e.items" "$work/f.items" >"$work/log"
+ok $? "killed or not, they are the same to the last bit"
+
 # --- what cannot be
 refuse() { # refuse TEXT NAME - the plan says so
     "$kvmill" plan "$work/$2.yaml" >"$work/log" 2>&1
@@ -112,6 +139,25 @@ ok $? "lessons have a prefix"
 spec memory small large '' 'distill: {memory_mib: 1}'
 refuse 'raise it, or ask for fewer' memory
 ok $? "lessons that do not fit into memory_mib say how much they take"
+spec kind small large '' 'alternate: {suite: facts-qa}'
+refuse 'holds no dialogues' kind
+ok $? "conversations are had about dialogues"
+spec dialogues small large '' 'evaluate: {suites: [dialogues]}'
+refuse 'only .alternate. scores' dialogues
+ok $? "dialogues are not scored as single items"
+spec many small large '' 'alternate: {suite: dialogues, turns: 11}'
+refuse 'has 10 turns, not 11' many
+ok $? "turns are those of the dialogues"
+spec late small large '' 'alternate: {suite: dialogues, turns: 3, refresh: 3}'
+refuse 'alternate.refresh: is 3, must lie in 1..2' late
+ok $? "a re-read comes before the last turn"
+printf '%s\n' "source_path: $zoo/small" "target_path: $zoo/large" \
+    "suite_path: $PWD/jobs/suites/dialogues.yaml" "text_path: $PWD/jobs/suites/calibration.yaml" \
+    'sequences: 24' 'tokens: 160' 'items: 1' >"$work/step.yaml"
+sha b killed >"$work/log" # its translator becomes t
+"$kvmill" alternate "$work/step.yaml" --out "$work/step" --quiet "translator=$work/t" >"$work/log" 2>&1
+[ $? != 0 ] && grep -q 'the input "back" is missing' "$work/log"
+ok $? "without the way back there is no conversation"
 spec decoded kda mla ', token: decoded'
 refuse 'hand the ids over' decoded
 ok $? "tokens are not decoded from a recurrent first layer"

@@ -30,7 +30,7 @@ awk '
     /^\.It Fl -/ { print command, "-" $3 }
     /^\.Sh ENV/  { exit }' "$page" | sort -u >"$work/manual"
 # --out of the steps is described once, under the last of them
-sed -n 's/^\(capture\|stats\|fit\|mlp\|choose\|evaluate\|timing\|distill\|analyse\|invert\) --out$/&/p' "$work/program" >>"$work/manual"
+sed -n 's/^\(capture\|stats\|fit\|mlp\|choose\|evaluate\|timing\|distill\|analyse\|invert\|alternate\) --out$/&/p' "$work/program" >>"$work/manual"
 sort -u -o "$work/manual" "$work/manual"
 
 [ "$(wc -l <"$work/program")" -gt 40 ] && [ "$(grep -c '^every' "$work/program")" = 6 ]

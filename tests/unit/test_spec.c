@@ -84,7 +84,7 @@ static void an_empty_section_is_refused(void **state)
         refused(empty, KVM_FORMAT, kvm_str_fmt(&arena, ":5: %s: is empty", f->key).at,
                 "write {} for what it has by default, or leave it out");
     }
-    assert_int_equal(sections, 6);
+    assert_int_equal(sections, 7);
     refused(HEAD "calibration:\n", KVM_FORMAT, ":4: calibration: is empty", "");
     check_ok(read(HEAD CALIBRATION "distill: {}\n", &s, &err), &err);
 }
