@@ -49,6 +49,7 @@ typedef struct training {
     kvm_translator closed, mlp;
     kvm_mlp_options options;
     kvm_dtype dtype; /* of the weights in the file */
+    char config[65]; /* of the checkpoints */
     share share;
     kvm_arena scratch;
     json_t *layers;
@@ -121,6 +122,7 @@ static kvm_status train_step(training *t, ptrdiff_t i, kvm_step *out, kvm_err *e
     }
     kvm_mlp_options o = t->options;
     o.progress = &t->share.progress;
+    o.identity = t->config;
     t->share.step = i;
     kvm_str name = kvm_str_fmt(j->keep, "step-%td.checkpoint", i);
     if (!name.at) return kvm_nomem(err, j->keep);
@@ -171,6 +173,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_job_compute(j, &t.compute, err));
     TRY(read_options(&t, err));
     TRY(open_inputs(&t, err));
+    TRY(kvm_job_config(j, KVM_JOB_MLP, t.compute, t.config, err));
     TRY(kvm_arena_reserve(&t.scratch, (size_t)64 << 30, err));
     kvm_status s = train_all(&t, err);
     if (!s) s = put_results(&t, err);

@@ -1,7 +1,6 @@
-/* Training of one step. The checkpoint (safetensors, metadata format
- * kvmill.mlp_checkpoint.v1, config = SHA-256 of what the run follows from, epochs,
- * steps, loss) holds p, m, v of all groups side by side; it is replaced whole after
- * each epoch. */
+/* Training of one step. The checkpoint (training.h, format kvmill.mlp_checkpoint.v2,
+ * config = SHA-256 of what the run follows from, epochs, steps, loss) holds p, m, v of
+ * all groups side by side; it is replaced whole after each epoch. */
 #include "translators/mlp.h"
 
 #include <math.h>
@@ -11,11 +10,10 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "translators/adam.h"
-#include "translators/meta.h"
 #include "translators/mlp_internal.h"
 #include "translators/ridge_internal.h"
+#include "translators/training.h"
 
-#define FORMAT "kvmill.mlp_checkpoint.v1"
 enum { EPOCH_STREAM = 1 << 20 }; /* streams below seed the weights, by group */
 
 typedef struct trainer {
@@ -191,12 +189,13 @@ static kvm_status plan(trainer *t, kvm_err *err)
     const kvm_rows_info *s = kvm_rows_info_of(t->source),
                         *d = kvm_rows_info_of(t->target);
     kvm_text text = {0};
-    kvm_text_addf(&text, "%.*s %.*s %.*s %s %td %td %td %.17g %d %llu %llu %.17g %td:",
-                  KVM_STR_ARG(s->model), KVM_STR_ARG(d->model), KVM_STR_ARG(s->text),
-                  kvm_space_name(t->mapping->out), t->target_layer, t->o.hidden,
-                  t->o.batch, t->o.rate, t->o.per_head, (unsigned long long)t->o.seed,
-                  (unsigned long long)t->o.split_seed, t->o.fraction,
-                  kvm_rows_count(t->source));
+    kvm_text_addf(
+        &text, "%s %.*s %.*s %.*s %s %td %td %td %.17g %d %llu %llu %.17g %td:",
+        t->o.identity ? t->o.identity : "", KVM_STR_ARG(s->model),
+        KVM_STR_ARG(d->model), KVM_STR_ARG(s->text), kvm_space_name(t->mapping->out),
+        t->target_layer, t->o.hidden, t->o.batch, t->o.rate, t->o.per_head,
+        (unsigned long long)t->o.seed, (unsigned long long)t->o.split_seed,
+        t->o.fraction, kvm_rows_count(t->source));
     for (ptrdiff_t i = 0; i < t->count; i++)
         kvm_text_addf(&text, " %d", (int)t->layers[i]);
     const kvm_status r = text.failed ? kvm_fail(err, KVM_NOMEM, "no memory for a hash")
@@ -260,64 +259,63 @@ size_t kvm_mlp_bytes(ptrdiff_t inputs, ptrdiff_t outputs, ptrdiff_t groups,
 
 /* ---- checkpoints ---- */
 
-static kvm_status load_checkpoint(trainer *t, kvm_err *err)
+static ptrdiff_t batches_of(const trainer *t)
 {
-    kvm_arena own = {0};
-    TRY(kvm_arena_reserve(&own, (size_t)1 << 30, err));
-    kvm_st *st;
-    kvm_str config;
-    int64_t epochs = 0, steps = 0;
-    float *const to[] = {t->p, t->m, t->v};
-    static const char *const names[] = {"p", "m", "v"};
-    const ptrdiff_t dim[] = {t->groups, t->size};
-    kvm_status s = kvm_st_open(&st, &own, t->o.checkpoint, err);
-    if (!s) s = kvm_meta_format(st, FORMAT, err);
-    if (!s) s = kvm_meta_str(st, "config", &config, err);
-    if (!s && !kvm_str_eq(config, kvm_str_of(t->config)))
-        s = kvm_fail(err, KVM_MISMATCH,
-                     "%.*s: a checkpoint of another run (its rows, layers or options "
-                     "differ); remove it to begin anew",
-                     KVM_STR_ARG(t->o.checkpoint));
-    if (!s) s = kvm_meta_i64(st, "epochs", 0, INT32_MAX, &epochs, err);
-    if (!s) s = kvm_meta_i64(st, "steps", 0, INT64_MAX, &steps, err);
-    if (!s) s = kvm_meta_f64(st, "loss", &t->loss, err);
-    for (int i = 0; !s && i < 3; i++) {
-        const kvm_st_tensor *tensor;
-        s = kvm_st_need(st, kvm_str_of(names[i]), KVM_F32, 2, dim, &tensor, err);
-        if (!s) memcpy(to[i], tensor->t.data, tensor->bytes);
-    }
-    kvm_arena_free(&own);
-    if (s == KVM_FORMAT)
-        return kvm_err_prefix(err, s, "a damaged checkpoint; remove it to begin anew");
-    if (s) return s;
+    return (t->rows[KVM_FIT] + t->o.batch - 1) / t->o.batch;
+}
+
+static kvm_training training_of(const trainer *t)
+{
+    return (kvm_training){
+        .format = "kvmill.mlp_checkpoint.v2",
+        .what = "run (its rows, layers, options, backend or version differ)",
+        .config = t->config,
+        .told = {"epochs", "steps", "loss"},
+        .name = {"p", "m", "v"},
+        .array = {t->p, t->m, t->v},
+        .n = t->groups * t->size,
+    };
+}
+
+static kvm_status read_strings(void *ctx, const kvm_st *st, kvm_arena *own,
+                               kvm_err *err)
+{
+    (void)own;
+    trainer *t = ctx;
+    int64_t epochs, steps;
+    double loss;
+    TRY(kvm_meta_i64(st, "epochs", 0, t->o.epochs, &epochs, err));
+    const int64_t due = epochs * batches_of(t);
+    TRY(kvm_meta_i64(st, "steps", due, due, &steps, err));
+    TRY(kvm_meta_f64(st, "loss", &loss, err));
     t->epoch = (ptrdiff_t)epochs;
     t->steps = (ptrdiff_t)steps;
+    t->loss = loss;
     return KVM_OK;
+}
+
+static kvm_status load_checkpoint(trainer *t, kvm_err *err)
+{
+    const kvm_training what = training_of(t);
+    return kvm_training_load(&what, read_strings, t, t->o.checkpoint, err);
+}
+
+static kvm_status put_strings(json_t *meta, const trainer *t, kvm_err *err)
+{
+    TRY(kvm_meta_putf(meta, err, "epochs", "%td", t->epoch));
+    TRY(kvm_meta_putf(meta, err, "steps", "%td", t->steps));
+    return kvm_meta_putf(meta, err, "loss", "%.17g", t->loss);
 }
 
 static kvm_status save_checkpoint(const trainer *t, kvm_err *err)
 {
+    const kvm_training what = training_of(t);
     if (t->o.checkpoint.len == 0) return KVM_OK;
-    kvm_arena own = {0};
-    TRY(kvm_arena_init(&own, (size_t)16 << 20, err));
-    const float *const from[] = {t->p, t->m, t->v};
-    const kvm_st_spec spec[] = {{KVM_STR("p"), KVM_F32, 2, {t->groups, t->size}},
-                                {KVM_STR("m"), KVM_F32, 2, {t->groups, t->size}},
-                                {KVM_STR("v"), KVM_F32, 2, {t->groups, t->size}}};
-    json_t *meta = kvm_json_own(&own, json_object());
-    kvm_status s = meta ? KVM_OK : kvm_nomem(err, &own);
-    if (!s) s = kvm_meta_put(meta, "format", KVM_STR(FORMAT), err);
-    if (!s) s = kvm_meta_put(meta, "config", kvm_str_of(t->config), err);
-    if (!s) s = kvm_meta_putf(meta, err, "epochs", "%td", t->epoch);
-    if (!s) s = kvm_meta_putf(meta, err, "steps", "%td", t->steps);
-    if (!s) s = kvm_meta_putf(meta, err, "loss", "%.17g", t->loss);
-    kvm_st_writer *w;
-    if (!s) s = kvm_st_begin(&w, &own, t->o.checkpoint, spec, 3, meta, err);
-    for (int i = 0; !s && i < 3; i++)
-        s = kvm_st_append(w, from[i], sizeof(float) * (size_t)(t->groups * t->size),
-                          err);
-    if (!s) s = kvm_st_publish(w, NULL, err);
-    kvm_arena_free(&own);
+    json_t *meta = json_object();
+    if (!meta) return kvm_fail(err, KVM_NOMEM, "no memory for a checkpoint");
+    kvm_status s = put_strings(meta, t, err);
+    if (!s) s = kvm_training_save(&what, meta, t->o.checkpoint, err);
+    json_decref(meta);
     return s;
 }
 
@@ -349,7 +347,7 @@ static kvm_status train_batch(trainer *t, ptrdiff_t n, double *loss, kvm_err *er
 static kvm_status train_epoch(trainer *t, kvm_err *err)
 {
     const ptrdiff_t rows = t->rows[KVM_FIT];
-    const ptrdiff_t batches = (rows + t->o.batch - 1) / t->o.batch;
+    const ptrdiff_t batches = batches_of(t);
     kvm_rng rng = kvm_rng_seed(t->o.seed, (uint64_t)(EPOCH_STREAM + t->epoch));
     for (ptrdiff_t i = 0; i < rows; i++) t->order[i] = i;
     kvm_rng_shuffle(&rng, t->order, rows);

@@ -27,6 +27,8 @@ typedef struct kvm_mlp_options { /* 0 = the value in brackets */
     double fraction;             /* kept from the fit (0.2) */
     kvm_str checkpoint;          /* file, written after each epoch and read at start;
                                         empty: none */
+    const char *identity;        /* hex of what else the numbers follow from, which a
+                                        checkpoint must agree with; NULL: nothing */
     ptrdiff_t stop_after;        /* end after so many more epochs, step incomplete (0:
                                         run to the end); for tests of resume */
     kvm_progress *progress;
@@ -41,7 +43,8 @@ typedef struct kvm_mlp_figures {
 
 /* kvm_mlp_train - one step of a mapping that reads the source's rows alone, without the
  * token; its arrays lie in keep. A checkpoint of other options, rows
- * or shapes is refused (KVM_MISMATCH). KVM_NAN when the loss leaves the finite numbers,
+ * or shapes is refused (KVM_MISMATCH), and one that is not as it was written
+ * (KVM_FORMAT). KVM_NAN when the loss leaves the finite numbers,
  * KVM_CANCELLED after the checkpoint of the epoch in progress was dropped. */
 KVM_MUST kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source,
                                   const kvm_rows *target, const kvm_mapping *mapping,

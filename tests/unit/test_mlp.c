@@ -249,6 +249,70 @@ static void a_resumed_run_ends_in_the_same_bits(void **state)
                  &err);
 }
 
+/* ---- checkpoints that are not to be gone on from ---- */
+
+/* a training that may go on for `epochs` from what lies at checkpoint */
+static kvm_status go_on(ptrdiff_t epochs, const char *identity, kvm_str checkpoint,
+                        kvm_err *err)
+{
+    kvm_mlp_options o = options(false);
+    kvm_step s;
+    kvm_mlp_figures f;
+    o.epochs = epochs;
+    o.stop_after = 2;
+    o.identity = identity;
+    o.checkpoint = checkpoint;
+    return kvm_mlp_train(compute, source, target, &values, layers, 1, 0, &o, &s, &f,
+                         &keep, scratch, err);
+}
+
+static void check_flipped(char *bytes, ptrdiff_t n, ptrdiff_t place, const char *named)
+{
+    kvm_err err = {0};
+    bytes[place] ^= 1;
+    check_write(TMP "flipped", (kvm_str){bytes, n});
+    assert_int_not_equal(go_on(4, "a", KVM_STR(TMP "flipped"), &err), KVM_OK);
+    check_contains(err.msg, named);
+    check_contains(err.msg, "remove it to begin anew");
+    bytes[place] ^= 1;
+}
+
+/* Wherever a bit turns, it is found; in an array or in metadata, which one is said. */
+static void a_flipped_bit_is_found_and_named(void **state)
+{
+    (void)state;
+    static const char *const named[] = {"p is not", "m is not", "v is not"};
+    kvm_err err = {0};
+    check_ok(go_on(4, "a", KVM_STR(TMP "whole"), &err), &err);
+    const kvm_str whole = check_read(&keep, TMP "whole");
+    char *bytes = kvm_new(&keep, char, whole.len);
+    memcpy(bytes, whole.at, (size_t)whole.len);
+    const kvm_net net = {WIDTH, 32, WIDTH};
+    const ptrdiff_t array = kvm_net__size(&net) * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t data = whole.len - 3 * array;
+    for (int i = 0; i < 3; i++)
+        check_flipped(bytes, whole.len, data + i * array + array / 3, named[i]);
+    check_flipped(bytes, whole.len, kvm_str_find(whole, KVM_STR("\"loss\"")) + 10,
+                  "metadata is not");
+    for (ptrdiff_t i = 0; i < data; i += 41)
+        check_flipped(bytes, whole.len, i, TMP "flipped");
+}
+
+static void a_checkpoint_of_another_training_is_refused(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    const kvm_str path = KVM_STR(TMP "others");
+    check_ok(go_on(4, "a", path, &err), &err);
+    check_status(KVM_MISMATCH, go_on(4, "b", path, &err), &err);
+    check_contains(err.msg, "another run");
+    err = (kvm_err){0};
+    check_status(KVM_FORMAT, go_on(1, "a", path, &err), &err);
+    check_contains(err.msg, "`epochs` is '2', expected a whole number from 0 to 1");
+    err = (kvm_err){0};
+    check_ok(go_on(4, "a", path, &err), &err); /* refusals leave it as it is */
+}
+
 static void bad_options_and_divergence_are_reported(void **state)
 {
     (void)state;
@@ -283,6 +347,8 @@ int main(void)
         cmocka_unit_test(adam_follows_its_equations),
         cmocka_unit_test(it_learns_and_its_step_says_the_same),
         cmocka_unit_test(a_resumed_run_ends_in_the_same_bits),
+        cmocka_unit_test(a_flipped_bit_is_found_and_named),
+        cmocka_unit_test(a_checkpoint_of_another_training_is_refused),
         cmocka_unit_test(bad_options_and_divergence_are_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
