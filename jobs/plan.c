@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "jobs/candidates.h"
 #include "jobs/fit_sweep.h"
 #include "jobs/plan_internal.h"
 #include "jobs/spec_internal.h"
@@ -125,43 +126,19 @@ static json_t *capture_plan(const kvm_model *m, double sequences, double tokens,
                      "seconds", flops / r->flops);
 }
 
-double kvm_plan__translator_parameters(const kvm_model *source, const kvm_model *target,
-                                       double k)
-{
-    double n = 0;
-    for (int i = 0; i < ROW_KINDS; i++) {
-        const double in = kvm_plan__features(source, row_kinds[i].kind);
-        const double layers = layers_of(source, row_kinds[i].kind);
-        if (in > 0)
-            n += kvm_plan__features(target, row_kinds[i].kind) *
-                 (fmin(k, layers) * in / layers + 1);
-    }
-    return n;
-}
-
-/* the Gram matrices of the source, whose symmetric half is computed; with a target also
- * their cross products */
-static double stats_flops(const kvm_model *source, const kvm_model *target, double rows)
-{
-    double flops = 0;
-    for (int i = 0; i < ROW_KINDS; i++) {
-        const double n = kvm_plan__features(source, row_kinds[i].kind);
-        const double out = target ? kvm_plan__features(target, row_kinds[i].kind) : 0;
-        flops += row_kinds[i].spaces * rows * (n * n + 2 * n * out);
-    }
-    return flops;
-}
-
 /* a curve of the first n layers that greedy selection takes for one target layer: for
  * each of them the gain of every layer that is left and, but for the last, its
  * elimination from those (kvm_select_greedy); then one sweep over the prefixes. width:
- * features of a layer, out: entries of the target's. */
-static double greedy_flops(double layers, double width, double out, ptrdiff_t n)
+ * features of a layer, beside: features that are always taken, out: entries of the
+ * target's. */
+static double greedy_flops(double layers, double width, double beside, double out,
+                           ptrdiff_t n)
 {
     const double factor = width * width * width / 3;
     double flops = (double)(n * n * n) * factor;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double left = layers - (double)i, prefix = (double)(i + 1) * width;
+        const double left = layers - (double)i,
+                     prefix = (double)(i + 1) * width + beside;
         flops += left * (factor + 2 * width * width * out) + 4 * prefix * prefix * out;
         if (i + 1 < n)
             flops += factor + 2 * left * width * width * (layers * width + out);
@@ -172,8 +149,8 @@ static double greedy_flops(double layers, double width, double out, ptrdiff_t n)
 /* for each target layer and lambda one Cholesky factor of the largest k, and for each
  * k two triangular solves and the errors on the choosing split (kvm_ridge_sweep); then
  * the greedy curves */
-double kvm_plan__map_flops(double layers, double width, double targets, double out,
-                           double k_most, bool full)
+double kvm_plan__map_flops(double layers, double width, double beside, double targets,
+                           double out, double k_most, bool full)
 {
     ptrdiff_t ks[KVM_KS], curve[KVM_GREEDY_TARGETS];
     double squares = 0, widest = 0;
@@ -182,41 +159,29 @@ double kvm_plan__map_flops(double layers, double width, double targets, double o
         full ? (double)kvm_fit_greedy_targets((ptrdiff_t)targets, curve) : 0;
     if (!(out > 0 && width > 0)) return 0;
     for (ptrdiff_t k = 0; k < n && (k == 0 || (double)ks[k] <= k_most); k++) {
-        widest = (double)ks[k] * width;
+        widest = (double)ks[k] * width + beside;
         squares += widest * widest;
     }
     return KVM_LAMBDAS * (targets * widest * widest * widest / 3 + 4 * squares * out) +
-           curves * greedy_flops(layers, width, out / targets,
+           curves * greedy_flops(layers, width, beside, out / targets,
                                  (ptrdiff_t)fmin(k_most, layers));
 }
 
-static double sweep_flops(const kvm_model *source, const kvm_model *target,
-                          double k_most, bool full)
+/* The cross moments are computed for the first direction; they serve both. */
+static json_t *fit_plan(const kvm_plan_context *p, int direction)
 {
-    double flops = 0;
-    for (int i = 0; i < ROW_KINDS; i++) {
-        const kvm_object_kind kind = row_kinds[i].kind;
-        const double layers = layers_of(source, kind);
-        flops += kvm_plan__map_flops(layers, kvm_plan__features(source, kind) / layers,
-                                     layers_of(target, kind),
-                                     kvm_plan__features(target, kind), k_most, full);
-    }
-    return flops;
-}
-
-/* cross: the cross moments are computed for this direction; they serve both */
-static json_t *fit_plan(const kvm_model *source, const kvm_model *target, bool cross,
-                        double rows, double k_most, const kvm_machine_rates *r)
-{
-    const double stats = stats_flops(source, cross ? target : NULL, rows);
-    const double sweep = sweep_flops(source, target, k_most, true);
-    return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source",
-                     kvm_model_info_of(source)->name.at,
-                     (size_t)kvm_model_info_of(source)->name.len, "target",
-                     kvm_model_info_of(target)->name.at,
-                     (size_t)kvm_model_info_of(target)->name.len, "stats_flops", stats,
-                     "stats_s", stats / r->flops, "fit_flops", sweep, "fit_s",
-                     2 * sweep / r->flops); /* fp64: half the rate */
+    const kvm_plan_pair *pair = &p->pair[direction];
+    const kvm_str source = kvm_model_info_of(direction ? p->target : p->source)->name,
+                  target = kvm_model_info_of(direction ? p->source : p->target)->name;
+    const double held = p->held / 2 * p->sequences;
+    const double stats = kvm_plan__moments_flops(pair, direction == 0, p->rows);
+    const double fit = kvm_plan__sweep_flops(pair, p->k_most, true) +
+                       kvm_plan__states_flops(pair, p->sequences - 2 * held, held);
+    return json_pack("{s:s%, s:s%, s:f, s:f, s:f, s:f}", "source", source.at,
+                     (size_t)source.len, "target", target.at, (size_t)target.len,
+                     "stats_flops", stats, "stats_s", stats / p->rates->flops,
+                     "fit_flops", fit, "fit_s",
+                     2 * fit / p->rates->flops); /* fp64: half the rate */
 }
 
 /* the kind that most layers of the source keep: k counts its layers */
@@ -231,52 +196,53 @@ static kvm_object_kind main_kind(const kvm_model *source)
     return best;
 }
 
-static json_t *translator_plan(const kvm_model *source, const kvm_model *target,
-                               double fit_rows)
+static json_t *translator_plan(const kvm_plan_context *p)
 {
     ptrdiff_t ks[KVM_KS];
-    const kvm_object_kind kind = main_kind(source);
-    const double layers = layers_of(source, kind);
+    const kvm_object_kind kind = main_kind(p->source);
+    const double layers = layers_of(p->source, kind);
     const ptrdiff_t n = kvm_select_ks((ptrdiff_t)layers, ks);
     json_t *list = json_array();
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double k = (double)ks[i],
-                     all = kvm_plan__translator_parameters(source, target, k);
-        const double width = k * kvm_plan__features(source, kind) / layers;
+        const double k = (double)ks[i], all = kvm_plan__parameters(&p->pair[0], k);
+        const double width = k * kvm_plan__features(p->source, kind) / layers;
+        const double rows = p->rows * (1 - p->held);
         json_array_append_new(
             list, json_pack("{s:I, s:f, s:f, s:f, s:f}", "k", (json_int_t)ks[i],
                             "parameters", all, "bytes_f32", 4 * all, "features", width,
-                            "rows_per_feature", width > 0 ? fit_rows / width : 0));
+                            "rows_per_feature", width > 0 ? rows / width : 0));
     }
     return list;
 }
 
 /* at the lengths that the spec times, or those that it would by default */
-static kvm_status ttft_plan(json_t **out, const kvm_spec *spec, const kvm_model *source,
-                            const kvm_model *target, const kvm_machine_rates *r,
-                            kvm_arena *keep, kvm_err *err)
+static kvm_status ttft_plan(json_t **out, const kvm_plan_context *p, kvm_err *err)
 {
     int64_t lengths[KVM_TIMING_LENGTHS];
     ptrdiff_t count;
-    const kvm_model_info *s = kvm_model_info_of(source), *t = kvm_model_info_of(target);
-    const double all =
-        kvm_plan__translator_parameters(source, target, (double)s->layers);
-    const kvm_jat timing = kvm_json_get(spec->root, keep, "timing");
-    TRY(kvm_timing_lengths(kvm_json_get(timing, keep, "lengths"), keep, lengths, &count,
-                           err));
+    const kvm_model_info *s = kvm_model_info_of(p->source),
+                         *t = kvm_model_info_of(p->target);
+    const kvm_machine_rates *r = p->rates;
+    const double apply =
+        kvm_plan__apply_flops(&p->pair[0], p->target, (double)s->layers);
+    const kvm_jat timing = kvm_json_get(p->spec->root, p->keep, "timing");
+    TRY(kvm_timing_lengths(kvm_json_get(timing, p->keep, "lengths"), p->keep, lengths,
+                           &count, err));
     json_t *list = json_array();
     for (ptrdiff_t i = 0; i < count; i++) {
         const double n = (double)lengths[i];
         const double decode = (double)t->weight_bytes / r->bytes;
-        const double moved = n * (double)(s->token_bytes + t->token_bytes);
+        const double moved = n * (double)(s->token_bytes + t->token_bytes) +
+                             (double)(s->prompt_bytes + t->prompt_bytes);
+        const double maps = n * apply + kvm_plan__prompt_flops(&p->pair[0]);
         const double cold = kvm_prefill_flops(t, n) / r->flops + decode;
-        const double swap = 2 * all * n / r->flops + moved / r->bytes + decode;
+        const double swap = maps / r->flops + moved / r->bytes + decode;
         json_array_append_new(list, json_pack("{s:f, s:f, s:f, s:f}", "tokens", n,
                                               "cold_s", cold, "switch_s", swap,
                                               "speedup", cold / swap));
     }
-    *out = kvm_json_own(keep, list);
-    return *out ? KVM_OK : kvm_nomem(err, keep);
+    *out = kvm_json_own(p->keep, list);
+    return *out ? KVM_OK : kvm_nomem(err, p->keep);
 }
 
 static kvm_status number(const kvm_spec *s, kvm_arena *keep, const char *section,
@@ -324,6 +290,21 @@ static kvm_status open_model(kvm_model **m, kvm_arena *keep, kvm_compute *c,
     return kvm_model_open(m, keep, c, path, &o, err);
 }
 
+static kvm_status pairs_of(kvm_plan_context *p, kvm_err *err)
+{
+    kvm_shapes *shapes = kvm_new(p->keep, kvm_shapes, 2);
+    if (!shapes) return kvm_nomem(err, p->keep);
+    TRY(kvm_rows_shapes(&shapes[0], p->keep, p->source, err));
+    TRY(kvm_rows_shapes(&shapes[1], p->keep, p->target, err));
+    const kvm_jat fit = kvm_json_get(p->spec->root, p->keep, "fit");
+    for (int i = 0; i < (kvm_spec__fits_back(p->spec) ? 2 : 1); i++) {
+        kvm_candidates c;
+        TRY(kvm_candidates_read(&c, fit, &shapes[i], &shapes[1 - i], p->keep, err));
+        p->pair[i] = (kvm_plan_pair){&shapes[i], &shapes[1 - i], c.at[c.n - 1].outline};
+    }
+    return KVM_OK;
+}
+
 kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graphs,
                          ptrdiff_t n, kvm_compute *c, const kvm_machine_rates *r,
                          kvm_arena *keep, kvm_err *err)
@@ -331,44 +312,36 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graph
     kvm_model *source, *target;
     const kvm_graph *g = n > 0 ? &graphs[0] : NULL;
     json_t *ttft, *jobs, *total;
-    double sequences, tokens, stride, held, k_most, bytes;
-    TRY(captured(s, g, keep, "sequences", KVM_SEQUENCES, &sequences, err));
+    double tokens, stride;
+    kvm_plan_context p = {
+        .spec = s, .rates = r, .threads = kvm_compute_threads(c), .keep = keep};
+    TRY(captured(s, g, keep, "sequences", KVM_SEQUENCES, &p.sequences, err));
     TRY(captured(s, g, keep, "tokens", KVM_TOKENS, &tokens, err));
     TRY(captured(s, g, keep, "stride", 1, &stride, err));
     TRY(open_model(&source, keep, c, s->source_path, err));
     TRY(open_model(&target, keep, c, s->target_path, err));
-    TRY(number(s, keep, "calibration", "held_out", 0.2, &held, err));
-    TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &k_most, err));
-    TRY(row_bytes(s, keep, &bytes, err));
-    const double rows = sequences * tokens / stride;
-    TRY(ttft_plan(&ttft, s, source, target, r, keep, err));
-    TRY(kvm_plan__jobs(&jobs, &total,
-                       &(kvm_plan_context){.spec = s,
-                                           .source = source,
-                                           .target = target,
-                                           .rates = r,
-                                           .threads = kvm_compute_threads(c),
-                                           .sequences = sequences,
-                                           .rows = rows,
-                                           .held = held,
-                                           .row_bytes = bytes,
-                                           .k_most = k_most,
-                                           .keep = keep},
-                       graphs, n, err));
-    json_t *fits = json_pack("[o]", fit_plan(source, target, true, rows, k_most, r));
-    if (s->both_directions)
-        json_array_append_new(fits, fit_plan(target, source, false, rows, k_most, r));
-    *out =
-        json_pack("{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, "
-                  "s:O, s:O, s:O}",
-                  "machine", "flops", r->flops, "bytes", r->bytes, "models",
-                  model_plan(source), model_plan(target), "capture",
-                  capture_plan(source, sequences, tokens, stride, bytes, r),
-                  capture_plan(target, sequences, tokens, stride, bytes, r), "moments",
-                  "gram_source_bytes", kvm_plan__moment_bytes(source, source, true),
-                  "gram_target_bytes", kvm_plan__moment_bytes(target, target, true),
-                  "cross_bytes", kvm_plan__moment_bytes(source, target, false),
-                  "translator", translator_plan(source, target, rows * (1 - held)),
-                  "fit", fits, "ttft", ttft, "jobs", jobs, "total", total);
+    TRY(number(s, keep, "calibration", "held_out", 0.2, &p.held, err));
+    TRY(number(s, keep, "fit", "k_most", HUGE_VAL, &p.k_most, err));
+    TRY(row_bytes(s, keep, &p.row_bytes, err));
+    p.source = source;
+    p.target = target;
+    p.rows = p.sequences * tokens / stride;
+    TRY(pairs_of(&p, err));
+    TRY(ttft_plan(&ttft, &p, err));
+    TRY(kvm_plan__jobs(&jobs, &total, &p, graphs, n, err));
+    json_t *fits = json_array();
+    for (int i = 0; i < (s->both_directions ? 2 : 1); i++)
+        json_array_append_new(fits, fit_plan(&p, i));
+    *out = json_pack(
+        "{s:{s:f, s:f}, s:[o, o], s:[o, o], s:{s:f, s:f, s:f}, s:o, s:o, "
+        "s:O, s:O, s:O}",
+        "machine", "flops", r->flops, "bytes", r->bytes, "models", model_plan(source),
+        model_plan(target), "capture",
+        capture_plan(source, p.sequences, tokens, stride, p.row_bytes, r),
+        capture_plan(target, p.sequences, tokens, stride, p.row_bytes, r), "moments",
+        "gram_source_bytes", kvm_plan__moment_bytes(source, source, true),
+        "gram_target_bytes", kvm_plan__moment_bytes(target, target, true),
+        "cross_bytes", kvm_plan__moment_bytes(source, target, false), "translator",
+        translator_plan(&p), "fit", fits, "ttft", ttft, "jobs", jobs, "total", total);
     return *out ? KVM_OK : kvm_nomem(err, keep);
 }

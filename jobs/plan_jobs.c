@@ -10,10 +10,8 @@
 
 #include "jobs/alternate.h"
 #include "jobs/analyse_caches.h"
-#include "jobs/candidates.h"
 #include "jobs/items.h"
 #include "jobs/plan_internal.h"
-#include "jobs/spec_internal.h"
 #include "jobs/timing.h"
 #include "kernels/backend.h"
 #include "translators/distill.h"
@@ -44,8 +42,8 @@ typedef struct planner {
     ptrdiff_t suite_count;
     const kvm_model *source, *target; /* of this step */
     const kvm_graph *graph;
-    kvm_plan_pair pairs[2], pair; /* of both directions; of this step */
-    double k;                     /* source layers of a map */
+    kvm_plan_pair pair; /* of this step */
+    double k;           /* source layers of a map */
 } planner;
 
 static double number(const kvm_node *n, const char *key, double fallback)
@@ -147,11 +145,11 @@ static cost fit_cost(const planner *a, const kvm_node *n)
     const double flops =
         kvm_plan__fit_flops(&a->pair, full ? number(n, "k_most", layers) : k, full) +
         kvm_plan__states_flops(&a->pair, sequences - 2 * held, held);
-    return (cost){
-        2 * flops / a->p->rates->flops, /* fp64 */
-        map_bytes(n, kvm_plan__translator_parameters(a->source, a->target, k)),
-        kvm_plan__moment_bytes(a->source, a->source, true) +
-            kvm_plan__moment_bytes(a->source, a->target, false) + 3 * 8 * wide * wide};
+    return (cost){2 * flops / a->p->rates->flops, /* fp64 */
+                  map_bytes(n, kvm_plan__parameters(&a->pair, k)),
+                  kvm_plan__moment_bytes(a->source, a->source, true) +
+                      kvm_plan__moment_bytes(a->source, a->target, false) +
+                      3 * 8 * wide * wide};
 }
 
 static cost mlp_cost(const planner *a, const kvm_node *n)
@@ -205,8 +203,7 @@ static cost distill_cost(const planner *a, const kvm_node *n)
              (double)kvm_said_numbers(
                  (ptrdiff_t)after, vocab,
                  kvm_said_top(vocab, (ptrdiff_t)number(n, "native_top", 0))));
-    const double parameters =
-        kvm_plan__translator_parameters(a->source, a->target, a->k);
+    const double parameters = kvm_plan__parameters(&a->pair, a->k);
     return (cost){lessons * (call_s(a, a->source, 0, prefix, 0) +
                              call_s(a, a->target, 0, prefix + after, after)) +
                       steps * batch * (3 * maps + 4 * each) +
@@ -231,11 +228,11 @@ static cost choose_cost(const planner *a, const kvm_node *n)
     const ptrdiff_t vocab = kvm_model_info_of(a->target)->vocab;
     const double said =
         (double)kvm_said_numbers((ptrdiff_t)after, vocab, kvm_said_top(vocab, 0));
-    return (cost){
-        lessons * (call_s(a, a->target, 0, prefix, 0) + reads) +
-            candidates * lessons * (call_s(a, a->source, 0, prefix, 0) + maps + reads),
-        map_bytes(n, kvm_plan__translator_parameters(a->source, a->target, a->k)),
-        weights_bytes(a) + 4 * lessons * said};
+    return (cost){lessons * (call_s(a, a->target, 0, prefix, 0) + reads) +
+                      candidates * lessons *
+                          (call_s(a, a->source, 0, prefix, 0) + maps + reads),
+                  map_bytes(n, kvm_plan__parameters(&a->pair, a->k)),
+                  weights_bytes(a) + 4 * lessons * said};
 }
 
 /* ---- evaluate ---- */
@@ -496,18 +493,6 @@ static kvm_status cost_of(planner *a, const kvm_node *n, cost *c, kvm_err *err)
 
 /* ---- all of them ---- */
 
-/* Of fits that are chosen among, the last: its switch is the dearest (candidates.h). */
-static kvm_status pair_of(planner *a, kvm_plan_pair *pair, const kvm_shapes *source,
-                          const kvm_shapes *target, kvm_err *err)
-{
-    const kvm_jat fit = kvm_json_get(a->p->spec->root, a->p->keep, "fit");
-    kvm_candidates c;
-    TRY(kvm_candidates_read(&c, fit, source, target, a->p->keep, err));
-    *pair = (kvm_plan_pair){
-        .source = source, .target = target, .outline = c.at[c.n - 1].outline};
-    return KVM_OK;
-}
-
 /* seconds of one thread for the hashes of what a job reads and writes */
 static double hashed_s(const planner *a, const kvm_node *n, const double *bytes)
 {
@@ -559,7 +544,7 @@ static void face(planner *a, const kvm_node *n, bool reversed)
     a->source = reversed ? a->p->target : a->p->source;
     a->target = reversed ? a->p->source : a->p->target;
     a->k = fmin((double)kvm_model_info_of(a->source)->layers, a->p->k_most);
-    a->pair = a->pairs[reversed];
+    a->pair = a->p->pair[reversed];
 }
 
 static double of(const json_t *row, const char *key)
@@ -610,13 +595,8 @@ kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context 
                           const kvm_graph *graphs, ptrdiff_t n, kvm_err *err)
 {
     planner a = {.p = p, .suites = kvm_new(p->keep, suite_items, MAX_SUITES)};
-    kvm_shapes shapes[2];
     *jobs = kvm_json_own(p->keep, json_array());
-    if (n > 0) TRY(kvm_rows_shapes(&shapes[0], p->keep, p->source, err));
-    if (n > 0) TRY(kvm_rows_shapes(&shapes[1], p->keep, p->target, err));
     if (!a.suites || !*jobs) return kvm_nomem(err, p->keep);
-    for (int d = 0; n > 0 && d < (kvm_spec__fits_back(p->spec) ? 2 : 1); d++)
-        TRY(pair_of(&a, &a.pairs[d], &shapes[d], &shapes[1 - d], err));
     for (ptrdiff_t g = 0; g < n; g++) {
         a.graph = &graphs[g];
         double *bytes = kvm_new(p->keep, double, graphs[g].count);

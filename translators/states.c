@@ -35,7 +35,7 @@ kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_layer,
     return KVM_OK;
 }
 
-ptrdiff_t kvm_states__block(kvm_row_shape state)
+ptrdiff_t kvm_states_block(kvm_row_shape state)
 {
     ptrdiff_t a = state.keys, b = state.dim / state.keys;
     while (b) {
@@ -68,7 +68,7 @@ kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
     TRY(kvm_states_same(&t->source.shapes, s->source, &t->target.shapes, s->layer,
                         err));
     if (s->map == KVM_STATE_COPY) return KVM_OK;
-    const ptrdiff_t d = kvm_states__block(state);
+    const ptrdiff_t d = kvm_states_block(state);
     if (s->map == KVM_STATE_BILINEAR && is_cube(&s->left, state.heads, state.keys) &&
         is_cube(&s->right, state.heads, state.dim / state.keys) &&
         window.heads % d == 0 && is_cube(&s->window, window.heads / d, d) && s->bias)

@@ -42,6 +42,9 @@ KVM_MUST kvm_status kvm_states_same(const kvm_shapes *source, ptrdiff_t source_l
                                     const kvm_shapes *target, ptrdiff_t target_layer,
                                     kvm_err *err);
 
+/* channels that a window's map mixes: what both sides of a state's head divide by */
+ptrdiff_t kvm_states_block(kvm_row_shape state);
+
 /* kvm_states_fit - a step from captured states and windows; arrays in keep. Any map:
  * zero and copy have figures too. KVM_MISMATCH as above, KVM_RANGE for fewer than two
  * sequences to fit on, KVM_NAN when a solution is not finite; s and figures untouched

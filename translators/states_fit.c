@@ -479,7 +479,7 @@ kvm_status kvm_states_fit(kvm_compute *c, const kvm_rows *source,
         TRY(fit_state(c, &state[KVM_FIT], &state[KVM_CHOOSE], shape, &step, &f.state,
                       keep, scratch, err));
         TRY(fit_window(c, &window[KVM_FIT], &window[KVM_CHOOSE], columns,
-                       kvm_states__block(shape), &step, &f.window, keep, scratch, err));
+                       kvm_states_block(shape), &step, &f.window, keep, scratch, err));
     }
     for (int i = 0; i < KVM_SPLITS; i++)
         TRY(measure(c, &step, &state[i], &window[i], shape, columns, (kvm_split)i, &f,

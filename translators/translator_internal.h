@@ -8,8 +8,6 @@
 /* features that one group of the step reads */
 ptrdiff_t kvm_step__inputs(const kvm_translator *t, const kvm_step *s);
 kvm_row_shape kvm_step__shape(const kvm_translator *t, const kvm_step *s); /* made */
-/* channels that a window's map mixes: what both sides of a state's head divide by */
-ptrdiff_t kvm_states__block(kvm_row_shape state);
 /* a state step agrees with both sides (states.c) */
 KVM_MUST kvm_status kvm_states__check(const kvm_translator *t, ptrdiff_t i,
                                       kvm_err *err);

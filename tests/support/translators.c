@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
+#include "translators/states.h"
 #include "translators/translator_internal.h"
 
 static void must(kvm_status s, const kvm_err *err)
@@ -73,7 +74,7 @@ static void make_state(const kvm_translator *t, kvm_state_step *s, kvm_state_way
         .r2_held = (double)NAN,
         .r2_window_held = (double)NAN};
     if (s->map != KVM_STATE_BILINEAR) return;
-    const ptrdiff_t k = r.keys, v = r.dim / k, d = kvm_states__block(r);
+    const ptrdiff_t k = r.keys, v = r.dim / k, d = kvm_states_block(r);
     s->left = near_identity(keep, rng, r.heads, k, size);
     s->right = near_identity(keep, rng, r.heads, v, size);
     s->window = near_identity(keep, rng, w.heads / d, d, size);

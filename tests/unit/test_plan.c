@@ -35,6 +35,13 @@ static json_t *plan_of(kvm_arena *keep, const char *path)
     return plan;
 }
 
+static double number_of(const json_t *v, const char *list, size_t i, const char *key)
+{
+    const json_t *at = json_object_get(v, list);
+    return json_number_value(
+        json_object_get(json_is_array(at) ? json_array_get(at, i) : at, key));
+}
+
 static double fit_flops(const json_t *plan, size_t direction)
 {
     return json_number_value(json_object_get(
@@ -361,6 +368,37 @@ static void hybrids_do_more_than_map(void **state)
     kvm_arena_free(&keep);
 }
 
+/* parameters that `kvmill run` makes with the plan's largest k, and a switch that takes
+ * what the replay of six recurrent layers, or the correction of their states, does */
+static void translators_of_hybrids_are_as_they_come_out(void **state)
+{
+    (void)state;
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    const json_t *replay =
+        plan_of_hybrids(&keep, "mla", "kda", "timing: {lengths: [2048]}\n");
+    const json_t *empty = plan_of_hybrids(
+        &keep, "mla", "kda", "fit: {states: zero}\ntiming: {lengths: [2048]}\n");
+    const json_t *bilinear =
+        plan_of_hybrids(&keep, "gdn-a", "gdn-b", "timing: {lengths: [1, 2048]}\n");
+    const json_t *copy = plan_of_hybrids(
+        &keep, "gdn-a", "gdn-b", "fit: {states: copy}\ntiming: {lengths: [1, 2048]}\n");
+    const json_t *sizes = json_object_get(replay, "translator");
+    check_near(
+        number_of(replay, "translator", json_array_size(sizes) - 1, "parameters"),
+        794592);
+    check_near(number_of(bilinear, "translator", 0, "parameters"), 116480);
+    assert_true(fit_flops(replay, 0) > 2 * fit_flops(empty, 0));
+    assert_true(fit_flops(bilinear, 0) > 2 * fit_flops(copy, 0));
+    assert_true(number_of(replay, "ttft", 0, "switch_s") >
+                2 * number_of(empty, "ttft", 0, "switch_s"));
+    /* six layers of 4 heads of 32 x 32, once a prompt, whatever its length */
+    const double once = 6 * 4 * 2 * 32.0 * 32 * 64 / 1e9;
+    for (size_t i = 0; i < 2; i++)
+        assert_true(fabs(number_of(bilinear, "ttft", i, "switch_s") -
+                         number_of(copy, "ttft", i, "switch_s") - once) < 1e-9);
+    kvm_arena_free(&keep);
+}
+
 static void items_and_arms_count(void **state)
 {
     (void)state;
@@ -391,6 +429,8 @@ typedef struct published {
     double parameters; /* as its publisher counts them, in 1e9 */
     shape k, v, latent, rotary, index;
     double state_bytes;
+    double hidden, inputs; /* entries of all recurrent layers' inputs */
+    double states;         /* parameters that correct all its states and windows */
 } published;
 
 enum { QWEN_4, QWEN_8, QWEN_14, QWEN_32, LLAMA_8, LLAMA_70, MINI_3, MINI_8, MINI_14 };
@@ -412,12 +452,15 @@ static const published models[] = {
     [MINI_14] = {"ministral3_14b", 13.5, DENSE(40)},
     [KIMI_VL] = {"kimi_vl", 16, .latent = {27, 512}, .rotary = {27, 64}},
     [KIMI_LINEAR] = {"kimi_linear_48b", 48, .latent = {7, 512}, .rotary = {7, 64},
-                     .state_bytes = 20 * (32 * 128 * 128 * 4 + 3 * 4096 * 4 * 2)},
+                     .state_bytes = 20 * (32 * 128 * 128 * 4 + 3 * 4096 * 4 * 2),
+                     .hidden = 2304, .inputs = 20 * 2304},
     [QWEN_27] = {"qwen3_5_27b",
                  27,
                  {16, 1024},
                  {16, 1024},
-                 .state_bytes = 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2)},
+                 .state_bytes = 48 * (48 * 128 * 128 * 4 + 10240 * 4 * 2),
+                 .hidden = 5120,
+                 .states = 48 * (48 * 2 * 128 * 128 + 10240 * 129)},
     /* the published count leaves its n-gram tables out: 320 M rows of 160 */
     [FLASH_NEXT] = {"qwen3_8_flash_next",
                     125 + 51.2,
@@ -425,7 +468,9 @@ static const published models[] = {
                     {12, 512},
                     .index = {12, 128},
                     .state_bytes = 36 * (48 * 128 * 128 * 4 + 10240 * 4 * 2) +
-                                   4 * 2560 * 9 * 2 + 2 * 8},
+                                   4 * 2560 * 9 * 2 + 2 * 8,
+                    .hidden = 2560,
+                    .states = 36 * (48 * 2 * 128 * 128 + 10240 * 129)},
 };
 
 static double all(shape s)
@@ -446,22 +491,21 @@ static double moments(const published *a, const published *b)
                  2 * all(a->index) * all(b->index));
 }
 
-static double maps(shape s, shape t, double k)
+static double maps(shape s, double out, double beside, double k)
 {
-    return s.layers > 0 ? all(t) * (fmin(k, s.layers) * s.width + 1) : 0;
+    return s.layers > 0 ? out * (fmin(k, s.layers) * s.width + beside + 1) : 0;
 }
 
+/* Keys and values layer by layer; latents, with the shared key, and the inputs of
+ * recurrent layers also from the token's embedding; an indexer's keys from its own
+ * layer's keys and the embedding. States of one geometry are corrected. */
 static double parameters(const published *s, const published *t, double k)
 {
-    return maps(s->k, t->k, k) + maps(s->v, t->v, k) + maps(s->latent, t->latent, k) +
-           maps(s->rotary, t->rotary, k) + maps(s->index, t->index, k);
-}
-
-static double number_of(const json_t *v, const char *list, size_t i, const char *key)
-{
-    const json_t *at = json_object_get(v, list);
-    return json_number_value(
-        json_object_get(json_is_array(at) ? json_array_get(at, i) : at, key));
+    const shape latent = {s->latent.layers, s->latent.width + s->rotary.width};
+    const double token = t->latent.layers + t->index.layers > 0 ? t->hidden : 0;
+    return maps(s->k, all(t->k), token, k) + maps(s->v, all(t->v), token, k) +
+           maps(latent, all(t->latent) + all(t->rotary) + t->inputs, token, k) +
+           all(t->index) * (t->k.width + token + 1) + (s->states > 0 ? t->states : 0);
 }
 
 static void check_sizes(const published *s, const published *t)
@@ -535,6 +579,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_job_has_a_figure),
         cmocka_unit_test(lengths_and_rounds_are_the_specs),
         cmocka_unit_test(hybrids_do_more_than_map),
+        cmocka_unit_test(translators_of_hybrids_are_as_they_come_out),
         cmocka_unit_test(items_and_arms_count),
         cmocka_unit_test(published_pairs),
     };
