@@ -73,6 +73,10 @@ spec suite.yaml 'calibration: {text: calibration}' 'evaluate: {suites: [calibrat
 printf 'a text\nof two lines, caf\351\n' >"$work/latin.txt"
 spec latin.yaml 'calibration: {text: latin.txt}'
 spec stride.yaml 'calibration: {text: calibration, tokens: 8, stride: 8}'
+cp -r tests/zoo/large "$work/other"
+sed -i 's/<|im_start|>/<|im_begin|>/' "$work/other/tokenizer.json"
+printf '%s\n' "name: a-b" "source: $PWD/tests/zoo/small" "target: other" \
+    'calibration: {text: calibration}' >"$work/tokenizers.yaml"
 for command in plan run submit; do
     set -- "$kvmill" $command
     [ $command = plan ] || set -- "$@" --store "$work/none"
@@ -82,6 +86,8 @@ for command in plan run submit; do
         "$command: a text that is no UTF-8" "$@" "$work/latin.yaml"
     refuses 2 'stride.yaml:4: calibration.stride: is 8' "$command: a stride without end" \
         "$@" "$work/stride.yaml"
+    refuses 2 'zoo/small and |/other do not share a tokenizer: ' \
+        "$command: two models with different tokenizers" "$@" "$work/tokenizers.yaml"
 done
 printf 'text_path: %s\nmodel_path: %s\nsequences: 3\ntokens: 8\nstride: 9\n' \
     "$PWD/jobs/suites/calibration.yaml" "$PWD/tests/zoo/small" >"$work/capture.yaml"
