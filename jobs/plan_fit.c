@@ -2,8 +2,10 @@
  * its blocks, ridges of its mappings, corrections of its states. */
 #include <math.h>
 
+#include "jobs/invert.h"
 #include "jobs/plan_internal.h"
 #include "translators/identity.h"
+#include "translators/ridge.h"
 #include "translators/states.h"
 
 static double width_of(const kvm_shapes *s, kvm_space space)
@@ -237,4 +239,33 @@ double kvm_plan__parameters(const kvm_plan_pair *p, double k)
     }
     for (ptrdiff_t l = 0; l < p->target->layers; l++) n += corrections_of(p, l);
     return n;
+}
+
+/* ---- inversions ---- */
+
+/* a layer's rows of `width`: a ridge to the embedding for each lambda and the one of
+ * the best, then the vocabulary against the held-out rows */
+static double invert_layer_flops(const kvm_model_info *m, double width, double held)
+{
+    const double hidden = (double)m->hidden;
+    const double solve = pow(width, 3) / 3 + 4 * width * width * hidden;
+    return 2 * (KVM_LAMBDAS + 1) * solve + /* fp64 */
+           2 * held * hidden * (width + (double)m->vocab);
+}
+
+double kvm_plan__invert_flops(const kvm_shapes *s, const kvm_model *m, double held)
+{
+    kvm_spaces rows = 0;
+    kvm_block_set read = {0};
+    double flops = 0;
+    kvm_invert_needs(&rows, &read, s);
+    for (ptrdiff_t b = 0; b < read.n; b++) {
+        if (read.id[b].b != KVM_SPACE_TOKEN) continue;
+        for (ptrdiff_t l = 0; l < s->layers; l++) {
+            const double width = (double)kvm_shapes_width(s, read.id[b].a, l);
+            if (width > 0)
+                flops += invert_layer_flops(kvm_model_info_of(m), width, held);
+        }
+    }
+    return flops;
 }

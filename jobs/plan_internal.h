@@ -63,6 +63,10 @@ double kvm_plan__apply_flops(const kvm_plan_pair *p, const kvm_model *target, do
 /* of states that are corrected, once a prompt */
 double kvm_plan__prompt_flops(const kvm_plan_pair *p);
 
+/* of an inversion: every layer that keeps rows which it reads (invert.h), of so many
+ * held-out rows */
+double kvm_plan__invert_flops(const kvm_shapes *s, const kvm_model *m, double held);
+
 /* kvm_plan__jobs - "jobs" and "total" of a plan (plan.h); both owned by p->keep */
 KVM_MUST kvm_status kvm_plan__jobs(json_t **jobs, json_t **total,
                                    const kvm_plan_context *p, const kvm_graph *graphs,

@@ -395,24 +395,16 @@ static kvm_status alternate_cost(planner *a, const kvm_node *n, cost *c, kvm_err
     return KVM_OK;
 }
 
-/* Of every layer of both models a ridge to the embedding for each lambda, and the
- * vocabulary against the held-out rows; a layer has about two kinds of rows at two
- * points. */
 static cost invert_cost(const planner *a)
 {
-    enum { SPACES = 3 };
-    const kvm_model *const models[] = {a->source, a->target};
     const double held = a->p->rows * a->p->held / 2;
-    cost c = {0};
+    const kvm_model *const models[] = {a->source, a->target};
+    cost c = {.seconds = (kvm_plan__invert_flops(a->pair.source, a->source, held) +
+                          kvm_plan__invert_flops(a->pair.target, a->target, held)) /
+                         a->p->rates->flops};
     for (int i = 0; i < 2; i++) {
         const kvm_model_info *m = kvm_model_info_of(models[i]);
-        const double layers = (double)m->layers, hidden = (double)m->hidden;
-        const double width = kvm_plan__row_width(models[i]) / layers;
-        const double solve =
-            KVM_LAMBDAS * (pow(width, 3) / 3 + 4 * width * width * hidden);
-        const double decode = 2 * held * hidden * (width + (double)m->vocab);
-        c.seconds += SPACES * layers * (2 * solve + decode) / a->p->rates->flops;
-        c.memory += (double)m->weight_bytes + 8 * (double)m->vocab * hidden;
+        c.memory += (double)m->weight_bytes + 8 * (double)(m->vocab * m->hidden);
     }
     return c;
 }
