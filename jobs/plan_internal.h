@@ -55,7 +55,8 @@ double kvm_plan__sweep_flops(const kvm_plan_pair *p, double k_most, bool full);
 double kvm_plan__fit_flops(const kvm_plan_pair *p, double k_most, bool full);
 /* states corrected by pairs of so many sequences */
 double kvm_plan__states_flops(const kvm_plan_pair *p, double fit, double choose);
-/* of the maps with k source layers and of the corrections of states: weights and bias */
+/* of the maps with k source layers and of the corrections of states: weights and
+ * bias */
 double kvm_plan__parameters(const kvm_plan_pair *p, double k);
 /* multiplications of a token's rows by the maps, and the target's recurrence over those
  * that a replay is given */
