@@ -140,6 +140,35 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
     kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar));
 }
 
+/* ---- turns ---- */
+
+static const kvm_condition_figures *condition_of(const kvm_document *d, const char *key)
+{
+    for (ptrdiff_t i = 0; i < d->alternation.count; i++)
+        if (kvm_str_eq(d->alternation.conditions[i].key, kvm_str_of(key)))
+            return &d->alternation.conditions[i];
+    return NULL;
+}
+
+void kvm_finding__SEGMENTS(kvm_judging *j)
+{
+    const kvm_condition_figures *naive = condition_of(j->d, "naive");
+    const kvm_condition_figures *segment = condition_of(j->d, "segment");
+    if (!naive || !segment || !kvm_est_has(naive->versus_segment) ||
+        !kvm_est_has(segment->versus_native)) {
+        kvm_finding__lacks(j, "a section alternate would measure it");
+        return;
+    }
+    kvm_finding__say(j, "F1 segment by segment", segment->f1, KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "less both models’ own reading", segment->versus_native,
+                     KVM_FORMAT_POINTS);
+    kvm_finding__say(j, "naive", naive->f1, KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "less segment by segment", naive->versus_segment,
+                     KVM_FORMAT_POINTS);
+    kvm_finding__claim(j, kvm_claim_below(naive->versus_segment, 0));
+    kvm_finding__claim(j, kvm_claim_above(segment->versus_native, -j->bar));
+}
+
 /* ---- training ---- */
 
 void kvm_finding__DISTILLATION(kvm_judging *j)

@@ -75,6 +75,11 @@
         "\"needle\":1},{\"title\":\"translated\",\"overlap\":0.7,\"needle\":" needle   \
         "}]}")
 
+#define TURNS(naive, segment)                                                          \
+    ",\"alternation\":{\"translator\":\"closed_form\",\"conditions\":["                \
+    "{\"key\":\"segment\",\"f1\":0.6,\"versus_native\":" segment                       \
+    "},{\"key\":\"naive\",\"f1\":0.2,\"versus_segment\":" naive "}]}"
+
 #define TRAINED(versus)                                                                \
     ",\"training\":{\"steps\":400},\"suites\":[{\"name\":\"prose.kl\","                \
     "\"title\":\"prose\",\"better\":\"low\",\"arms\":{\"closed_form\":{\"score\":0.02" \
@@ -189,6 +194,15 @@ static const struct {
     {"index_keys", UNMEASURED, "fit.indexers: predicted",
      DOC(GATED, INDEXED, ",\"recipes\":{\"indexers\":\"dense\"}" CHOSEN("1"))},
     {"index_keys", NEVER, "no tokens", DOC(KV, KV, CHOSEN("1"))},
+
+    {"segments", YES, "less segment by segment −40.0",
+     DOC(KV, KV, TURNS(E(-0.4, -0.5, -0.3), E(-0.02, -0.05, 0.01)))},
+    {"segments", NO, "", DOC(KV, KV, TURNS(E(0.1, 0.05, 0.2), E(-0.02, -0.05, 0.01)))},
+    /* both collapse */
+    {"segments", NO, "less both models’ own reading −50.0",
+     DOC(KV, KV, TURNS(E(-0.4, -0.5, -0.3), E(-0.5, -0.6, -0.4)))},
+    {"segments", OPEN, "", DOC(KV, KV, TURNS(E(-0.1, -0.3, 0.1), "0"))},
+    {"segments", UNMEASURED, "a section alternate", DOC(KV, KV, "")},
 
     {"distillation", YES, "closed form 0.02",
      DOC(KV, KV, TRAINED(E(-0.01, -0.02, -0.005)))},
