@@ -82,6 +82,20 @@ static kvm_status check_value(kvm_jat at, kvm_field_type type, const kvm_field *
     return kvm_fail(err, KVM_INTERNAL, "unknown field type %d", (int)type);
 }
 
+/* a section whose lines are all commented out: does who wrote it want it? */
+static kvm_status empty_section(kvm_jat at, const kvm_field *inside, kvm_err *err)
+{
+    for (const kvm_field *f = inside; f && f->key; f++)
+        if (f->required)
+            return kvm_json_fail(err, KVM_FORMAT, at,
+                                 "is empty: it needs \"%s\"; leave the section out "
+                                 "when it is not wanted",
+                                 f->key);
+    return kvm_json_fail(err, KVM_FORMAT, at,
+                         "is empty: write {} for what it has by default, or leave it "
+                         "out");
+}
+
 kvm_status kvm_schema_check(kvm_jat obj, const kvm_field *fields, kvm_arena scratch,
                             kvm_err *err)
 {
@@ -94,11 +108,8 @@ kvm_status kvm_schema_check(kvm_jat obj, const kvm_field *fields, kvm_arena scra
     for (const kvm_field *f = fields; f->key; f++) {
         kvm_arena member_memory = scratch;
         const kvm_jat at = kvm_json_get(obj, &member_memory, f->key);
-        /* a section whose lines are all commented out: does who wrote it want it? */
         if (f->type == KVM_FIELD_OBJECT && json_is_null(json_object_get(obj.v, f->key)))
-            return kvm_json_fail(err, KVM_FORMAT, at,
-                                 "is empty: write {} for what it has by default, or "
-                                 "leave it out");
+            return empty_section(at, f->inside, err);
         if (kvm_json_has(at))
             TRY(check_value(at, f->type, f, member_memory, err));
         else if (f->required)

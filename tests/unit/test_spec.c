@@ -81,8 +81,12 @@ static void an_empty_section_is_refused(void **state)
         sections++;
         const char *empty =
             kvm_str_fmt(&arena, HEAD CALIBRATION "%s:\nseed: 2\n", f->key).at;
+        const bool needs_suites =
+            !strcmp(f->key, "evaluate") || !strcmp(f->key, "analyse");
         refused(empty, KVM_FORMAT, kvm_str_fmt(&arena, ":5: %s: is empty", f->key).at,
-                "write {} for what it has by default, or leave it out");
+                needs_suites                   ? "it needs \"suites\"; leave the"
+                : !strcmp(f->key, "alternate") ? "it needs \"suite\"; leave the"
+                                               : "write {} for what it has");
     }
     assert_int_equal(sections, 7);
     refused(HEAD "calibration:\n", KVM_FORMAT, ":4: calibration: is empty", "");
