@@ -286,8 +286,10 @@ static kvm_status take_format(kvm_translator *t, kvm_jat root, const char *want,
     const kvm_jat at = kvm_json_get(root, keep, "indexers");
     TRY(kvm_json_str(kvm_json_get(root, keep, "format"), &format, err));
     if (!kvm_str_eq(format, kvm_str_of(want)))
-        return kvm_fail(err, KVM_VERSION, "%s: format '%s', expected %s", t->path.at,
-                        kvm_quote(format).at, want);
+        return kvm_fail(err, KVM_FORMAT,
+                        "%s: its metadata says %s, and beside the steps stands '%s': "
+                        "the file was changed, export it again",
+                        t->path.at, want, kvm_quote(format).at);
     TRY(kvm_json_str_or(at, KVM_STR("predicted"), &word, err));
     t->dense = kvm_str_eq(word, KVM_STR("dense"));
     if (t->dense == (strcmp(want, KVM_TRANSLATOR_FORMAT_DENSE) == 0) &&

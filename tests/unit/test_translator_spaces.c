@@ -383,8 +383,8 @@ static void left_out_is_said(void **state)
         bool of_plain;
     } edits[] = {
         {"\"kvmill.translator.v3\"", "\"kvmill.translator.v4\"", KVM_VERSION, false},
-        {"\"kvmill.translator.v3\"", "\"kvmill.translator.v2\"", KVM_VERSION, false},
-        {"\"kvmill.translator.v2\"", "\"kvmill.translator.v3\"", KVM_VERSION, true},
+        {"\"kvmill.translator.v3\"", "\"kvmill.translator.v2\"", KVM_FORMAT, false},
+        {"\"kvmill.translator.v2\"", "\"kvmill.translator.v3\"", KVM_FORMAT, true},
         {"\\\"indexers\\\":\\\"dense\\\"", "\\\"indexers\\\":\\\"dance\\\"", KVM_FORMAT,
          false},
         {"\\\"indexers\\\":\\\"dense\\\"", "\\\"indexer_\\\":\\\"dense\\\"", KVM_FORMAT,
