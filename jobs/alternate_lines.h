@@ -1,14 +1,14 @@
 /* alternate_lines.h - one conversation, two models, a cache line each.
  *
- * The conversation is a list of ids; a line holds its beginning, as far as the model has
- * come. The model whose turn it is catches up on the rest: it reads all of it again, has
- * what it lacks translated out of the other's line, or all of it. Then it reads the
- * question and answers, and both belong to the conversation. A line counts the tokens
- * that its model read and those that were translated into it, so that what is done twice
- * shows.
+ * The conversation is a list of ids; a line holds its beginning, as far as the model
+ * has come. The model whose turn it is catches up on the rest: it reads all of it
+ * again, has what it lacks translated out of the other's line, or all of it. Then it
+ * reads the question and answers, and both belong to the conversation. A line counts
+ * the tokens that its model read and those that were translated into it, so that what
+ * is done twice shows.
  *
- * An answer is read again once it is whole: what came after a stop string goes, and rows
- * that only a forward hands out are taken. */
+ * An answer is read again once it is whole: what came after a stop string goes, and
+ * rows that only a forward hands out are taken. */
 #ifndef KVM_JOBS_ALTERNATE_LINES_H
 #define KVM_JOBS_ALTERNATE_LINES_H
 

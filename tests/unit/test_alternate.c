@@ -129,7 +129,7 @@ static kvm_apply *apply_of(kvm_arena *keep, const char *fit, kvm_model *from,
     return a;
 }
 
-/* every line holds the tokens that went into it, and after each catch-up all there are */
+/* every line holds the tokens that went into it, after each catch-up all there are */
 static void lines_hold_what_they_took(void **state)
 {
     (void)state;
