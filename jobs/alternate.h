@@ -1,5 +1,5 @@
-/* alternate.h - how the models of an alternating conversation come by what the other has
- * read and said since (alternate.c). */
+/* alternate.h - how the models of an alternating conversation come by what the other
+ * has read and said since (alternate.c). */
 #ifndef KVM_JOBS_ALTERNATE_H
 #define KVM_JOBS_ALTERNATE_H
 
