@@ -3,10 +3,29 @@
  * dialogue. The first answer and the additional ones are accepted. */
 #include "jobs/suite_import.h"
 
-static kvm_status turn_text(kvm_import *im, kvm_jat list, ptrdiff_t turn, kvm_str *text,
+/* Lists go side by side; where they number their turns, they must agree. */
+static kvm_status same_turn(kvm_import *im, kvm_jat question, kvm_jat answer,
                             kvm_err *err)
 {
+    const kvm_jat asked = kvm_json_get(question, im->keep, "turn_id");
+    const kvm_jat given = kvm_json_get(answer, im->keep, "turn_id");
+    int64_t a, b;
+    if (!kvm_json_has(asked) || !kvm_json_has(given)) return KVM_OK;
+    TRY(kvm_json_i64(asked, &a, err));
+    TRY(kvm_json_i64(given, &b, err));
+    if (a == b) return KVM_OK;
+    return kvm_json_fail(err, KVM_FORMAT, given,
+                         "is %lld, and the question in its place is %lld", (long long)b,
+                         (long long)a);
+}
+
+/* a turn's text in one of the lists of a dialogue */
+static kvm_status turn_text(kvm_import *im, kvm_jat dialogue, kvm_jat list,
+                            ptrdiff_t turn, kvm_str *text, kvm_err *err)
+{
+    const kvm_jat questions = kvm_json_get(dialogue, im->keep, "questions");
     const kvm_jat at = kvm_json_item(list, im->keep, turn);
+    TRY(same_turn(im, kvm_json_item(questions, im->keep, turn), at, err));
     return kvm_json_str(kvm_json_get(at, im->keep, "input_text"), text, err);
 }
 
@@ -17,7 +36,8 @@ static kvm_status coqa_answers(kvm_import *im, kvm_jat dialogue, ptrdiff_t turn,
     const json_t *value;
     const kvm_jat more = kvm_json_get(dialogue, im->keep, "additional_answers");
     for (void *it = NULL; kvm_json_next(more, &it, &key, &value);) {
-        TRY(turn_text(im, kvm_json_get(more, im->keep, key.at), turn, &text, err));
+        TRY(turn_text(im, dialogue, kvm_json_get(more, im->keep, key.at), turn, &text,
+                      err));
         json_array_append_new(answers, kvm_import_str(text));
     }
     return KVM_OK;
@@ -29,9 +49,10 @@ static kvm_status coqa_turn(kvm_import *im, kvm_jat dialogue, ptrdiff_t turn,
                             kvm_str *ask, kvm_str *gold, json_t **answers, kvm_err *err)
 {
     kvm_str question;
-    TRY(turn_text(im, kvm_json_get(dialogue, im->keep, "questions"), turn, &question,
+    TRY(turn_text(im, dialogue, kvm_json_get(dialogue, im->keep, "questions"), turn,
+                  &question, err));
+    TRY(turn_text(im, dialogue, kvm_json_get(dialogue, im->keep, "answers"), turn, gold,
                   err));
-    TRY(turn_text(im, kvm_json_get(dialogue, im->keep, "answers"), turn, gold, err));
     *ask = kvm_str_fmt(im->keep, "Q: %.*s\nA:", KVM_STR_ARG(question));
     if (!ask->at) return kvm_nomem(err, im->keep);
     json_t *list = json_array();

@@ -328,6 +328,11 @@ static void coqa_is_also_dialogues(void **state)
             "{\"data\":[{\"story\":\"s\",\"questions\":[{\"input_text\":\"q\"}]}]}",
             KVM_FORMAT, "answers");
     refused("coqa_dialogues", "{\"data\":[{\"questions\":[]}]}", KVM_FORMAT, "story");
+    refused("coqa_dialogues",
+            "{\"data\":[{\"story\":\"s\","
+            "\"questions\":[{\"input_text\":\"q\",\"turn_id\":2}],"
+            "\"answers\":[{\"input_text\":\"a\",\"turn_id\":3}]}]}",
+            KVM_FORMAT, "turn_id: is 3, and the question in its place is 2");
 }
 
 /* n sentences of five words of four letters: 25 bytes, so 6.25 tokens, each */
