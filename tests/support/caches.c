@@ -5,6 +5,15 @@
 
 #include "tests/support/check.h"
 
+kvm_model *open_model(kvm_arena *keep, kvm_compute *c, const char *path)
+{
+    kvm_err err = {0};
+    kvm_model *m;
+    const kvm_model_options o = {.no_tokenizer = true};
+    check_ok(kvm_model_open(&m, keep, c, kvm_str_of(path), &o, &err), &err);
+    return m;
+}
+
 float object_differs(kvm_arena scratch, const kvm_model *m, ptrdiff_t object,
                      const kvm_cache *a, const kvm_cache *b)
 {

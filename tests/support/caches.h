@@ -1,9 +1,12 @@
-/* caches.h - how far two caches of one model are apart. On any failure the test
- * fails. */
+/* caches.h - models for tests, and how far two caches of one are apart. On any failure
+ * the test fails. */
 #ifndef KVM_TESTS_SUPPORT_CACHES_H
 #define KVM_TESTS_SUPPORT_CACHES_H
 
 #include "models/model.h"
+
+/* without its tokenizer, which few of the small ones have */
+kvm_model *open_model(kvm_arena *keep, kvm_compute *c, const char *path);
 
 /* largest difference of an object over the largest number of it; both caches are of one
  * length */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/caches.h"
 #include "tests/support/check.h"
 #include "translators/select.h"
 
@@ -17,15 +18,6 @@ static kvm_arena keep, scratch;
 static kvm_compute *compute;
 static kvm_model *yarn, *qwen; /* 3 layers of 2 x 16, YaRN; 2 layers of 2 x 24 */
 
-static kvm_model *open_model(const char *path)
-{
-    kvm_err err = {0};
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&m, &keep, compute, kvm_str_of(path), &o, &err), &err);
-    return m;
-}
-
 static int setup(void **state)
 {
     (void)state;
@@ -35,8 +27,8 @@ static int setup(void **state)
     check_ok(
         kvm_compute_new(&compute, &keep, kvm_backend_find(KVM_STR("cpu")), 2, &err),
         &err);
-    yarn = open_model(MODELS "ministral3");
-    qwen = open_model(MODELS "qwen3");
+    yarn = open_model(&keep, compute, MODELS "ministral3");
+    qwen = open_model(&keep, compute, MODELS "qwen3");
     return 0;
 }
 

@@ -38,15 +38,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static kvm_model *open_model(kvm_compute *c, const char *path)
-{
-    kvm_err err = {0};
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&m, &keep, c, kvm_str_of(path), &o, &err), &err);
-    return m;
-}
-
 static kvm_cache *empty(const kvm_model *m)
 {
     kvm_err err = {0};
@@ -147,7 +138,7 @@ static void identities(void **state)
         MODELS "glm5_next",   MODELS "qwen4_exp"};
     for (size_t k = 0; k < 2 * COUNT(paths); k++) {
         const size_t i = k / 2;
-        kvm_model *m = open_model(k % 2 ? fast : plain, paths[i]);
+        kvm_model *m = open_model(&keep, k % 2 ? fast : plain, paths[i]);
         const bool told = i + 1 == COUNT(paths);
         pair p = {.from = m,
                   .to = m,
@@ -178,7 +169,8 @@ static void pairs(void **state)
     for (size_t k = 0; k < 2 * COUNT(rows); k++) {
         const size_t i = k / 2;
         kvm_compute *c = k % 2 ? fast : plain;
-        pair p = {.from = open_model(c, rows[i].from), .to = open_model(c, rows[i].to)};
+        pair p = {.from = open_model(&keep, c, rows[i].from),
+                  .to = open_model(&keep, c, rows[i].to)};
         const kvm_outline_options o = {.keys = KVM_KEYS_CONTENT,
                                        .states = rows[i].states};
         made_translator(&p.t, &keep, p.from, p.to, &o, 0.5);
@@ -270,8 +262,8 @@ static void what_the_target_read_stays(void **state)
         {MODELS "qwen4_exp", MODELS "qwen4_exp"},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
-        pair p = {.from = open_model(plain, rows[i].from),
-                  .to = open_model(plain, rows[i].to)};
+        pair p = {.from = open_model(&keep, plain, rows[i].from),
+                  .to = open_model(&keep, plain, rows[i].to)};
         const kvm_outline_options o = {.keys = KVM_KEYS_CONTENT};
         made_translator(&p.t, &keep, p.from, p.to, &o, 0.5);
         own_tokens_stay(&p, rows[i].to);
@@ -285,8 +277,8 @@ static void replay_goes_on_from_own_states(void **state)
     static const char *const targets[] = {MODELS "kimi_linear", MODELS "glm5_next"};
     for (size_t i = 0; i < COUNT(targets); i++) {
         kvm_err err = {0};
-        pair p = {.from = open_model(fast, "tests/zoo/mla"),
-                  .to = open_model(fast, targets[i])};
+        pair p = {.from = open_model(&keep, fast, "tests/zoo/mla"),
+                  .to = open_model(&keep, fast, targets[i])};
         const kvm_outline_options o = {.keys = KVM_KEYS_CONTENT,
                                        .states = KVM_STATES_REPLAY};
         made_translator(&p.t, &keep, p.from, p.to, &o, 0.5);
@@ -313,7 +305,7 @@ static void empty_states_stay_the_targets(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(fast, "tests/zoo/kda");
+    kvm_model *m = open_model(&keep, fast, "tests/zoo/kda");
     pair p = {.from = m,
               .to = m,
               .t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE, KVM_TOKEN_NONE,
@@ -349,7 +341,7 @@ static void models_take_turns(void **state)
 {
     (void)state;
     static const ptrdiff_t turns[] = {9, 13, 20, 30, TOKENS};
-    kvm_model *m = open_model(plain, "tests/zoo/mla");
+    kvm_model *m = open_model(&keep, plain, "tests/zoo/mla");
     pair p = {.from = m,
               .to = m,
               .t = making_identity(&keep, m, KVM_SPACE_LATENT, KVM_TOKEN_NONE,
@@ -389,7 +381,7 @@ static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(fast, "tests/zoo/mla");
+    kvm_model *m = open_model(&keep, fast, "tests/zoo/mla");
     pair p = {.from = m,
               .to = m,
               .t = making_identity(&keep, m, KVM_SPACE_LATENT, KVM_TOKEN_GIVEN,
@@ -431,7 +423,7 @@ static void without_memory_nothing_is_half_done(void **state)
     kvm_err err = {0};
     for (int stateful = 0; stateful < 2; stateful++) {
         kvm_model *m =
-            open_model(fast, stateful ? MODELS "qwen4_exp" : "tests/zoo/mla");
+            open_model(&keep, fast, stateful ? MODELS "qwen4_exp" : "tests/zoo/mla");
         pair p = {.from = m,
                   .to = m,
                   .t = making_identity(&keep, m, KVM_SPACE_LATENT, KVM_TOKEN_GIVEN,

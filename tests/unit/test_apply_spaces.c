@@ -36,15 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static kvm_model *open_model(const char *path)
-{
-    kvm_err err = {0};
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&m, &keep, compute, kvm_str_of(path), &o, &err), &err);
-    return m;
-}
-
 static kvm_cache *empty(const kvm_model *m)
 {
     kvm_err err = {0};
@@ -110,7 +101,7 @@ static void latents_come_back_as_they_are(void **state)
     static const char *const paths[] = {"tests/zoo/mla", MODELS "deepseek_v3"};
     static const kvm_space spaces[] = {KVM_SPACE_LATENT_ENGINE, KVM_SPACE_LATENT};
     for (size_t i = 0; i < COUNT(paths) * COUNT(spaces); i++) {
-        kvm_model *m = open_model(paths[i / 2]);
+        kvm_model *m = open_model(&keep, compute, paths[i / 2]);
         const kvm_space s = spaces[i % 2];
         const kvm_translator t =
             making_identity(&keep, m, s, KVM_TOKEN_NONE, KVM_STATE_ZERO);
@@ -133,7 +124,7 @@ static void told_or_read_the_tokens_are_the_same(void **state)
     static const kvm_token_kind kinds[] = {KVM_TOKEN_GIVEN, KVM_TOKEN_DECODED};
     static const char *const paths[] = {"tests/zoo/mla", MODELS "deepseek_v3"};
     for (size_t i = 0; i < COUNT(paths) * COUNT(kinds); i++) {
-        kvm_model *m = open_model(paths[i / 2]);
+        kvm_model *m = open_model(&keep, compute, paths[i / 2]);
         const kvm_token_kind kind = kinds[i % 2];
         const kvm_translator t =
             making_identity(&keep, m, KVM_SPACE_LATENT, kind, KVM_STATE_ZERO);
@@ -161,7 +152,7 @@ static void copied_states_go_on_as_they_were(void **state)
                                         MODELS "nemotron_h"};
     static const kvm_state_map maps[] = {KVM_STATE_COPY, KVM_STATE_BILINEAR};
     for (size_t i = 0; i < COUNT(paths) * COUNT(maps); i++) {
-        kvm_model *m = open_model(paths[i / 2]);
+        kvm_model *m = open_model(&keep, compute, paths[i / 2]);
         const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
                                                  KVM_TOKEN_NONE, maps[i % 2]);
         kvm_apply *a = ready(&t, m, m);
@@ -183,7 +174,7 @@ static void states_may_start_empty(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model("tests/zoo/kda");
+    kvm_model *m = open_model(&keep, compute, "tests/zoo/kda");
     const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
                                              KVM_TOKEN_NONE, KVM_STATE_ZERO);
     const source from = prefill(m, 0);
@@ -201,7 +192,7 @@ static void ngrams_are_told_the_tokens(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(MODELS "qwen4_exp");
+    kvm_model *m = open_model(&keep, compute, MODELS "qwen4_exp");
     kvm_apply *a;
     const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
                                              KVM_TOKEN_GIVEN, KVM_STATE_COPY);
@@ -331,8 +322,8 @@ static const int32_t order[] = {2, 0, 1};
 static void latents_from_keys_and_values(void **state)
 {
     (void)state;
-    kvm_model *from = open_model(MODELS "ministral3"),
-              *to = open_model(MODELS "deepseek_v3");
+    kvm_model *from = open_model(&keep, compute, MODELS "ministral3"),
+              *to = open_model(&keep, compute, MODELS "deepseek_v3");
     for (int token = 0; token < 2; token++) {
         making m =
             making_begin(&keep, from, to, token ? KVM_TOKEN_GIVEN : KVM_TOKEN_NONE);
@@ -347,7 +338,8 @@ static void latents_from_keys_and_values(void **state)
 static void keys_and_values_from_latents(void **state)
 {
     (void)state;
-    kvm_model *from = open_model("tests/zoo/mla"), *to = open_model(MODELS "qwen3");
+    kvm_model *from = open_model(&keep, compute, "tests/zoo/mla"),
+              *to = open_model(&keep, compute, MODELS "qwen3");
     making m = making_begin(&keep, from, to, KVM_TOKEN_NONE);
     for (ptrdiff_t l = 0; l < m.t.target.shapes.layers; l++) {
         making_step(&m, KVM_SPACE_K, l, order, 3, false);
@@ -362,10 +354,11 @@ static void recurrent_layers_are_replayed(void **state)
     (void)state;
     static const char *const targets[] = {MODELS "kimi_linear", MODELS "qwen3_5",
                                           MODELS "nemotron_h"};
-    kvm_model *sources[] = {open_model("tests/zoo/mla"),
-                            open_model(MODELS "ministral3")};
+    kvm_model *sources[] = {open_model(&keep, compute, "tests/zoo/mla"),
+                            open_model(&keep, compute, MODELS "ministral3")};
     for (size_t i = 0; i < COUNT(targets) * COUNT(sources); i++) {
-        kvm_model *from = sources[i % 2], *to = open_model(targets[i / 2]);
+        kvm_model *from = sources[i % 2],
+                  *to = open_model(&keep, compute, targets[i / 2]);
         making m = making_begin(&keep, from, to, KVM_TOKEN_GIVEN);
         const kvm_shapes *s = &m.t.target.shapes;
         static const kvm_space spaces[] = {KVM_SPACE_K, KVM_SPACE_V, KVM_SPACE_LATENT,
@@ -384,7 +377,8 @@ static void indexers_read_what_was_made(void **state)
     (void)state;
     static const char *const targets[] = {MODELS "deepseek_v32", MODELS "glm_moe_dsa"};
     for (size_t i = 0; i < COUNT(targets); i++) {
-        kvm_model *from = open_model("tests/zoo/mla"), *to = open_model(targets[i]);
+        kvm_model *from = open_model(&keep, compute, "tests/zoo/mla"),
+                  *to = open_model(&keep, compute, targets[i]);
         for (int token = 0; token < 2; token++) {
             making m = making_begin(&keep, from, to,
                                     token ? KVM_TOKEN_DECODED : KVM_TOKEN_NONE);
@@ -407,8 +401,8 @@ static void indexers_may_be_left_out(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *from = open_model("tests/zoo/mla"),
-              *to = open_model(MODELS "deepseek_v32");
+    kvm_model *from = open_model(&keep, compute, "tests/zoo/mla"),
+              *to = open_model(&keep, compute, MODELS "deepseek_v32");
     making m = making_begin(&keep, from, to, KVM_TOKEN_NONE);
     for (ptrdiff_t l = 0; l < m.t.target.shapes.layers; l++)
         making_step(&m, KVM_SPACE_LATENT, l, order, 2, false);
@@ -427,7 +421,7 @@ static void what_was_not_taken_is_missed(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model("tests/zoo/mla");
+    kvm_model *m = open_model(&keep, compute, "tests/zoo/mla");
     const kvm_translator t =
         making_identity(&keep, m, KVM_SPACE_LATENT, KVM_TOKEN_NONE, KVM_STATE_ZERO);
     kvm_cache *to = empty(m);
@@ -443,7 +437,7 @@ static void tokens_that_cannot_be_read_are_refused(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_apply *a;
-    kvm_model *m = open_model("tests/zoo/kda");
+    kvm_model *m = open_model(&keep, compute, "tests/zoo/kda");
     const kvm_translator t = making_identity(&keep, m, KVM_SPACE_LATENT_ENGINE,
                                              KVM_TOKEN_DECODED, KVM_STATE_COPY);
     check_status(KVM_UNSUPPORTED,

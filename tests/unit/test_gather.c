@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "tests/support/caches.h"
 #include "tests/support/check.h"
 
 #define MODELS "tests/golden/models/"
@@ -28,15 +29,6 @@ static int teardown(void **state)
     (void)state;
     kvm_arena_free(&keep);
     return 0;
-}
-
-static kvm_model *open_model(const char *path)
-{
-    kvm_err err = {0};
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&m, &keep, compute, kvm_str_of(path), &o, &err), &err);
-    return m;
 }
 
 static const int32_t *some_ids(void)
@@ -171,7 +163,7 @@ static void rows_are_the_parts_side_by_side(void **state)
     unsigned seen = 0;
     for (size_t i = 0; i < COUNT(models); i++) {
         kvm_err err = {0};
-        kvm_model *m = open_model(models[i]);
+        kvm_model *m = open_model(&keep, compute, models[i]);
         const tape *t = record_forward(m);
         kvm_shapes shapes;
         kvm_gather *g;
@@ -210,7 +202,7 @@ static void parts_that_do_not_belong_together_are_refused(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_gather *g;
-    const kvm_model *m = open_model(MODELS "deepseek_v3");
+    const kvm_model *m = open_model(&keep, compute, MODELS "deepseek_v3");
     check_ok(
         kvm_gather_new(&g, &keep, m, 1U << KVM_SPACE_LATENT, 4, nothing, NULL, &err),
         &err);
@@ -233,7 +225,7 @@ static void what_is_taken_is_there_afterwards(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_taken *taken;
-    kvm_model *m = open_model(MODELS "kimi_linear");
+    kvm_model *m = open_model(&keep, compute, MODELS "kimi_linear");
     const tape *t = record_forward(m);
     kvm_shapes shapes;
     const kvm_spaces which = 1U << KVM_SPACE_LATENT | 1U << KVM_SPACE_INPUT;
@@ -264,7 +256,7 @@ static void more_than_there_is_room_for_is_refused(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_taken *taken;
-    kvm_model *m = open_model(MODELS "deepseek_v3");
+    kvm_model *m = open_model(&keep, compute, MODELS "deepseek_v3");
     check_ok(kvm_taken_new(&taken, &keep, m, 1U << KVM_SPACE_LATENT, TOKENS - 1, &err),
              &err);
     prefill(m, kvm_taken_capture(taken), &err);
@@ -278,7 +270,7 @@ static void pieces_are_known(void **state)
     (void)state;
     kvm_err err = {0};
     kvm_taken *taken;
-    kvm_model *m = open_model(MODELS "deepseek_v3");
+    kvm_model *m = open_model(&keep, compute, MODELS "deepseek_v3");
     enum { WIDTH = 256 };
     const kvm_space s = KVM_SPACE_LATENT;
     static const float rows[TOKENS * WIDTH];

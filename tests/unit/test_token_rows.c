@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "models/model.h"
+#include "tests/support/caches.h"
 #include "tests/support/check.h"
 
 #define MODELS "tests/golden/models/"
@@ -34,15 +35,6 @@ static int teardown(void **state)
     (void)state;
     kvm_arena_free(&keep);
     return 0;
-}
-
-static kvm_model *open_model(const char *path)
-{
-    kvm_err err = {0};
-    kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true};
-    check_ok(kvm_model_open(&m, &keep, compute, kvm_str_of(path), &o, &err), &err);
-    return m;
 }
 
 static kvm_cache *empty(const kvm_model *m)
@@ -91,7 +83,7 @@ static void the_first_layers_rows_follow(void **state)
                                         "tests/zoo/mla",      MODELS "qwen3-fp8"};
     for (size_t i = 0; i < COUNT(paths); i++) {
         kvm_err err = {0};
-        kvm_model *m = open_model(paths[i]);
+        kvm_model *m = open_model(&keep, compute, paths[i]);
         tape t[2] = {{.m = m}, {.m = m}};
         kvm_capture sink = {.rows = write_down, .points = 14, .ctx = &t[0]};
         assert_true(kvm_model_tokens_tell(m));
@@ -123,7 +115,7 @@ static void of_other_layers_they_do_not_follow(void **state)
                                         MODELS "nemotron_h", MODELS "qwen3_5"};
     for (size_t i = 0; i < COUNT(paths); i++) {
         kvm_err err = {0};
-        kvm_model *m = open_model(paths[i]);
+        kvm_model *m = open_model(&keep, compute, paths[i]);
         tape t = {.m = m};
         const kvm_capture sink = {.rows = write_down, .points = 14, .ctx = &t};
         assert_false(kvm_model_tokens_tell(m));
@@ -134,9 +126,10 @@ static void of_other_layers_they_do_not_follow(void **state)
     kvm_err err = {0};
     const int32_t beyond[] = {3, VOCAB};
     const kvm_capture none = {0};
-    check_status(
-        KVM_RANGE,
-        kvm_model_token_rows(open_model(MODELS "qwen3"), beyond, 2, &none, &err), &err);
+    check_status(KVM_RANGE,
+                 kvm_model_token_rows(open_model(&keep, compute, MODELS "qwen3"),
+                                      beyond, 2, &none, &err),
+                 &err);
 }
 
 /* embeddings: of one token in one place or another, rows apart */
@@ -144,7 +137,7 @@ static void embeddings_are_rows_of_the_table(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(MODELS "qwen3");
+    kvm_model *m = open_model(&keep, compute, MODELS "qwen3");
     const ptrdiff_t w = kvm_model_info_of(m)->hidden, ld = w + 5;
     const int32_t three[] = {9, 4, 9};
     float *rows = kvm_new(&keep, float, 3 * ld), *one = kvm_new(&keep, float, w);
@@ -206,7 +199,7 @@ static void ngrams_keep_what_their_tokens_say(void **state)
     for (size_t k = 0; k < COUNT(ngram_models) * COUNT(lengths); k++) {
         kvm_err err = {0};
         const ptrdiff_t n = lengths[k % COUNT(lengths)];
-        kvm_model *m = open_model(ngram_models[k / COUNT(lengths)]);
+        kvm_model *m = open_model(&keep, compute, ngram_models[k / COUNT(lengths)]);
         kvm_cache *from = empty(m), *to = empty(m);
         check_ok(kvm_model_forward(m, from, ids, n, NULL, &err), &err);
         hand_over(m, from, to);
@@ -243,7 +236,7 @@ static void a_continuation_goes_on_from_them(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(ngram_models[0]);
+    kvm_model *m = open_model(&keep, compute, ngram_models[0]);
     kvm_cache *from = empty(m), *to = empty(m), *other = empty(m);
     const ptrdiff_t vocab = kvm_model_info_of(m)->vocab;
     check_ok(kvm_model_forward(m, from, ids, TOKENS, NULL, &err), &err);
@@ -276,7 +269,7 @@ static void tokens_belong_to_a_promise(void **state)
 {
     (void)state;
     kvm_err err = {0};
-    kvm_model *m = open_model(ngram_models[0]);
+    kvm_model *m = open_model(&keep, compute, ngram_models[0]);
     kvm_cache *from = empty(m), *to = empty(m);
     int32_t bad[TOKENS] = {0};
     bad[TOKENS - 1] = (int32_t)kvm_model_info_of(m)->vocab;
