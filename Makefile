@@ -154,8 +154,11 @@ $(B)/build_info.c: FORCE
 
 ## test: build and run every test (T=words: only those whose path has one)
 .PHONY: test check unit fault
-test check: $(BIN) $(TESTS) $(FUZZERS)
+test check: build/tests-ready $(BIN) $(TESTS) $(FUZZERS)
 	@tests/run $(B) '$(T)'
+build/tests-ready: scripts/deps
+	@scripts/deps --tests
+	@touch $@
 ## unit: only tests/unit
 unit:
 	@$(MAKE) test T=tests/unit/
@@ -194,7 +197,7 @@ real: $(BIN)
 ## deps: install the Debian packages that are missing
 .PHONY: deps
 deps:
-	@scripts/deps
+	@scripts/deps --tests
 
 ## layers: no include points down the list of floors, no banned call
 .PHONY: layers lint format format-check

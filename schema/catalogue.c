@@ -77,6 +77,7 @@ static kvm_status apply(kvm_catalogue *c, const kvm_migration *m, kvm_err *err)
 
 static kvm_status migrate(kvm_catalogue *c, int *from, kvm_err *err)
 {
+    TRY(kvm_catalogue_hold(c, KVM_STR("migrate"), false, err));
     TRY(bootstrap(c, err));
     TRY(read_version(c, from, err));
     for (int i = 0; i < kvm_migration_count; i++)
@@ -84,8 +85,8 @@ static kvm_status migrate(kvm_catalogue *c, int *from, kvm_err *err)
     return KVM_OK;
 }
 
-/* The write lock is taken before the version is read, so of two starters the second
- * finds the work done. */
+/* The write lock is taken, or the name held, before the version is read: of two
+ * starters the second finds the work done. */
 kvm_status kvm_catalogue_migrate(kvm_catalogue *c, int *from, int *to, kvm_err *err)
 {
     int before = 0;
@@ -126,16 +127,15 @@ kvm_status kvm_catalogue_open(kvm_catalogue **out, kvm_arena *keep, kvm_str wher
     const kvm_catalogue_options o = options ? *options : (kvm_catalogue_options){0};
     kvm_catalogue *c = kvm_new(keep, kvm_catalogue, 1);
     if (!c) return kvm_nomem(err, keep);
-    c->where = kvm_str_copy(keep, where);
-    if (!c->where.at) return kvm_nomem(err, keep);
     TRY(kvm_arena_init(&c->scratch, SCRATCH_BYTES, err));
-    kvm_status s =
-        kvm_db_open(&c->db, where, &(kvm_db_options){o.busy_ms, o.full_sync}, err);
+    kvm_status s = kvm_db_open(
+        &c->db, where, &(kvm_db_options){o.busy_ms, o.full_sync, o.answer_ms}, err);
     if (s) {
         kvm_arena_free(&c->scratch);
         return s;
     }
     TRY(kvm_arena_defer(keep, close_late, c, err));
+    c->where = kvm_str_of(c->db->shown);
     s = make_current(c, o.no_migrate, err);
     if (s) {
         kvm_catalogue_close(c);
@@ -158,6 +158,13 @@ kvm_status kvm_catalogue_commit(kvm_catalogue *c, kvm_err *err)
 void kvm_catalogue_rollback(kvm_catalogue *c)
 {
     kvm_db_rollback(c->db);
+}
+
+kvm_status kvm_catalogue_hold(kvm_catalogue *c, kvm_str name, bool shared, kvm_err *err)
+{
+    int64_t ignored = 0;
+    return kvm_db_one(c->db, shared ? KVM_SQL_HOLD_SHARED : KVM_SQL_HOLD_ALONE,
+                      KVM_ARGS(kvm_cell_s(name)), &ignored, err);
 }
 
 /* What is wrong with the schema's history: text that differs, versions that are

@@ -17,15 +17,19 @@ typedef struct kvm_catalogue kvm_catalogue;
 
 typedef struct kvm_catalogue_options {
     int busy_ms;     /* wait for another writer so long, then KVM_BUSY; 0: 5,000 */
-    bool full_sync;  /* commits survive power loss; else they survive kill -9 */
+    bool full_sync;  /* commits survive power loss; else they survive kill -9. A server
+                      * does as it is configured. */
     bool no_migrate; /* an older or empty schema is KVM_VERSION instead of migrated */
+    int answer_ms;   /* a server silent for so long is taken for gone; 0: 12,000 */
 } kvm_catalogue_options;
 
-/* kvm_catalogue_open - `where` is a path; the file is made when absent. options NULL:
- * defaults. Closed by keep's cleanup or kvm_catalogue_close, whichever comes first.
- * KVM_VERSION: the schema is newer than this program. KVM_ENVIRONMENT: network file
- * system, no place to write, or another program's. KVM_DAMAGED: no sound database,
- * which a later call may find too. */
+/* kvm_catalogue_open - `where` is a path, whose file is made when absent, or
+ * postgres://USER@HOST:PORT/DATABASE, which is there. options NULL: defaults. Closed by
+ * keep's cleanup or kvm_catalogue_close, whichever comes first. KVM_VERSION: the schema
+ * is newer than this program. KVM_ENVIRONMENT: network file system, no place to write,
+ * another program's, or a server that is not there or lets nobody in. KVM_DAMAGED: no
+ * sound database, which a later call may find too. Of a server any later call may give
+ * KVM_BUSY, for a lock or a lost connection: rolled back and tried again it goes on. */
 KVM_MUST kvm_status kvm_catalogue_open(kvm_catalogue **c, kvm_arena *keep,
                                        kvm_str where,
                                        const kvm_catalogue_options *options,
@@ -43,6 +47,15 @@ int kvm_catalogue_newest(void); /* the schema version this program knows */
 KVM_MUST kvm_status kvm_catalogue_begin(kvm_catalogue *c, kvm_err *err);
 KVM_MUST kvm_status kvm_catalogue_commit(kvm_catalogue *c, kvm_err *err);
 void kvm_catalogue_rollback(kvm_catalogue *c);
+
+/* kvm_catalogue_hold - within a transaction, and until it ends: nobody else holds this
+ * name; or only others who share it. It comes before any row that the transaction
+ * locks. Where a transaction keeps all others out anyway (SQLite) it does nothing.
+ *   KVM_HOLD_OBJECTS  shared by who names objects of the store, alone for who removes
+ *                     those that nobody names */
+#define KVM_HOLD_OBJECTS KVM_STR("objects")
+KVM_MUST kvm_status kvm_catalogue_hold(kvm_catalogue *c, kvm_str name, bool shared,
+                                       kvm_err *err);
 
 /* a condition on a view: column = value; text, or a number when text.at is NULL */
 typedef struct kvm_view_filter {

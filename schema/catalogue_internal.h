@@ -7,7 +7,7 @@
 
 struct kvm_catalogue {
     kvm_db *db;        /* NULL: closed */
-    kvm_str where;     /* for messages */
+    kvm_str where;     /* for messages; db's */
     kvm_arena scratch; /* temporaries of one call: used by value */
 };
 

@@ -27,13 +27,15 @@ kvm_str kvm_rows_str(const kvm_rows *r, ptrdiff_t row, ptrdiff_t column)
     return c->type == KVM_CELL_TEXT ? c->s : KVM_STR("");
 }
 
-/* "postgresql://…" names a driver, anything else is the path of an SQLite file. */
+/* A scheme names a driver, anything else is the path of an SQLite file. */
 static const kvm_db_driver *driver_of(kvm_str where)
 {
     static const struct {
         const char *scheme;
         const kvm_db_driver *driver;
-    } drivers[] = {{"sqlite:", &kvm_db_sqlite}};
+    } drivers[] = {{"sqlite:", &kvm_db_sqlite},
+                   {"postgres://", &kvm_db_postgres},
+                   {"postgresql://", &kvm_db_postgres}};
     for (size_t i = 0; i < sizeof drivers / sizeof *drivers; i++)
         if (kvm_str_starts(where, kvm_str_of(drivers[i].scheme)))
             return drivers[i].driver;
@@ -43,15 +45,15 @@ static const kvm_db_driver *driver_of(kvm_str where)
 kvm_status kvm_db_open(kvm_db **out, kvm_str where, const kvm_db_options *options,
                        kvm_err *err)
 {
-    const kvm_db_options defaults = {.busy_ms = 5000};
-    kvm_db_options o = options ? *options : defaults;
-    if (o.busy_ms == 0) o.busy_ms = defaults.busy_ms;
+    kvm_db_options o = options ? *options : (kvm_db_options){0};
+    if (o.busy_ms == 0) o.busy_ms = 5000;
+    if (o.answer_ms == 0) o.answer_ms = 12000;
     const kvm_db_driver *driver = driver_of(where);
-    if (!driver)
+    if (!driver) /* what follows the scheme may hold a password */
         return kvm_fail(err, KVM_UNSUPPORTED,
-                        "catalogue %.*s: no driver for this address; give the path of "
-                        "a file",
-                        KVM_STR_ARG(where));
+                        "catalogue %.*s…: no driver for this address; give the path of "
+                        "a file, or postgres://USER@HOST/DATABASE",
+                        (int)kvm_str_find(where, KVM_STR("://")) + 3, where.at);
     kvm_db *db = calloc(1, sizeof *db);
     if (!db) return kvm_fail(err, KVM_NOMEM, "catalogue: out of memory");
     db->driver = driver;

@@ -69,7 +69,9 @@ kvm_str kvm_rows_str(const kvm_rows *r, ptrdiff_t row, ptrdiff_t column);
 
 typedef struct kvm_db_options {
     int busy_ms;    /* how long a statement waits for another writer; 0: 5,000 */
-    bool full_sync; /* every commit reaches the disk before it returns */
+    bool full_sync; /* every commit reaches the disk before it returns (SQLite) */
+    int answer_ms;  /* a server that has not answered for so long is taken for gone;
+                     * 0: 12,000 */
 } kvm_db_options;
 
 typedef struct kvm_db kvm_db;
@@ -79,12 +81,15 @@ typedef struct kvm_db_driver {
     const char *name;
     /* appends what {word} stands for; false when the driver does not know it */
     bool (*word)(kvm_text *out, kvm_str word);
-    /* fills db->impl; errors say what to do */
+    /* fills db->impl and db->shown; errors say what to do */
     kvm_status (*open)(kvm_db *db, kvm_str where, const kvm_db_options *options,
                        kvm_err *err);
     void (*close)(kvm_db *db);
-    /* begin takes the write lock at once (SQLite) */
+    /* begin takes the write lock at once (SQLite); a server's lost connection is opened
+     * again here, or by a statement outside of a transaction */
     kvm_status (*begin)(kvm_db *db, kvm_err *err);
+    /* KVM_BUSY of a server may mean that it was committed and the answer was lost:
+     * callers repeat what is fenced, or look */
     kvm_status (*commit)(kvm_db *db, kvm_err *err);
     void (*rollback)(kvm_db *db);
     /* several statements without arguments or rows: migrations */
@@ -101,19 +106,22 @@ typedef struct kvm_db_driver {
     kvm_status (*check)(kvm_db *db, json_t *problems, kvm_err *err);
 } kvm_db_driver;
 
-extern const kvm_db_driver kvm_db_sqlite;
+extern const kvm_db_driver kvm_db_sqlite, kvm_db_postgres;
 
 struct kvm_db {
     const kvm_db_driver *driver;
     void *impl;
-    kvm_arena small;           /* for single values; used by value */
-    int depth;                 /* of begin; inner ones join the outer transaction */
+    const char *shown; /* the address as messages name it, without password; impl's */
+    kvm_arena small;   /* for single values; used by value */
+    int depth;         /* of begin; inner ones join the outer transaction */
     char *text[KVM_SQL_COUNT]; /* expanded on first use, heap */
 };
 
-/* kvm_db_open - where: a path (SQLite). KVM_ENVIRONMENT for a network file system or a
- * place that may not be written; KVM_DAMAGED for a file that is no sound database, from
- * any later call as well; KVM_UNSUPPORTED for an unknown scheme. */
+/* kvm_db_open - where: a path (SQLite) or postgres://USER@HOST:PORT/DATABASE; the
+ * password, when one is needed, comes from PGPASSWORD, ~/.pgpass or the address.
+ * KVM_ENVIRONMENT for a network file system, a place that may not be written, a server
+ * that cannot be reached or lets nobody in; KVM_DAMAGED for a file that is no sound
+ * database, from any later call as well; KVM_UNSUPPORTED for an unknown scheme. */
 KVM_MUST kvm_status kvm_db_open(kvm_db **db, kvm_str where,
                                 const kvm_db_options *options, kvm_err *err);
 void kvm_db_close(kvm_db *db); /* rolls back what is open; NULL is fine */

@@ -132,8 +132,13 @@ static bool lite_word(kvm_text *out, kvm_str word)
     else if (kvm_str_starts(word, KVM_STR("text ")) &&
              kvm_str_cut(kvm_str_slice(word, 5, word.len), ' ', &column, &member))
         text_member(out, column, member);
+    else if (kvm_str_starts(word, KVM_STR("alone ")) ||
+             kvm_str_starts(word, KVM_STR("shared ")))
+        kvm_text_add(out, KVM_STR("1"));
+    else if (kvm_str_eq(word, KVM_STR("objects")))
+        kvm_text_add(out, KVM_STR("sqlite_master"));
     else if (!kvm_str_eq(word, KVM_STR("lock")) && !kvm_str_eq(word, KVM_STR("skip")))
-        return false; /* the two are nothing here: BEGIN IMMEDIATE has locked all */
+        return false; /* locks are nothing here: BEGIN IMMEDIATE has locked all */
     return true;
 }
 
@@ -220,6 +225,7 @@ static kvm_status lite_open(kvm_db *db, kvm_str where, const kvm_db_options *opt
     memcpy(l->path, where.at, (size_t)where.len);
     l->busy_ms = options->busy_ms;
     db->impl = l;
+    db->shown = l->path;
     const int rc = sqlite3_open_v2(
         l->path, &l->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);

@@ -264,7 +264,7 @@ kvm_status kvm_store_get(kvm_store *s, kvm_str *path, kvm_arena *keep, const cha
 
 typedef struct sweep {
     kvm_store *store;
-    kvm_db *db;
+    kvm_catalogue *catalogue;
     const kvm_sweep *o;
     double before; /* wall clock: older files may go */
 } sweep;
@@ -292,8 +292,8 @@ static kvm_status sweep_file(sweep *w, const char *folder, const char *name,
     const bool object = strspn(name, "0123456789abcdef") == 62 && !name[62];
     if (object) {
         snprintf(sha, sizeof sha, "%.2s%.62s", folder, name);
-        TRY(kvm_db_one(w->db, KVM_SQL_ARTEFACT_NAMED, KVM_ARGS(kvm_cell_c(sha)), &named,
-                       err));
+        TRY(kvm_db_one(w->catalogue->db, KVM_SQL_ARTEFACT_NAMED,
+                       KVM_ARGS(kvm_cell_c(sha)), &named, err));
     }
     /* once more: it may have been published again meanwhile */
     if (named || !old_enough(w, path, &st)) return KVM_OK;
@@ -312,12 +312,13 @@ static kvm_status sweep_folder(sweep *w, const char *folder, kvm_err *err)
     snprintf(path, sizeof path, "%s/%s", w->store->dir, folder);
     DIR *d = opendir(path);
     if (!d) return errno == ENOENT ? KVM_OK : kvm_fail_errno(err, "%s", path);
-    kvm_status s = kvm_db_begin(w->db, err);
+    kvm_status s = kvm_catalogue_begin(w->catalogue, err);
     if (!s) {
+        s = kvm_catalogue_hold(w->catalogue, KVM_HOLD_OBJECTS, false, err);
         const struct dirent *e;
         while (!s && (e = readdir(d)))
             if (e->d_name[0] != '.') s = sweep_file(w, folder, e->d_name, err);
-        s = kvm_db_end(w->db, s, err);
+        s = kvm_db_end(w->catalogue->db, s, err);
     }
     closedir(d);
     return s;
@@ -340,7 +341,7 @@ static kvm_status oldest_kept(kvm_catalogue *c, double age_s, double *before,
 kvm_status kvm_store_sweep(kvm_store *s, kvm_catalogue *c, const kvm_sweep *o,
                            kvm_err *err)
 {
-    sweep w = {.store = s, .db = c->db, .o = o};
+    sweep w = {.store = s, .catalogue = c, .o = o};
     TRY(oldest_kept(c, o->age_s, &w.before, err));
     for (int i = 0; i < 256; i++) {
         char folder[3];

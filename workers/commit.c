@@ -102,14 +102,13 @@ static kvm_status timed_key(kvm_worker *w, kvm_work *k, kvm_err *err)
     return k->records.result.key.at ? KVM_OK : kvm_nomem(err, &w->mem);
 }
 
-/* The write lock is held while the objects are looked at, so a sweep cannot come in
- * between. */
+/* No sweep can come between the look at the objects and the commit that names them. */
 static kvm_status name_them(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
 {
     const kvm_result *r = &k->records.result;
     (void)arg;
     TRY(kvm_catalogue_begin(w->catalogue, err));
-    kvm_status s = KVM_OK;
+    kvm_status s = kvm_catalogue_hold(w->catalogue, KVM_HOLD_OBJECTS, true, err);
     for (ptrdiff_t i = 0; i < r->artefact_count && !s; i++)
         if (!kvm_store_has(w->store, r->artefacts[i].sha.at, r->artefacts[i].bytes))
             s = kvm_fail(err, KVM_NOTFOUND, "output %.*s has gone from the store",

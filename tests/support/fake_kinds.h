@@ -20,6 +20,7 @@
 #include "workers/worker.h"
 
 static char fake_home[256];
+static kvm_str fake_catalogue; /* fake_base's; empty: HOME/catalogue.db */
 
 static inline void fake_mark_pid(void)
 {
@@ -127,6 +128,7 @@ static inline void fake_do(kvm_graph *g, ptrdiff_t node, const char *how, int ms
 static inline kvm_worker_options fake_options(double lease_s)
 {
     return (kvm_worker_options){.home = kvm_str_of(fake_home),
+                                .catalogue = fake_catalogue,
                                 .kind_of = fake_kind_of,
                                 .machine = KVM_STR("test machine"),
                                 .until_idle = true,
@@ -173,13 +175,14 @@ typedef struct fake_base {
     kvm_arena keep;
     kvm_catalogue *c;
     kvm_store *store;
-    char db[300];
+    char db[400]; /* where the catalogue is */
 } fake_base;
 
 static inline void fake_open(fake_base *b, const char *name)
 {
     snprintf(fake_home, sizeof fake_home, "%s", kvm_test_home(name));
-    snprintf(b->db, sizeof b->db, "%s/catalogue.db", fake_home);
+    snprintf(b->db, sizeof b->db, "%s", kvm_test_catalogue(fake_home));
+    fake_catalogue = kvm_str_of(b->db);
     MUST(kvm_arena_init(&b->keep, 64 << 20, e));
     MUST(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->db), NULL, e));
     MUST(kvm_store_open(&b->store, &b->keep, kvm_str_of(fake_home), e));

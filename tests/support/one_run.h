@@ -9,7 +9,7 @@
 #include "tests/support/queue.h"
 
 static kvm_arena keep;
-static char path[300];
+static char path[400]; /* the catalogue's */
 static kvm_catalogue *c;
 static int64_t worker, run;
 static const kvm_queue_policy quick = {.backoff_s = 1e-3, .backoff_most_s = 1e-3};
@@ -17,7 +17,7 @@ static const kvm_queue_policy quick = {.backoff_s = 1e-3, .backoff_most_s = 1e-3
 /* in the folder of a test of that name */
 static inline int one_run_begin(const char *name)
 {
-    snprintf(path, sizeof path, "%s/catalogue.db", kvm_test_home(name));
+    snprintf(path, sizeof path, "%s", kvm_test_catalogue(kvm_test_home(name)));
     if (kvm_arena_init(&keep, 256 << 20, NULL)) return -1;
     MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
     MUST(kvm_worker_register(c, KVM_STR("w1"), KVM_STR("host"), KVM_STR("m"), &worker,

@@ -15,6 +15,7 @@
 #include "schema/catalogue.h"
 #include "schema/job_state.h"
 #include "tests/support/check.h"
+#include "tests/support/pg_server.h"
 
 /* fails the test with the error's text */
 #define MUST(call)                                                                     \
@@ -78,6 +79,40 @@ static inline const char *kvm_test_state(kvm_catalogue *c, kvm_arena *keep, int6
     return json_string_value(json_object_get(json_array_get(rows, 0), "state"));
 }
 
+/* ---- one suite for both databases ----
+ * kvm_test_both runs a group on SQLite and then on a server; a set-up asks
+ * kvm_test_catalogue where its catalogue is. */
+
+static bool kvm_test_on_server;
+
+/* HOME/catalogue.db, or the address of an empty schema; static text */
+static inline const char *kvm_test_catalogue(const char *home)
+{
+    static char path[300];
+    if (kvm_test_on_server) return pg_server_schema();
+    snprintf(path, sizeof path, "%s/catalogue.db", home);
+    return path;
+}
+
+static inline int kvm_test_both_(const char *name, const struct CMUnitTest *tests,
+                                 size_t count)
+{
+    char group[100];
+    snprintf(group, sizeof group, "%s on SQLite", name);
+    int bad = _cmocka_run_group_tests(group, tests, count, NULL, NULL);
+    if (!pg_server_start()) return bad;
+    kvm_test_on_server = true;
+    snprintf(group, sizeof group, "%s on PostgreSQL", name);
+    return bad + _cmocka_run_group_tests(group, tests, count, NULL, NULL);
+}
+#define kvm_test_both(name, tests)                                                     \
+    kvm_test_both_(name, tests, sizeof(tests) / sizeof *(tests))
+
+static inline bool kvm_test_is_server(const char *where)
+{
+    return kvm_str_starts(kvm_str_of(where), KVM_STR("postgres"));
+}
+
 static inline sqlite3 *kvm_test_open(const char *path)
 {
     sqlite3 *db;
@@ -86,10 +121,10 @@ static inline sqlite3 *kvm_test_open(const char *path)
     return db;
 }
 
-/* the number that a query on the file gives, through a connection of its own; -1: no
- * row */
+/* the number that a query gives, through a connection of its own; -1: no row */
 static inline int64_t kvm_test_number(const char *db_path, const char *sql)
 {
+    if (kvm_test_is_server(db_path)) return pg_server_sql(db_path, sql);
     sqlite3 *db = kvm_test_open(db_path);
     sqlite3_stmt *st;
     if (sqlite3_prepare_v2(db, sql, -1, &st, NULL)) fail_msg("%s", sqlite3_errmsg(db));
@@ -115,6 +150,10 @@ static inline bool kvm_test_writable(const char *db_path)
 
 static inline void kvm_test_sql(const char *db_path, const char *sql)
 {
+    if (kvm_test_is_server(db_path)) {
+        pg_server_sql(db_path, sql);
+        return;
+    }
     sqlite3 *db = kvm_test_open(db_path);
     if (sqlite3_exec(db, sql, NULL, NULL, NULL)) fail_msg("%s", sqlite3_errmsg(db));
     sqlite3_close(db);

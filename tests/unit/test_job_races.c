@@ -149,5 +149,5 @@ int main(void)
         T(no_interleaving_turns_a_job_back),
         T(a_completion_between_look_and_reap_wins),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return kvm_test_both("job_races", tests);
 }

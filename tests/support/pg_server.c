@@ -1,0 +1,229 @@
+#define _GNU_SOURCE /* setgroups, nftw */
+#include "tests/support/pg_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <grp.h>
+#include <libpq-fe.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static char folder[64], data[80], bin[200];
+static pid_t server, starter;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "# pg_server: %s: %s\n", what, strerror(errno));
+    exit(99);
+}
+
+const char *pg_server_folder(void)
+{
+    return folder;
+}
+
+/* ---- programs of the server's user ---- */
+
+static bool installed(void)
+{
+    glob_t g;
+    if (glob("/usr/lib/postgresql/*/bin/postgres", 0, NULL, &g)) return false;
+    snprintf(bin, sizeof bin, "%.*s", (int)strlen(g.gl_pathv[g.gl_pathc - 1]) - 9,
+             g.gl_pathv[g.gl_pathc - 1]);
+    globfree(&g);
+    return geteuid() != 0 || getpwnam("postgres");
+}
+
+static pid_t begin(const char *const argv[])
+{
+    char path[300], log[100];
+    snprintf(path, sizeof path, "%s/%s", bin, argv[0]);
+    snprintf(log, sizeof log, "%s/log", folder);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid < 0) die("fork");
+    if (pid > 0) return pid;
+    const struct passwd *user = geteuid() == 0 ? getpwnam("postgres") : NULL;
+    if (user && (setgroups(0, NULL) || setgid(user->pw_gid) || setuid(user->pw_uid)))
+        _exit(98);
+    prctl(PR_SET_PDEATHSIG, SIGQUIT);
+    setpgid(0, 0);
+    const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int null = open("/dev/null", O_RDONLY);
+    if (fd < 0 || null < 0 || chdir(folder)) _exit(97);
+    dup2(null, 0), dup2(fd, 1), dup2(fd, 2);
+    for (int i = 3; i < 256; i++) close(i);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv(path, (char *const *)(uintptr_t)argv);
+    _exit(96);
+}
+
+#define BEGIN(...) begin((const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- the folder ---- */
+
+static int remove_entry(const char *path, const struct stat *st, int kind,
+                        struct FTW *walk)
+{
+    (void)st, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static void remove_folder(void)
+{
+    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Reads the end of a pipe whose other end the test program holds until it ends, well or
+ * not. */
+static void leave_janitor(void)
+{
+    int life[2];
+    char byte;
+    if (pipe2(life, O_CLOEXEC)) die("pipe");
+    const pid_t pid = fork();
+    if (pid < 0) die("fork");
+    if (pid > 0) {
+        close(life[0]);
+        return;
+    }
+    setsid();
+    for (int i = 0; i < 256; i++)
+        if (i != life[0]) close(i);
+    while (read(life[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    for (int i = 0; i < 100; i++) { /* the server dies of its parent's death */
+        remove_folder();
+        if (access(folder, F_OK)) break;
+        kvm_sleep(0.1);
+    }
+    _exit(0);
+}
+
+static void make_folder(void)
+{
+    snprintf(folder, sizeof folder, "/tmp/kvmill-pg-XXXXXX");
+    if (!mkdtemp(folder)) die(folder);
+    snprintf(data, sizeof data, "%s/data", folder);
+    const struct passwd *user = geteuid() == 0 ? getpwnam("postgres") : NULL;
+    if (user && chown(folder, user->pw_uid, user->pw_gid)) die("chown");
+    if (chmod(folder, 0755)) die("chmod");
+    leave_janitor();
+}
+
+/* ---- the server ---- */
+
+static void url(char out[400], const char *more)
+{
+    snprintf(out, 400, "postgres://postgres@/postgres?host=%s%s", folder, more);
+}
+
+static void start_server(void)
+{
+    char where[400];
+    server = BEGIN("postgres", "-D", data, "-k", folder, "-c",
+                   "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off",
+                   "-c", "max_connections=80", "-c", "shared_buffers=32MB", "-c",
+                   "log_lock_waits=on", "-c", "deadlock_timeout=100ms");
+    url(where, "");
+    for (const double until = kvm_now() + 60; PQping(where) != PQPING_OK;) {
+        if (kvm_now() > until || waitpid(server, NULL, WNOHANG) == server)
+            die("the server does not start; its log is in its folder");
+        kvm_sleep(0.02);
+    }
+}
+
+void pg_server_stop(void)
+{
+    if (server <= 0 || starter != getpid()) return;
+    kill(server, SIGQUIT);
+    waitpid(server, NULL, 0);
+    server = 0;
+}
+
+void pg_server_again(void)
+{
+    start_server();
+}
+
+static void at_end(void)
+{
+    if (starter != getpid()) return;
+    pg_server_stop();
+    if (!getenv("KVM_PG_KEEP")) remove_folder();
+}
+
+/* Who may come in without a password: all but the user `locked`. */
+static void write_rules(void)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/pg_hba.conf", data);
+    FILE *f = fopen(path, "w");
+    if (!f || fputs("local all locked scram-sha-256\nlocal all all trust\n", f) < 0 ||
+        fclose(f))
+        die(path);
+}
+
+bool pg_server_start(void)
+{
+    int status;
+    if (starter) return true;
+    if (!installed()) {
+        printf("not ok 1 # SKIP\n# skipped: install postgresql\n"); /* tests/run */
+        return false;
+    }
+    starter = getpid();
+    make_folder();
+    atexit(at_end);
+    const pid_t made = BEGIN("initdb", "-D", data, "-U", "postgres", "-A", "trust",
+                             "-E", "UTF8", "--locale=C", "--no-sync");
+    if (waitpid(made, &status, 0) != made || status) die("initdb failed");
+    write_rules();
+    start_server();
+    return true;
+}
+
+const char *pg_server_schema(void)
+{
+    static char text[4][400];
+    static int n;
+    char sql[64], more[80];
+    snprintf(sql, sizeof sql, "CREATE SCHEMA s%d_%d", (int)getpid(), ++n);
+    char *where = text[n % 4];
+    url(where, "");
+    pg_server_sql(where, sql);
+    snprintf(more, sizeof more, "&options=-csearch_path%%3Ds%d_%d", (int)getpid(), n);
+    url(where, more);
+    return where;
+}
+
+long long pg_server_sql(const char *where, const char *sql)
+{
+    PGconn *conn = PQconnectdb(where);
+    PGresult *r = PQexec(conn, sql);
+    const ExecStatusType s = PQresultStatus(r);
+    if (s != PGRES_COMMAND_OK && s != PGRES_TUPLES_OK) {
+        fprintf(stderr, "# %s\n# %s", sql, PQerrorMessage(conn));
+        exit(99);
+    }
+    const long long n = s == PGRES_TUPLES_OK && PQntuples(r) > 0
+                            ? strtoll(PQgetvalue(r, 0, 0), NULL, 10)
+                            : -1;
+    PQclear(r);
+    PQfinish(conn);
+    return n;
+}
