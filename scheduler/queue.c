@@ -65,11 +65,11 @@ bool kvm_queue_wait(kvm_queue *q, double seconds)
 kvm_status kvm_queue_relay(kvm_queue *q, kvm_catalogue *c, kvm_err *err)
 {
     for (;;) {
-        int64_t last = 0;
+        int64_t ids[KVM_OUTBOX_MOST];
         ptrdiff_t count = 0;
-        TRY(kvm_outbox_next(c, &last, &count, err));
+        TRY(kvm_outbox_next(c, ids, &count, err));
         if (count == 0) return KVM_OK;
         for (ptrdiff_t i = 0; i < count; i++) kvm_queue_wake(q);
-        TRY(kvm_outbox_sent(c, last, err));
+        TRY(kvm_outbox_sent(c, ids, count, err));
     }
 }

@@ -158,6 +158,7 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
 {
     int64_t run = 0;
     kvm_run_state state = KVM_RUN_OPEN;
+    TRY(kvm_run_hold(c, p->key, err));
     if (!o->again) TRY(kvm_run_find(c, p->key, &run, &state, err));
     bool there = true;
     if (run && state == KVM_RUN_SUCCEEDED)
@@ -173,8 +174,8 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
     return kvm_run_retry(c, run, &out->retried, err);
 }
 
-/* One transaction from the look to the last row: of two who submit the same graph at
- * once, the second finds the first one's run. */
+/* One transaction from the look to the last row, and one at a time for each key: of two
+ * who submit the same graph at once, the second finds the first one's run. */
 kvm_status kvm_submit(kvm_catalogue *c, kvm_store *store, const kvm_graph *g,
                       const kvm_submit_options *options, kvm_submitted *out,
                       kvm_arena scratch, kvm_err *err)

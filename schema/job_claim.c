@@ -64,8 +64,8 @@ kvm_status kvm_job__key(kvm_db *db, int64_t job, char key[65], kvm_arena scratch
     return s;
 }
 
-static kvm_status unpack(kvm_catalogue *c, kvm_claim *k, const kvm_rows *r,
-                         kvm_arena *keep, kvm_err *err)
+static kvm_status unpack(kvm_db *db, kvm_claim *k, const kvm_rows *r, kvm_arena *keep,
+                         kvm_err *err)
 {
     *k = (kvm_claim){
         .fence = {kvm_rows_i64(r, 0, 0), kvm_rows_i64(r, 0, 1)},
@@ -81,22 +81,53 @@ static kvm_status unpack(kvm_catalogue *c, kvm_claim *k, const kvm_rows *r,
         .key = kvm_rows_str(r, 0, 11),
         .pair = kvm_rows_str(r, 0, 12),
     };
-    TRY(read_files(c->db, KVM_SQL_JOB_INPUTS, k->fence.job, &k->inputs, &k->input_count,
+    TRY(read_files(db, KVM_SQL_JOB_INPUTS, k->fence.job, &k->inputs, &k->input_count,
                    keep, err));
     if (k->timed || k->key.len == 0) return KVM_OK;
-    TRY(kvm_db_one(c->db, KVM_SQL_JOB_EQUAL, KVM_ARGS(kvm_cell_s(k->key)), &k->equal,
+    TRY(kvm_db_one(db, KVM_SQL_JOB_EQUAL, KVM_ARGS(kvm_cell_s(k->key)), &k->equal,
                    err));
     if (!k->equal) return KVM_OK;
-    return read_files(c->db, KVM_SQL_JOB_OUTPUTS, k->equal, &k->outputs,
-                      &k->output_count, keep, err);
+    return read_files(db, KVM_SQL_JOB_OUTPUTS, k->equal, &k->outputs, &k->output_count,
+                      keep, err);
 }
 
+static kvm_status take(kvm_db *db, kvm_claim *claim, bool *found, kvm_arena *keep,
+                       int64_t worker, int64_t run, double lease_s, kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_job__claim_row(db, &rows, keep, worker, run, lease_s, err));
+    *found = rows.count > 0;
+    return *found ? unpack(db, claim, &rows, keep, err) : KVM_OK;
+}
+
+/* Looking first keeps idle workers from taking the write lock several times a second.
+ * All is read before the commit: when that fails, nothing was claimed. KVM_EXISTS:
+ * another has just begun an equal step; the next look sees it and passes over this
+ * one's twin. Within a transaction of the caller's, which is now spoilt, it is trouble
+ * that passes. */
 kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
                          kvm_arena *keep, int64_t worker, int64_t run, double lease_s,
                          kvm_err *err)
 {
-    kvm_rows rows;
-    TRY(kvm_job__claim_row(c, &rows, keep, worker, run, lease_s, err));
-    *found = rows.count > 0;
-    return *found ? unpack(c, claim, &rows, keep, err) : KVM_OK;
+    int64_t there = 0;
+    const bool alone = c->db->depth == 0;
+    *found = false;
+    TRY(kvm_db_one(c->db, KVM_SQL_JOB_PEEK, KVM_ARGS(kvm_cell_i(run)), &there, err));
+    while (there) {
+        kvm_err mine = {0};
+        kvm_arena a = *keep;
+        TRY(kvm_db_begin(c->db, err));
+        kvm_status s = take(c->db, claim, found, &a, worker, run, lease_s, &mine);
+        if (s == KVM_EXISTS && alone) {
+            kvm_db_rollback(c->db);
+            continue;
+        }
+        if (s == KVM_EXISTS) s = mine.code = KVM_BUSY;
+        if (s && err && !err->code) *err = mine;
+        s = kvm_db_end(c->db, s, err);
+        if (s) *found = false;
+        if (!s) *keep = a;
+        return s;
+    }
+    return KVM_OK;
 }

@@ -15,11 +15,11 @@ KVM_MUST kvm_status kvm_results__events(kvm_db *db, int64_t run, int64_t job,
                                         const kvm_result *r, kvm_err *err);
 KVM_MUST kvm_status kvm_event__add(kvm_db *db, int64_t run, int64_t job,
                                    const char *what, kvm_str text, kvm_err *err);
-/* kvm_job__claim_row - the claim itself: JOB_CLAIM's row, none when there is nothing to
- * take */
-KVM_MUST kvm_status kvm_job__claim_row(kvm_catalogue *c, kvm_rows *rows,
-                                       kvm_arena *keep, int64_t worker, int64_t run,
-                                       double lease_s, kvm_err *err);
+/* kvm_job__claim_row - the claim itself, within a transaction: JOB_CLAIM's row, none
+ * when there is nothing to take. KVM_EXISTS: another has just begun an equal step */
+KVM_MUST kvm_status kvm_job__claim_row(kvm_db *db, kvm_rows *rows, kvm_arena *keep,
+                                       int64_t worker, int64_t run, double lease_s,
+                                       kvm_err *err);
 /* kvm_job__key - the key of a job whose inputs all have results */
 KVM_MUST kvm_status kvm_job__key(kvm_db *db, int64_t job, char key[65],
                                  kvm_arena scratch, kvm_err *err);

@@ -36,7 +36,21 @@
  *   8. Time is the database's. The reaper looks, then repeats its condition in the
  *      write: a completion that comes in between wins.
  * Every change goes through change(), which checks the table of legal ones and writes
- * only over the (id, token, state) that was read. */
+ * only over the (id, token, state) that was read.
+ *
+ * Who else is at it. SQLite lets one transaction write at a time. On a server many do,
+ * each statement sees what was committed before it began, and rows are locked. All lock
+ * in one order, so that nobody waits in a circle: a name (catalogue.h), then jobs by
+ * ascending id, then their run, which is the last.
+ *   - A job is locked when it is read to be changed. Those that need it come next; they
+ *     have greater ids, for a need is inserted before. Of two needs that end at once
+ *     the second counts down what the first one left, and it promotes.
+ *   - Its run is locked before its jobs are counted: of two jobs that end at once the
+ *     second sees the first one's end, and settles the run.
+ *   - Who changes several jobs of a run locks all of them first.
+ *   - A claim passes over rows that are locked. Of two claims of one key the second
+ *     meets the unique index of invariant 6 when the first commits, and looks again.
+ *   - A foreign key is looked up without waiting for these locks (postgres.c). */
 #include "schema/job_state.h"
 
 #include <assert.h>
@@ -159,6 +173,8 @@ static kvm_status promote(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *er
 static kvm_status wait_less(kvm_db *db, int64_t done, kvm_arena scratch, kvm_err *err)
 {
     kvm_rows rows;
+    TRY(kvm_db_exec(db, KVM_SQL_JOBS_LOCK_NEEDING, KVM_ARGS(kvm_cell_i(done)), NULL,
+                    err));
     TRY(kvm_db_query(db, KVM_SQL_JOBS_WAIT_LESS, KVM_ARGS(kvm_cell_i(done)), &rows,
                      &scratch, err));
     for (ptrdiff_t i = 0; i < rows.count; i++)
@@ -209,8 +225,8 @@ kvm_status kvm_job_insert(kvm_catalogue *c, const kvm_job_new *n, int64_t *id,
 
 /* ---- ready -> running ---- */
 
-static kvm_status claim(kvm_db *db, kvm_rows *rows, kvm_arena *keep, int64_t worker,
-                        int64_t run, double lease_s, kvm_err *err)
+kvm_status kvm_job__claim_row(kvm_db *db, kvm_rows *rows, kvm_arena *keep,
+                              int64_t worker, int64_t run, double lease_s, kvm_err *err)
 {
     TRY(kvm_db_query(db, KVM_SQL_JOB_CLAIM,
                      KVM_ARGS(kvm_cell_i(worker), kvm_cell_f(lease_s), kvm_cell_i(run)),
@@ -223,21 +239,6 @@ static kvm_status claim(kvm_db *db, kvm_rows *rows, kvm_arena *keep, int64_t wor
                                 kvm_cell_i(kvm_rows_i64(rows, 0, 3)),
                                 kvm_cell_i(worker)),
                        NULL, err);
-}
-
-/* Looking first keeps idle workers from taking the write lock several times a
- * second. */
-kvm_status kvm_job__claim_row(kvm_catalogue *c, kvm_rows *rows, kvm_arena *keep,
-                              int64_t worker, int64_t run, double lease_s, kvm_err *err)
-{
-    int64_t there = 0;
-    TRY(kvm_db_one(c->db, KVM_SQL_JOB_PEEK, KVM_ARGS(kvm_cell_i(run)), &there, err));
-    if (!there) {
-        *rows = (kvm_rows){0};
-        return KVM_OK;
-    }
-    TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, claim(c->db, rows, keep, worker, run, lease_s, err), err);
 }
 
 kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
@@ -510,21 +511,29 @@ kvm_status kvm_jobs_reap_dead(kvm_catalogue *c, kvm_str host,
 
 /* ---- people ---- */
 
-static kvm_status cancel(kvm_db *db, int64_t id, kvm_job_state *now, kvm_arena scratch,
+/* The job alone: its run is settled by the caller, when all of its jobs are changed. */
+static kvm_status cancel(kvm_db *db, int64_t id, job *j, kvm_arena *scratch,
                          kvm_err *err)
 {
-    job was, j;
-    TRY(read_job(db, id, &was, &scratch, err));
-    j = was;
+    job was;
+    TRY(read_job(db, id, &was, scratch, err));
+    *j = was;
     if (kvm_state_class_of(was.state) == KVM_CLASS_WAITING)
-        j.state = KVM_STATE_CANCELLED;
-    if (was.state == KVM_STATE_RUNNING) j.state = KVM_STATE_CANCELLING;
+        j->state = KVM_STATE_CANCELLED;
+    if (was.state == KVM_STATE_RUNNING) j->state = KVM_STATE_CANCELLING;
+    if (j->state == was.state) return KVM_OK;
+    j->message = KVM_STR("cancelled on request");
+    j->status = KVM_CANCELLED;
+    TRY(change(db, &was, j, err));
+    return kvm_event__add(db, j->run, id, kvm_state_name(j->state), j->message, err);
+}
+
+static kvm_status cancel_one(kvm_db *db, int64_t id, kvm_job_state *now,
+                             kvm_arena scratch, kvm_err *err)
+{
+    job j;
+    TRY(cancel(db, id, &j, &scratch, err));
     if (now) *now = j.state;
-    if (j.state == was.state) return KVM_OK;
-    j.message = KVM_STR("cancelled on request");
-    j.status = KVM_CANCELLED;
-    TRY(change(db, &was, &j, err));
-    TRY(kvm_event__add(db, j.run, id, kvm_state_name(j.state), j.message, err));
     return kvm_run__settle(db, j.run, scratch, err);
 }
 
@@ -532,62 +541,86 @@ kvm_status kvm_job_cancel(kvm_catalogue *c, int64_t id, kvm_job_state *now,
                           kvm_err *err)
 {
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, cancel(c->db, id, now, c->scratch, err), err);
+    return kvm_db_end(c->db, cancel_one(c->db, id, now, c->scratch, err), err);
 }
 
-static kvm_status retry(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *err)
+static kvm_status retry(kvm_db *db, int64_t id, job *j, kvm_arena *scratch,
+                        kvm_err *err)
 {
-    job was, j;
+    job was;
     char key[65];
-    TRY(read_job(db, id, &was, &scratch, err));
+    TRY(read_job(db, id, &was, scratch, err));
     if (kvm_state_class_of(was.state) != KVM_CLASS_ENDED)
         return kvm_fail(err, KVM_USAGE,
                         "job %lld is %s: only failed, parked and cancelled jobs can be "
                         "tried again",
                         (long long)id, kvm_state_name(was.state));
-    j = was;
-    j.state = was.waits ? KVM_STATE_BLOCKED : KVM_STATE_READY;
-    j.token++;
-    j.attempt = j.crashes = j.retries = 0;
-    j.status = KVM_OK;
-    j.message = KVM_STR("");
-    if (j.state == KVM_STATE_READY && !j.timed) {
-        TRY(kvm_job__key(db, id, key, scratch, err));
-        j.key = (kvm_str){key, 64};
+    *j = was;
+    j->state = was.waits ? KVM_STATE_BLOCKED : KVM_STATE_READY;
+    j->token++;
+    j->attempt = j->crashes = j->retries = 0;
+    j->status = KVM_OK;
+    j->message = KVM_STR("");
+    if (j->state == KVM_STATE_READY && !j->timed) {
+        TRY(kvm_job__key(db, id, key, *scratch, err));
+        j->key = (kvm_str){key, 64};
     }
-    TRY(change(db, &was, &j, err));
-    TRY(kvm_event__add(db, j.run, id, "retry", KVM_STR("tried again on request"), err));
+    TRY(change(db, &was, j, err));
+    j->key = KVM_STR(""); /* its text ends here */
+    return kvm_event__add(db, j->run, id, "retry", KVM_STR("tried again on request"),
+                          err);
+}
+
+static kvm_status retry_one(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *err)
+{
+    job j;
+    TRY(retry(db, id, &j, &scratch, err));
     return kvm_run__set(db, j.run, KVM_RUN_OPEN, err);
 }
 
 kvm_status kvm_job_retry(kvm_catalogue *c, int64_t id, kvm_err *err)
 {
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, retry(c->db, id, c->scratch, err), err);
+    return kvm_db_end(c->db, retry_one(c->db, id, c->scratch, err), err);
 }
 
-/* cancel or retry every job of a run that the query lists; `done` counts them */
-static kvm_status each(kvm_catalogue *c, kvm_sql list, int64_t run, bool again,
-                       ptrdiff_t *done, kvm_err *err)
+/* Cancel or retry every job of a run that the query lists; `done` counts them. */
+static kvm_status each(kvm_db *db, kvm_sql list, int64_t run,
+                       kvm_status (*one)(kvm_db *db, int64_t id, job *j,
+                                         kvm_arena *scratch, kvm_err *err),
+                       ptrdiff_t *done, kvm_arena scratch, kvm_err *err)
 {
-    kvm_arena scratch = c->scratch;
     kvm_rows rows;
-    TRY(kvm_db_query(c->db, list, KVM_ARGS(kvm_cell_i(run)), &rows, &scratch, err));
+    TRY(kvm_db_exec(db, KVM_SQL_JOBS_LOCK, KVM_ARGS(kvm_cell_i(run)), NULL, err));
+    TRY(kvm_db_query(db, list, KVM_ARGS(kvm_cell_i(run)), &rows, &scratch, err));
     for (ptrdiff_t i = 0; i < rows.count; i++) {
-        const int64_t id = kvm_rows_i64(&rows, i, 0);
-        TRY(again ? retry(c->db, id, scratch, err)
-                  : cancel(c->db, id, NULL, scratch, err));
+        kvm_arena a = scratch;
+        job j;
+        TRY(one(db, kvm_rows_i64(&rows, i, 0), &j, &a, err));
     }
     *done = rows.count;
     return KVM_OK;
 }
 
-kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err)
+static kvm_status cancel_all(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
 {
     ptrdiff_t done = 0;
+    TRY(each(db, KVM_SQL_JOBS_TO_CANCEL, run, cancel, &done, scratch, err));
+    return done ? kvm_run__settle(db, run, scratch, err) : KVM_OK;
+}
+
+kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err)
+{
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, each(c, KVM_SQL_JOBS_TO_CANCEL, run, false, &done, err),
-                      err);
+    return kvm_db_end(c->db, cancel_all(c->db, run, c->scratch, err), err);
+}
+
+static kvm_status retry_all(kvm_db *db, int64_t run, ptrdiff_t *done, kvm_arena scratch,
+                            kvm_err *err)
+{
+    TRY(each(db, KVM_SQL_JOBS_TO_RETRY, run, retry, done, scratch, err));
+    TRY(kvm_db_exec(db, KVM_SQL_JOBS_FRESH, KVM_ARGS(kvm_cell_i(run)), NULL, err));
+    return *done ? kvm_run__set(db, run, KVM_RUN_OPEN, err) : KVM_OK;
 }
 
 kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
@@ -595,11 +628,7 @@ kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
 {
     ptrdiff_t done = 0;
     TRY(kvm_db_begin(c->db, err));
-    kvm_status s = each(c, KVM_SQL_JOBS_TO_RETRY, run, true, &done, err);
-    if (!s)
-        s = kvm_db_exec(c->db, KVM_SQL_JOBS_FRESH, KVM_ARGS(kvm_cell_i(run)), NULL,
-                        err);
-    TRY(kvm_db_end(c->db, s, err));
+    TRY(kvm_db_end(c->db, retry_all(c->db, run, &done, c->scratch, err), err));
     if (retried) *retried = done;
     return KVM_OK;
 }

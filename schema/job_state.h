@@ -214,11 +214,13 @@ KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retr
 
 /* ---- the outbox: hints not yet handed to the queue (kvm_run_insert adds one) ---- */
 
-/* kvm_outbox_next - up to 100 unsent rows: how many, and the number of the last */
-KVM_MUST kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t *last, ptrdiff_t *count,
-                                    kvm_err *err);
-/* kvm_outbox_sent - all up to that number are on their way */
-KVM_MUST kvm_status kvm_outbox_sent(kvm_catalogue *c, int64_t last, kvm_err *err);
+/* kvm_outbox_next - the numbers of up to KVM_OUTBOX_MOST unsent rows, in order */
+enum { KVM_OUTBOX_MOST = 100 };
+KVM_MUST kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t ids[KVM_OUTBOX_MOST],
+                                    ptrdiff_t *count, kvm_err *err);
+/* kvm_outbox_sent - these are on their way */
+KVM_MUST kvm_status kvm_outbox_sent(kvm_catalogue *c, const int64_t *ids,
+                                    ptrdiff_t count, kvm_err *err);
 
 /* ---- how a run stands ---- */
 
@@ -246,6 +248,8 @@ typedef struct kvm_run_info {
 } kvm_run_info;
 KVM_MUST kvm_status kvm_run_look(kvm_catalogue *c, int64_t run, kvm_run_info *info,
                                  kvm_arena *keep, kvm_err *err);
+/* kvm_run_hold - within a transaction, until it ends: nobody else submits this key */
+KVM_MUST kvm_status kvm_run_hold(kvm_catalogue *c, const char *key, kvm_err *err);
 /* kvm_run_find - newest run with this key; *run = 0 when there is none */
 KVM_MUST kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
                                  kvm_run_state *state, kvm_err *err);

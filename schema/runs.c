@@ -75,10 +75,12 @@ static kvm_status count_jobs(kvm_db *db, int64_t run, int64_t jobs[KVM_STATE_COU
 }
 
 /* Jobs that are blocked when nothing is active can never start: what they need has
- * ended without result. */
+ * ended without result. The run is locked before its jobs are looked at, else of two
+ * that end at once each would see the other still running. */
 kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
 {
     int64_t active = 0, jobs[KVM_STATE_COUNT];
+    TRY(kvm_db_exec(db, KVM_SQL_RUN_LOCK, KVM_ARGS(kvm_cell_i(run)), NULL, err));
     TRY(kvm_db_one(db, KVM_SQL_RUN_ACTIVE, KVM_ARGS(kvm_cell_i(run)), &active, err));
     if (active) return KVM_OK;
     TRY(count_jobs(db, run, jobs, scratch, err));
@@ -178,6 +180,13 @@ kvm_status kvm_runs_open(kvm_catalogue *c, bool *open, kvm_err *err)
     return KVM_OK;
 }
 
+kvm_status kvm_run_hold(kvm_catalogue *c, const char *key, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    const kvm_str name = kvm_str_fmt(&scratch, "run %s", key);
+    return name.at ? kvm_catalogue_hold(c, name, false, err) : kvm_nomem(err, &scratch);
+}
+
 kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
                         kvm_run_state *state, kvm_err *err)
 {
@@ -223,19 +232,31 @@ kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err)
                        err);
 }
 
-kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t *last, ptrdiff_t *count,
-                           kvm_err *err)
+kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t ids[KVM_OUTBOX_MOST],
+                           ptrdiff_t *count, kvm_err *err)
 {
     kvm_arena scratch = c->scratch;
     kvm_rows rows;
     TRY(kvm_db_query(c->db, KVM_SQL_OUTBOX_NEXT, KVM_NO_ARGS, &rows, &scratch, err));
-    *count = rows.count;
-    *last = rows.count ? kvm_rows_i64(&rows, rows.count - 1, 0) : 0;
+    *count = rows.count < KVM_OUTBOX_MOST ? rows.count : KVM_OUTBOX_MOST;
+    for (ptrdiff_t i = 0; i < *count; i++) ids[i] = kvm_rows_i64(&rows, i, 0);
     return KVM_OK;
 }
 
-kvm_status kvm_outbox_sent(kvm_catalogue *c, int64_t last, kvm_err *err)
+/* Row by row: numbers are given out before rows are committed, so one that is smaller
+ * than the last may not have been seen. */
+static kvm_status mark_sent(kvm_db *db, const int64_t *ids, ptrdiff_t count,
+                            kvm_err *err)
 {
-    return kvm_db_exec(c->db, KVM_SQL_OUTBOX_SENT, KVM_ARGS(kvm_cell_i(last)), NULL,
-                       err);
+    for (ptrdiff_t i = 0; i < count; i++)
+        TRY(kvm_db_exec(db, KVM_SQL_OUTBOX_SENT, KVM_ARGS(kvm_cell_i(ids[i])), NULL,
+                        err));
+    return KVM_OK;
+}
+
+kvm_status kvm_outbox_sent(kvm_catalogue *c, const int64_t *ids, ptrdiff_t count,
+                           kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, mark_sent(c->db, ids, count, err), err);
 }
