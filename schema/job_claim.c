@@ -1,7 +1,8 @@
-/* job_claim.c - what a claimed job is: its key, its inputs, and an equal job that has
- * its results. */
+/* job_claim.c - taking a job and holding it: the claim, what was claimed (its key, its
+ * inputs, an equal job that has its results), the lease. */
 #include <string.h>
 
+#include "schema/fault.h"
 #include "schema/job_internal.h"
 #include "schema/step_key.h"
 
@@ -91,12 +92,73 @@ static kvm_status unpack(kvm_catalogue *c, kvm_claim *k, const kvm_rows *r,
                       &k->output_count, keep, err);
 }
 
+static kvm_status claim(kvm_db *db, kvm_rows *rows, kvm_arena *keep, int64_t worker,
+                        int64_t run, double lease_s, kvm_err *err)
+{
+    TRY(kvm_db_query(db, KVM_SQL_JOB_CLAIM,
+                     KVM_ARGS(kvm_cell_i(worker), kvm_cell_f(lease_s), kvm_cell_i(run)),
+                     rows, keep, err));
+    if (rows->count == 0) return KVM_OK;
+    kvm_fault(KVM_FAULT_IN_CLAIM);
+    return kvm_db_exec(db, KVM_SQL_ATTEMPT_ADD,
+                       KVM_ARGS(kvm_cell_i(kvm_rows_i64(rows, 0, 0)),
+                                kvm_cell_i(kvm_rows_i64(rows, 0, 1)),
+                                kvm_cell_i(kvm_rows_i64(rows, 0, 3)),
+                                kvm_cell_i(worker)),
+                       NULL, err);
+}
+
+/* Looking first keeps idle workers from taking the write lock several times a
+ * second. */
+static kvm_status claim_row(kvm_catalogue *c, kvm_rows *rows, kvm_arena *keep,
+                            int64_t worker, int64_t run, double lease_s, kvm_err *err)
+{
+    int64_t there = 0;
+    TRY(kvm_db_one(c->db, KVM_SQL_JOB_PEEK, KVM_ARGS(kvm_cell_i(run)), &there, err));
+    if (!there) {
+        *rows = (kvm_rows){0};
+        return KVM_OK;
+    }
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, claim(c->db, rows, keep, worker, run, lease_s, err), err);
+}
+
 kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
                          kvm_arena *keep, int64_t worker, int64_t run, double lease_s,
                          kvm_err *err)
 {
     kvm_rows rows;
-    TRY(kvm_job__claim_row(c, &rows, keep, worker, run, lease_s, err));
+    TRY(claim_row(c, &rows, keep, worker, run, lease_s, err));
     *found = rows.count > 0;
     return *found ? unpack(c, claim, &rows, keep, err) : KVM_OK;
+}
+
+kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
+                         bool *cancelling, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(
+        c->db, KVM_SQL_JOB_RENEW,
+        KVM_ARGS(kvm_cell_i(f.job), kvm_cell_i(f.token), kvm_cell_f(lease_s)), &rows,
+        &scratch, err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_LOST, "job %lld: the lease of token %lld is gone",
+                        (long long)f.job, (long long)f.token);
+    *cancelling = kvm_str_eq(kvm_rows_str(&rows, 0, 0), KVM_STR("cancelling"));
+    return KVM_OK;
+}
+
+kvm_status kvm_job_asked(kvm_catalogue *c, kvm_fence f, bool *cancelling, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_JOB_ASKED,
+                     KVM_ARGS(kvm_cell_i(f.job), kvm_cell_i(f.token)), &rows, &scratch,
+                     err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_LOST, "job %lld: the lease of token %lld is gone",
+                        (long long)f.job, (long long)f.token);
+    *cancelling = kvm_str_eq(kvm_rows_str(&rows, 0, 0), KVM_STR("cancelling"));
+    return KVM_OK;
 }
