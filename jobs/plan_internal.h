@@ -1,5 +1,5 @@
-/* plan_internal.h - shared by plan.c (what the two models' shapes say) and plan_jobs.c
- * (what every job of the graphs takes). */
+/* plan_internal.h - shared by plan.c (what the two models' shapes say), plan_jobs.c
+ * and cost.h (what every job of the graphs takes). */
 #ifndef KVM_JOBS_PLAN_INTERNAL_H
 #define KVM_JOBS_PLAN_INTERNAL_H
 

@@ -1,7 +1,8 @@
-/* job_claim.c - what a claimed job is: its key, its inputs, and an equal job that has
- * its results. */
+/* job_claim.c - taking a job and holding it: the claim, what was claimed (its key, its
+ * inputs, an equal job that has its results), the lease. */
 #include <string.h>
 
+#include "schema/fault.h"
 #include "schema/job_internal.h"
 #include "schema/step_key.h"
 
@@ -91,13 +92,29 @@ static kvm_status unpack(kvm_db *db, kvm_claim *k, const kvm_rows *r, kvm_arena 
                       keep, err);
 }
 
-static kvm_status take(kvm_db *db, kvm_claim *claim, bool *found, kvm_arena *keep,
+static kvm_status claim(kvm_db *db, kvm_rows *rows, kvm_arena *keep, int64_t worker,
+                        int64_t run, double lease_s, kvm_err *err)
+{
+    TRY(kvm_db_query(db, KVM_SQL_JOB_CLAIM,
+                     KVM_ARGS(kvm_cell_i(worker), kvm_cell_f(lease_s), kvm_cell_i(run)),
+                     rows, keep, err));
+    if (rows->count == 0) return KVM_OK;
+    kvm_fault(KVM_FAULT_IN_CLAIM);
+    return kvm_db_exec(db, KVM_SQL_ATTEMPT_ADD,
+                       KVM_ARGS(kvm_cell_i(kvm_rows_i64(rows, 0, 0)),
+                                kvm_cell_i(kvm_rows_i64(rows, 0, 1)),
+                                kvm_cell_i(kvm_rows_i64(rows, 0, 3)),
+                                kvm_cell_i(worker)),
+                       NULL, err);
+}
+
+static kvm_status take(kvm_db *db, kvm_claim *k, bool *found, kvm_arena *keep,
                        int64_t worker, int64_t run, double lease_s, kvm_err *err)
 {
     kvm_rows rows;
-    TRY(kvm_job__claim_row(db, &rows, keep, worker, run, lease_s, err));
+    TRY(claim(db, &rows, keep, worker, run, lease_s, err));
     *found = rows.count > 0;
-    return *found ? unpack(db, claim, &rows, keep, err) : KVM_OK;
+    return *found ? unpack(db, k, &rows, keep, err) : KVM_OK;
 }
 
 /* Looking first keeps idle workers from taking the write lock several times a second.
@@ -105,9 +122,8 @@ static kvm_status take(kvm_db *db, kvm_claim *claim, bool *found, kvm_arena *kee
  * another has just begun an equal step; the next look sees it and passes over this
  * one's twin. Within a transaction of the caller's, which is now spoilt, it is trouble
  * that passes. */
-kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
-                         kvm_arena *keep, int64_t worker, int64_t run, double lease_s,
-                         kvm_err *err)
+kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *k, bool *found, kvm_arena *keep,
+                         int64_t worker, int64_t run, double lease_s, kvm_err *err)
 {
     int64_t there = 0;
     const bool alone = c->db->depth == 0;
@@ -117,7 +133,7 @@ kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
         kvm_err mine = {0};
         kvm_arena a = *keep;
         TRY(kvm_db_begin(c->db, err));
-        kvm_status s = take(c->db, claim, found, &a, worker, run, lease_s, &mine);
+        kvm_status s = take(c->db, k, found, &a, worker, run, lease_s, &mine);
         if (s == KVM_EXISTS && alone) {
             kvm_db_rollback(c->db);
             continue;
@@ -129,5 +145,35 @@ kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
         if (!s) *keep = a;
         return s;
     }
+    return KVM_OK;
+}
+
+kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
+                         bool *cancelling, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(
+        c->db, KVM_SQL_JOB_RENEW,
+        KVM_ARGS(kvm_cell_i(f.job), kvm_cell_i(f.token), kvm_cell_f(lease_s)), &rows,
+        &scratch, err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_LOST, "job %lld: the lease of token %lld is gone",
+                        (long long)f.job, (long long)f.token);
+    *cancelling = kvm_str_eq(kvm_rows_str(&rows, 0, 0), KVM_STR("cancelling"));
+    return KVM_OK;
+}
+
+kvm_status kvm_job_asked(kvm_catalogue *c, kvm_fence f, bool *cancelling, kvm_err *err)
+{
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_JOB_ASKED,
+                     KVM_ARGS(kvm_cell_i(f.job), kvm_cell_i(f.token)), &rows, &scratch,
+                     err));
+    if (rows.count == 0)
+        return kvm_fail(err, KVM_LOST, "job %lld: the lease of token %lld is gone",
+                        (long long)f.job, (long long)f.token);
+    *cancelling = kvm_str_eq(kvm_rows_str(&rows, 0, 0), KVM_STR("cancelling"));
     return KVM_OK;
 }

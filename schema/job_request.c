@@ -1,0 +1,125 @@
+/* job_request.c - what people ask of jobs and runs: cancel, retry. The diagram and the
+ * invariants are in job_state.c. */
+#include "schema/job_internal.h"
+
+/* The job alone: its run is settled by the caller, when all of its jobs are changed. */
+static kvm_status cancel(kvm_db *db, int64_t id, kvm_job_row *j, kvm_arena *scratch,
+                         kvm_err *err)
+{
+    kvm_job_row was;
+    TRY(kvm_job__read(db, id, &was, scratch, err));
+    *j = was;
+    if (kvm_state_class_of(was.state) == KVM_CLASS_WAITING)
+        j->state = KVM_STATE_CANCELLED;
+    if (was.state == KVM_STATE_RUNNING) j->state = KVM_STATE_CANCELLING;
+    if (j->state == was.state) return KVM_OK;
+    j->message = KVM_STR("cancelled on request");
+    j->status = KVM_CANCELLED;
+    TRY(kvm_job__change(db, &was, j, err));
+    return kvm_event__add(db, j->run, id, kvm_state_name(j->state), j->message, err);
+}
+
+static kvm_status cancel_one(kvm_db *db, int64_t id, kvm_job_state *now,
+                             kvm_arena scratch, kvm_err *err)
+{
+    kvm_job_row j;
+    TRY(cancel(db, id, &j, &scratch, err));
+    if (now) *now = j.state;
+    return kvm_run__settle(db, j.run, scratch, err);
+}
+
+kvm_status kvm_job_cancel(kvm_catalogue *c, int64_t id, kvm_job_state *now,
+                          kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, cancel_one(c->db, id, now, c->scratch, err), err);
+}
+
+static kvm_status retry(kvm_db *db, int64_t id, kvm_job_row *j, kvm_arena *scratch,
+                        kvm_err *err)
+{
+    kvm_job_row was;
+    char key[65];
+    TRY(kvm_job__read(db, id, &was, scratch, err));
+    if (kvm_state_class_of(was.state) != KVM_CLASS_ENDED)
+        return kvm_fail(err, KVM_USAGE,
+                        "job %lld is %s: only failed, parked and cancelled jobs can be "
+                        "tried again",
+                        (long long)id, kvm_state_name(was.state));
+    *j = was;
+    j->state = was.waits ? KVM_STATE_BLOCKED : KVM_STATE_READY;
+    j->token++;
+    j->attempt = j->crashes = j->retries = 0;
+    j->status = KVM_OK;
+    j->message = KVM_STR("");
+    if (j->state == KVM_STATE_READY && !j->timed) {
+        TRY(kvm_job__key(db, id, key, *scratch, err));
+        j->key = (kvm_str){key, 64};
+    }
+    TRY(kvm_job__change(db, &was, j, err));
+    j->key = KVM_STR(""); /* its text ends here */
+    return kvm_event__add(db, j->run, id, "retry", KVM_STR("tried again on request"),
+                          err);
+}
+
+static kvm_status retry_one(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *err)
+{
+    kvm_job_row j;
+    TRY(retry(db, id, &j, &scratch, err));
+    return kvm_run__set(db, j.run, KVM_RUN_OPEN, err);
+}
+
+kvm_status kvm_job_retry(kvm_catalogue *c, int64_t id, kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, retry_one(c->db, id, c->scratch, err), err);
+}
+
+/* Cancel or retry every job of a run that the query lists; `done` counts them. */
+static kvm_status each(kvm_db *db, kvm_sql list, int64_t run,
+                       kvm_status (*one)(kvm_db *db, int64_t id, kvm_job_row *j,
+                                         kvm_arena *scratch, kvm_err *err),
+                       ptrdiff_t *done, kvm_arena scratch, kvm_err *err)
+{
+    kvm_rows rows;
+    TRY(kvm_db_exec(db, KVM_SQL_JOBS_LOCK, KVM_ARGS(kvm_cell_i(run)), NULL, err));
+    TRY(kvm_db_query(db, list, KVM_ARGS(kvm_cell_i(run)), &rows, &scratch, err));
+    for (ptrdiff_t i = 0; i < rows.count; i++) {
+        kvm_arena a = scratch;
+        kvm_job_row j;
+        TRY(one(db, kvm_rows_i64(&rows, i, 0), &j, &a, err));
+    }
+    *done = rows.count;
+    return KVM_OK;
+}
+
+static kvm_status cancel_all(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
+{
+    ptrdiff_t done = 0;
+    TRY(each(db, KVM_SQL_JOBS_TO_CANCEL, run, cancel, &done, scratch, err));
+    return done ? kvm_run__settle(db, run, scratch, err) : KVM_OK;
+}
+
+kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, cancel_all(c->db, run, c->scratch, err), err);
+}
+
+static kvm_status retry_all(kvm_db *db, int64_t run, ptrdiff_t *done, kvm_arena scratch,
+                            kvm_err *err)
+{
+    TRY(each(db, KVM_SQL_JOBS_TO_RETRY, run, retry, done, scratch, err));
+    TRY(kvm_db_exec(db, KVM_SQL_JOBS_FRESH, KVM_ARGS(kvm_cell_i(run)), NULL, err));
+    return *done ? kvm_run__set(db, run, KVM_RUN_OPEN, err) : KVM_OK;
+}
+
+kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
+                         kvm_err *err)
+{
+    ptrdiff_t done = 0;
+    TRY(kvm_db_begin(c->db, err));
+    TRY(kvm_db_end(c->db, retry_all(c->db, run, &done, c->scratch, err), err));
+    if (retried) *retried = done;
+    return KVM_OK;
+}
