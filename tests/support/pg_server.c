@@ -220,9 +220,11 @@ long long pg_server_sql(const char *where, const char *sql)
         fprintf(stderr, "# %s\n# %s", sql, PQerrorMessage(conn));
         exit(99);
     }
-    const long long n = s == PGRES_TUPLES_OK && PQntuples(r) > 0
-                            ? strtoll(PQgetvalue(r, 0, 0), NULL, 10)
-                            : -1;
+    long long n = -1;
+    if (s == PGRES_TUPLES_OK && PQntuples(r) > 0) {
+        const char *text = PQgetvalue(r, 0, 0);
+        n = *text == 't' ? 1 : strtoll(text, NULL, 10); /* true, or a number */
+    }
     PQclear(r);
     PQfinish(conn);
     return n;

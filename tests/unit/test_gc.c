@@ -289,5 +289,5 @@ int main(void)
         T(what_is_published_again_is_not_swept),
         T(a_swept_output_is_made_again),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return kvm_test_both("gc", tests);
 }

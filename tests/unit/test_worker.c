@@ -265,13 +265,7 @@ static void work_that_was_begun_is_found_again(void **state)
 
     /* a new catalogue gives the number again, not the folder */
     kvm_catalogue_close(b.c);
-    const char *const ends[] = {"", "-wal", "-shm"};
-    for (int i = 0; i < 3; i++) {
-        char path[320];
-        snprintf(path, sizeof path, "%s%s", b.db, ends[i]);
-        unlink(path);
-    }
-    MUST(kvm_catalogue_open(&b.c, &b.keep, kvm_str_of(b.db), NULL, e));
+    fake_new_catalogue(&b);
     kvm_graph other = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
     fake_submit(&b, &other, false);
     assert_int_equal(work().succeeded, 1);
@@ -608,12 +602,12 @@ static void a_lease_that_ends_before_a_commit_moves_nothing(void **state)
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest files[] = {T(a_damaged_catalogue_ends_the_worker)};
     const struct CMUnitTest tests[] = {
         T(a_chain_is_worked_off),
         T(the_same_graph_again_is_done_already),
         T(a_step_says_its_backend),
         T(a_step_without_a_backend_is_exact),
-        T(a_damaged_catalogue_ends_the_worker),
         T(a_worker_that_lost_its_lease_touches_nothing),
         T(a_lease_that_ends_before_a_commit_moves_nothing),
         T(a_lost_artefact_is_made_again),
@@ -630,5 +624,6 @@ int main(void)
         T(records_are_not_believed),
         T(workers_know_the_dead),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int bad = cmocka_run_group_tests(files, NULL, NULL);
+    return bad + kvm_test_both("worker", tests);
 }
