@@ -24,6 +24,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_JSON,
     KVM_OPT_QUIET,
     KVM_OPT_STORE,
+    KVM_OPT_CATALOGUE,
     KVM_OPT_THREADS,
     KVM_OPT_BACKEND,
     KVM_OPT_OFFLOAD, /* common to all */
@@ -45,6 +46,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_HOURS,
     KVM_OPT_RUN,
     KVM_OPT_APART,
+    KVM_OPT_FROM,
+    KVM_OPT_TO,
     KVM_OPT_COUNT
 } kvm_opt_id;
 
@@ -89,6 +92,12 @@ KVM_MUST kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *wha
                                 kvm_str *out, kvm_err *err);
 /* --store, KVMILL_STORE, else ./run */
 kvm_str kvm_cli_store(const kvm_cli *cli);
+/* --catalogue, KVMILL_CATALOGUE, else STORE/catalogue.db. KVM_USAGE for an address on
+ * the command line that holds a password: everybody on the machine may read it there */
+KVM_MUST kvm_status kvm_cli_where(kvm_cli *cli, kvm_str *where, kvm_err *err);
+/* the same of any option that takes such an address */
+KVM_MUST kvm_status kvm_cli_address(const kvm_cli *cli, kvm_opt_id id, kvm_str *where,
+                                    kvm_err *err);
 /* --json: v pretty-printed to stdout; takes v */
 KVM_MUST kvm_status kvm_cli_print_json(kvm_cli *cli, json_t *v, kvm_err *err);
 int kvm_cli_exit_code(kvm_status s);

@@ -82,14 +82,16 @@ static void check_catalogue(checkup *d)
     kvm_err err = {0};
     json_t *problems;
     kvm_arena *keep = d->cli->keep;
-    const kvm_str path =
-        kvm_path_join(keep, kvm_cli_store(d->cli), KVM_STR("catalogue.db"));
-    if (!path.at || !kvm_path_exists(path)) {
+    kvm_str where, path, sql;
+    kvm_status s = kvm_cli_where(d->cli, &where, &err);
+    if (!s && kvm_catalogue_file(where, &path) && !kvm_path_exists(path)) {
         add(d, "catalogue", true, KVM_STR("not made yet"));
         return;
     }
-    if (kvm_cli_catalogue(d->cli, false, &c, &err) ||
-        kvm_catalogue_check(c, &problems, keep, &err)) {
+    if (!s) s = kvm_cli_catalogue(d->cli, false, &c, &err);
+    if (!s) s = kvm_catalogue_check(c, &problems, keep, &err);
+    if (!s) s = kvm_catalogue_lacks_reader(c, &sql, keep, &err);
+    if (s) {
         add(d, "catalogue", false, kvm_str_copy(keep, kvm_str_of(err.msg)));
         return;
     }
@@ -100,6 +102,11 @@ static void check_catalogue(checkup *d)
     if (json_array_size(problems) == 0)
         add(d, "catalogue", true,
             kvm_str_fmt(keep, "sound, schema %d", kvm_catalogue_newest()));
+    if (sql.len > 0)
+        add(d, "reader", true,
+            kvm_str_fmt(keep,
+                        "for dashboards that only read, a superuser may run: %.*s",
+                        KVM_STR_ARG(sql)));
 }
 
 static kvm_status show(checkup *d, kvm_err *err)

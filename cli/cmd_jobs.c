@@ -1,4 +1,4 @@
-/* cmd_jobs.c - `kvmill jobs`, `pairs` and `migrate`: the catalogue's views, and two
+/* cmd_jobs.c - `kvmill jobs` and `pairs`: the catalogue's views, and two
  * changes of state. */
 #include <math.h>
 #include <string.h>
@@ -395,19 +395,6 @@ static kvm_status pairs(kvm_cli *cli, kvm_err *err)
     return dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }
 
-static kvm_status migrate(kvm_cli *cli, kvm_err *err)
-{
-    kvm_catalogue *c;
-    int from, to;
-    TRY(kvm_cli_catalogue(cli, true, &c, err));
-    TRY(kvm_catalogue_migrate(c, &from, &to, err));
-    if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(cli, json_pack("{s:i, s:i}", "from", from, "to", to),
-                                  err);
-    printf("catalogue schema %d\n", to);
-    return KVM_OK;
-}
-
 static const kvm_option list_options[] = {
     {KVM_OPT_STATE, "state", "NAME", "only jobs in this state"},
     {KVM_OPT_LIMIT, "limit", "N", "at most so many rows"},
@@ -419,5 +406,3 @@ static const kvm_option pairs_options[] = {
 };
 const kvm_command kvm_command_jobs = {"jobs", list_options, jobs, 2};
 const kvm_command kvm_command_pairs = {"pairs", pairs_options, pairs, 2};
-const kvm_command kvm_command_init = {"init", NULL, migrate, 0};
-const kvm_command kvm_command_migrate = {"migrate", NULL, migrate, 0};

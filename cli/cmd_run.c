@@ -138,6 +138,7 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
                             .progress = v.quiet ? NULL : &progress,
                             .note = say,
                             .note_ctx = &v};
+    TRY(kvm_cli_where(cli, &o.catalogue, err));
     TRY(kvm_cli_threads(cli, &o.threads, err));
     TRY(kvm_cli_offload(cli, &o.offload, err));
     return kvm_worker_run(&o, stats, err);

@@ -20,7 +20,11 @@ const kvm_option kvm_common_options[] = {
     {KVM_OPT_JSON, "json", NULL, "print one JSON document instead of text"},
     {KVM_OPT_QUIET, "quiet", NULL, "no progress"},
     {KVM_OPT_STORE, "store", "DIR",
-     "catalogue and artefacts (KVMILL_STORE, else ./run)"},
+     "artefacts, and the catalogue (KVMILL_STORE, else ./run)"},
+    {KVM_OPT_CATALOGUE, "catalogue", "WHERE",
+     "a file, or postgres://USER@HOST/DATABASE; the password from PGPASSWORD or "
+     "~/.pgpass "
+     "(KVMILL_CATALOGUE, else catalogue.db in the store)"},
     {KVM_OPT_THREADS, "threads", "N",
      "threads of the kernels (KVMILL_THREADS, else all CPUs)"},
     {KVM_OPT_BACKEND, "backend", "NAME",
@@ -193,6 +197,7 @@ static void read_environment(kvm_cli *cli)
         kvm_opt_id id;
         const char *name;
     } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
+                {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
                 {KVM_OPT_THREADS, "KVMILL_THREADS"},
                 {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
                 {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}};

@@ -16,20 +16,47 @@ static kvm_status make_store(kvm_str home, kvm_err *err)
                     why.msg);
 }
 
+kvm_status kvm_cli_address(const kvm_cli *cli, kvm_opt_id id, kvm_str *where,
+                           kvm_err *err)
+{
+    kvm_str who, path, user, host, name, password;
+    *where = kvm_str_of(cli->value[id]);
+    const ptrdiff_t at = kvm_str_find(*where, KVM_STR("://"));
+    if (at < 0 || !kvm_str_starts(kvm_str_of(cli->from[id]), KVM_STR("--")))
+        return KVM_OK;
+    kvm_str_cut(kvm_str_slice(*where, at + 3, where->len), '/', &who, &path);
+    const bool asks = kvm_str_find(*where, KVM_STR("password=")) >= 0;
+    if (!asks && (!kvm_str_cut(who, '@', &user, &host) ||
+                  !kvm_str_cut(user, ':', &name, &password)))
+        return KVM_OK;
+    return kvm_fail(err, KVM_USAGE,
+                    "%s: a password on the command line can be read by everybody on "
+                    "this machine; put it into PGPASSWORD, ~/.pgpass or "
+                    "KVMILL_CATALOGUE",
+                    cli->from[id]);
+}
+
+kvm_status kvm_cli_where(kvm_cli *cli, kvm_str *where, kvm_err *err)
+{
+    if (kvm_cli_has(cli, KVM_OPT_CATALOGUE))
+        return kvm_cli_address(cli, KVM_OPT_CATALOGUE, where, err);
+    *where = kvm_path_join(cli->keep, kvm_cli_store(cli), KVM_STR("catalogue.db"));
+    return where->at ? KVM_OK : kvm_nomem(err, cli->keep);
+}
+
 kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c, kvm_err *err)
 {
-    const kvm_str home = kvm_cli_store(cli);
-    const kvm_str path = kvm_path_join(cli->keep, home, KVM_STR("catalogue.db"));
-    if (!path.at) return kvm_nomem(err, cli->keep);
+    kvm_str where, path;
+    TRY(kvm_cli_where(cli, &where, err));
     if (make)
-        TRY(make_store(home, err));
-    else if (!kvm_path_exists(path))
+        TRY(make_store(kvm_cli_store(cli), err));
+    else if (kvm_catalogue_file(where, &path) && !kvm_path_exists(path))
         return kvm_fail(
             err, KVM_ENVIRONMENT,
-            "there is no catalogue in %.*s: run `kvmill run PAIR.yaml` or `kvmill "
-            "migrate` first, or name another folder with --store",
-            KVM_STR_ARG(home));
-    return kvm_catalogue_open(c, cli->keep, path, NULL, err);
+            "there is no catalogue %.*s: run `kvmill run PAIR.yaml` or `kvmill "
+            "migrate` first, or name another with --store or --catalogue",
+            KVM_STR_ARG(path));
+    return kvm_catalogue_open(c, cli->keep, where, NULL, err);
 }
 
 const char *kvm_cli_backend(const kvm_cli *cli)

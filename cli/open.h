@@ -9,8 +9,8 @@
 #include "schema/catalogue.h"
 #include "schema/store.h"
 
-/* HOME/catalogue.db; `make`: the folder and the catalogue are created, else
- * KVM_ENVIRONMENT says how to */
+/* the catalogue of kvm_cli_where; `make`: the store's folder and a catalogue that is a
+ * file are created, else KVM_ENVIRONMENT says how to */
 KVM_MUST kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c,
                                       kvm_err *err);
 /* --backend and --threads */

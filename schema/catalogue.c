@@ -82,7 +82,7 @@ static kvm_status migrate(kvm_catalogue *c, int *from, kvm_err *err)
     TRY(read_version(c, from, err));
     for (int i = 0; i < kvm_migration_count; i++)
         if (kvm_migrations[i].version > *from) TRY(apply(c, &kvm_migrations[i], err));
-    return KVM_OK;
+    return c->db->driver->make_reader ? c->db->driver->make_reader(c->db, err) : KVM_OK;
 }
 
 /* The write lock is taken, or the name held, before the version is read: of two
@@ -191,6 +191,77 @@ static kvm_status drift(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
     return KVM_OK;
 }
 
+/* The next word of a script; a word is what stands between spaces and brackets. */
+static kvm_str next_word(kvm_str *rest)
+{
+    static const char between[] = " \t\n(;";
+    ptrdiff_t from = 0;
+    while (from < rest->len && strchr(between, rest->at[from])) from++;
+    ptrdiff_t to = from;
+    while (to < rest->len && !strchr(between, rest->at[to])) to++;
+    const kvm_str word = kvm_str_slice(*rest, from, to);
+    *rest = kvm_str_slice(*rest, to, rest->len);
+    return word;
+}
+
+static bool is_object(kvm_str word)
+{
+    return kvm_str_eq(word, KVM_STR("TABLE")) || kvm_str_eq(word, KVM_STR("INDEX")) ||
+           kvm_str_eq(word, KVM_STR("VIEW"));
+}
+
+static bool is_there(const kvm_rows *names, kvm_str name)
+{
+    for (ptrdiff_t i = 0; i < names->count; i++)
+        if (kvm_str_eq(kvm_rows_str(names, i, 0), name)) return true;
+    return false;
+}
+
+/* Every table, index and view that a script creates is still there: CREATE [UNIQUE]
+ * KIND NAME. What a later script drops it creates anew. */
+static kvm_status missing(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
+                          kvm_err *err)
+{
+    kvm_rows names;
+    TRY(kvm_db_query(c->db, KVM_SQL_OBJECTS, KVM_NO_ARGS, &names, &scratch, err));
+    for (int i = 0; i < kvm_migration_count; i++) {
+        kvm_str rest = kvm_str_of(kvm_migrations[i].sql);
+        while (rest.len > 0) {
+            if (!kvm_str_eq(next_word(&rest), KVM_STR("CREATE"))) continue;
+            kvm_str kind = next_word(&rest);
+            if (kvm_str_eq(kind, KVM_STR("UNIQUE"))) kind = next_word(&rest);
+            const kvm_str name = is_object(kind) ? next_word(&rest) : KVM_STR("");
+            if (name.len && !is_there(&names, name))
+                json_array_append_new(problems,
+                                      json_sprintf("migration %d made %.*s, which is "
+                                                   "gone",
+                                                   kvm_migrations[i].version,
+                                                   KVM_STR_ARG(name)));
+        }
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_catalogue_lacks_reader(kvm_catalogue *c, kvm_str *sql, kvm_arena *keep,
+                                      kvm_err *err)
+{
+    kvm_text t = {0};
+    kvm_status s = KVM_OK;
+    if (c->db->driver->lacks_reader) s = c->db->driver->lacks_reader(c->db, &t, err);
+    *sql = kvm_str_copy(keep, kvm_text_str(&t));
+    kvm_text_free(&t);
+    if (s) return s;
+    return sql->at && !t.failed ? KVM_OK : kvm_nomem(err, keep);
+}
+
+bool kvm_catalogue_file(kvm_str where, kvm_str *path)
+{
+    *path = where;
+    if (kvm_str_starts(where, KVM_STR("sqlite:")))
+        *path = kvm_str_slice(where, 7, where.len);
+    return kvm_str_find(where, KVM_STR("://")) < 0;
+}
+
 kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems, kvm_arena *keep,
                                kvm_err *err)
 {
@@ -198,6 +269,7 @@ kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems, kvm_arena *k
     if (!list) return kvm_nomem(err, keep);
     TRY(c->db->driver->check(c->db, list, err));
     TRY(drift(c, list, c->scratch, err));
+    TRY(missing(c, list, c->scratch, err));
     *problems = list;
     return KVM_OK;
 }

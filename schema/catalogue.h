@@ -82,10 +82,19 @@ KVM_MUST kvm_status kvm_catalogue_output(kvm_catalogue *c, kvm_str pair, int64_t
                                          const char *kind, const char *output,
                                          char sha[65], int64_t *bytes, kvm_err *err);
 
-/* kvm_catalogue_check - what is wrong with the database, for `kvmill doctor`: page and
- * foreign key checks, and migrations whose text is not this program's (drift).
+/* kvm_catalogue_check - what is wrong with the database, for `kvmill doctor`: its own
+ * checks of pages, keys and indexes, and drift: migrations whose text is not this
+ * program's, tables, indexes and views that are no longer there.
  * problems: JSON strings, owned by keep; empty when sound. */
 KVM_MUST kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems,
                                         kvm_arena *keep, kvm_err *err);
+/* kvm_catalogue_lacks_reader - the SQL by which a user with more rights makes the role
+ * kvmill_reader, who may read the views and nothing else; empty when it is there, or
+ * when this database knows no roles. A migration makes it where it may. sql: in keep.
+ * */
+KVM_MUST kvm_status kvm_catalogue_lacks_reader(kvm_catalogue *c, kvm_str *sql,
+                                               kvm_arena *keep, kvm_err *err);
+/* kvm_catalogue_file - whether it is a file, and then its path (borrows) */
+bool kvm_catalogue_file(kvm_str where, kvm_str *path);
 
 #endif

@@ -104,6 +104,12 @@ typedef struct kvm_db_driver {
                          kvm_err *err);
     /* appends what the database's own checks find wrong, as JSON strings */
     kvm_status (*check)(kvm_db *db, json_t *problems, kvm_err *err);
+    /* the role kvmill_reader, who may read the views and nothing else: made, when this
+     * user may, in the transaction that has made the schema. NULL: no roles. */
+    kvm_status (*make_reader)(kvm_db *db, kvm_err *err);
+    /* appends the SQL by which another user makes it; nothing when it is there. NULL:
+     * as above. */
+    kvm_status (*lacks_reader)(kvm_db *db, kvm_text *sql, kvm_err *err);
 } kvm_db_driver;
 
 extern const kvm_db_driver kvm_db_sqlite, kvm_db_postgres;

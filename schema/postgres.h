@@ -9,7 +9,7 @@
 
 #include "schema/db.h"
 
-enum { KVM_PG_ARGS = 32 }; /* the most a statement may have */
+enum { KVM_PG_ARGS = 120 }; /* the most a statement may have */
 
 /* A connection and what is known of its session. */
 typedef struct kvm_pg {

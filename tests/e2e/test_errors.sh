@@ -6,7 +6,7 @@ build=$1
 kvmill=$PWD/$build/kvmill
 work=build/tmp/e2e-errors-${1##*/}
 rm -rf "$work" && mkdir -p "$work"
-unset KVMILL_STORE KVMILL_THREADS KVMILL_BACKEND
+unset KVMILL_STORE KVMILL_CATALOGUE KVMILL_THREADS KVMILL_BACKEND
 . tests/e2e/tap.sh
 
 # refuses STATUS "PART|PART" NAME COMMAND... - that exit status, and each part in the message
@@ -42,6 +42,13 @@ refuses 4 'not a database|move the file away' "a catalogue that is none" \
 refuses 4 '/proc/no: cannot make|--store' "a store that cannot be made" \
     "$kvmill" migrate --store /proc/no/store
 refuses 2 '--store: the value is empty' "an empty option" "$kvmill" doctor --store ""
+refuses 4 'is the server running' "a server that is not there" \
+    "$kvmill" jobs list --catalogue "postgres://somebody@/base?host=$work"
+refuses 2 'PGPASSWORD' "a password on the command line" \
+    "$kvmill" jobs list --catalogue "postgres://somebody:hush@host/base"
+refuses 2 'go together' "a copy to nowhere" "$kvmill" migrate --from "$work/file"
+refuses 4 'no catalogue' "a copy of nothing" \
+    "$kvmill" migrate --from "$work/none.db" --to "$work/to.db"
 
 # --- a reader that has seen enough is no error: ended by SIGPIPE, without a word
 for command in "models inspect tests/zoo/small" "models inspect --json tests/zoo/small" \

@@ -300,6 +300,35 @@ static void the_check_finds_drift_and_damage(void **state)
                        "NULL)");
     MUST(kvm_catalogue_check(c, &problems, &keep, e));
     assert_int_equal(json_array_size(problems), 2);
+    kvm_test_sql(path, "DROP INDEX job_key_live; DROP VIEW v_lineage");
+    MUST(kvm_catalogue_check(c, &problems, &keep, e));
+    assert_int_equal(json_array_size(problems), 4);
+}
+
+/* The role that reads: made by who may, else the SQL for who may. */
+static void dashboards_read_views_and_nothing_else(void **state)
+{
+    (void)state;
+    kvm_catalogue *c;
+    kvm_str sql;
+    MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+    MUST(kvm_catalogue_lacks_reader(c, &sql, &keep, e));
+    assert_int_equal(sql.len, 0);
+    if (!kvm_test_on_server) return;
+    static const char may[] =
+        "SELECT has_table_privilege('kvmill_reader', '%s', 'SELECT')::int";
+    char text[200];
+    snprintf(text, sizeof text, may, "v_pairs");
+    assert_int_equal(kvm_test_number(path, text), 1);
+    snprintf(text, sizeof text, may, "job");
+    assert_int_equal(kvm_test_number(path, text), 0);
+
+    kvm_test_sql(path, "REVOKE SELECT ON v_runs, v_ttft FROM kvmill_reader");
+    MUST(kvm_catalogue_lacks_reader(c, &sql, &keep, e));
+    check_contains(sql.at, "v_runs");
+    kvm_test_sql(path, sql.at);
+    MUST(kvm_catalogue_lacks_reader(c, &sql, &keep, e));
+    assert_int_equal(sql.len, 0);
 }
 
 static void rollback_takes_all_back(void **state)
@@ -348,10 +377,15 @@ int main(void)
         T(network_file_systems_are_known),
     };
     const struct CMUnitTest tests[] = {
-        T(a_new_one_gets_the_schema),       T(an_empty_one_is_left_alone_on_request),
-        T(a_newer_schema_is_refused),       T(another_programs_database_is_refused),
-        T(many_starters_migrate_once),      T(every_view_answers_and_names_its_columns),
-        T(unequal_suites_are_not_compared), T(the_check_finds_drift_and_damage),
+        T(a_new_one_gets_the_schema),
+        T(an_empty_one_is_left_alone_on_request),
+        T(a_newer_schema_is_refused),
+        T(another_programs_database_is_refused),
+        T(many_starters_migrate_once),
+        T(every_view_answers_and_names_its_columns),
+        T(unequal_suites_are_not_compared),
+        T(the_check_finds_drift_and_damage),
+        T(dashboards_read_views_and_nothing_else),
         T(rollback_takes_all_back),
     };
     const int bad = cmocka_run_group_tests(files, NULL, NULL);
