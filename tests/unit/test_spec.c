@@ -419,6 +419,20 @@ static void lessons_that_do_not_fit_are_refused_when_planned(void **state)
         &err);
 }
 
+/* a text that is made by something else than kvmill: the message says where to look */
+static void a_text_that_is_not_there_is_named(void **state)
+{
+    (void)state;
+    kvm_spec spec;
+    kvm_err err;
+    check_status(KVM_NOTFOUND,
+                 read(HEAD "calibration: {text: ./none.yaml}\n", &spec, &err), &err);
+    check_contains(err.msg, "calibration.text: there is no ");
+    check_contains(err.msg,
+                   "none.yaml: kvmill does not make it; the specs of tests/zoo "
+                   "say in their first lines what does");
+}
+
 /* Conversations distil the other direction too, whose lessons may be the larger ones:
  * those of mla to kda take 34 MiB, those of kda to mla 12. */
 static void lessons_of_the_way_back_have_to_fit_too(void **state)
@@ -695,6 +709,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             lessons_that_do_not_fit_are_refused_when_planned, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_text_that_is_not_there_is_named, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(lessons_of_the_way_back_have_to_fit_too, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_warmup_without_an_end_is_warned_of, setup,
