@@ -132,6 +132,20 @@ static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
              : KVM_STR("no measure has it");
 }
 
+/* of no suite: why the first that has a retention has no share of the gap */
+static kvm_str gap_words(kvm_page *p)
+{
+    const kvm_verdict *v = p->verdict;
+    for (ptrdiff_t i = 0; !v->gap_suites && v->arm >= 0 && i < p->d->suite_count; i++) {
+        const kvm_suite *s = &p->d->suites[i];
+        const kvm_suite_arm *arm = &s->arms[v->arm];
+        if (!s->secondary && arm->present && kvm_est_has(arm->retention) &&
+            arm->gap_recovered.note.len)
+            return arm->gap_recovered.note;
+    }
+    return over_suites(p, v->gap_suites);
+}
+
 /* "cold ÷ switch at 4,096 tokens [5.10, 5.30]" */
 static kvm_str speedup_words(kvm_page *p, const kvm_time_point *at)
 {
@@ -146,7 +160,7 @@ static kvm_str speedup_words(kvm_page *p, const kvm_time_point *at)
 
 static kvm_str break_even_words(kvm_page *p, kvm_est even)
 {
-    if (even.note.len) return even.note;
+    if (even.note.len || !kvm_est_has(even)) return even.note;
     return kvm_str_fmt(p->mem, "tokens, interpolated %s",
                        kvm_numeral_interval(even, KVM_FORMAT_COUNT).at);
 }
@@ -161,8 +175,7 @@ static void tiles(kvm_page *p)
          over_suites(p, v->retention_suites));
     tile(p, "After chance", v->floor_normalised, KVM_FORMAT_PERCENT,
          over_suites(p, v->floor_suites));
-    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT,
-         over_suites(p, v->gap_suites));
+    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT, gap_words(p));
     tile(p, "Time to first token", at ? at->speedup.value : KVM_NONE, KVM_FORMAT_RATIO,
          speedup_words(p, at));
     tile(p, "Sooner from", kvm_est_has(even) ? ceil(even.value) : KVM_NONE,

@@ -579,6 +579,17 @@ static void no_speed_is_claimed_beyond_its_interval(void **at)
 #undef TIMED
 }
 
+/* a tile without a figure says why, and nothing of how it was got */
+static void empty_tiles_have_their_reasons(void **at)
+{
+    const char *doc = HEAD PAIR ",\"suites\":[{\"name\":\"a\"," ARMS(
+        "\"retention\":0.8,\"gap_recovered\":{\"value\":null,\"note\":\"no gap: "
+        "they are alike\"}") "}]}";
+    const kvm_str html = page_of(*at, parse(*at, doc));
+    check_contains(html.at, "not measured<small>no gap: they are alike</small>");
+    assert_null(strstr(html.at, "interpolated"));
+}
+
 /* a training that gained nothing says so where it is read */
 static void a_kept_closed_form_is_said(void **at)
 {
@@ -688,6 +699,7 @@ int main(void)
                                         end),
         cmocka_unit_test_setup_teardown(items_are_counted_in_words, begin, end),
         cmocka_unit_test_setup_teardown(a_kept_closed_form_is_said, begin, end),
+        cmocka_unit_test_setup_teardown(empty_tiles_have_their_reasons, begin, end),
         cmocka_unit_test_setup_teardown(publishes_page_json_and_csv, begin, end),
         cmocka_unit_test_setup_teardown(names_that_leave_the_folder_are_refused, begin,
                                         end),
