@@ -22,7 +22,8 @@ typedef struct kvm_condition_info {
 } kvm_condition_info;
 extern const kvm_condition_info kvm_conditions[]; /* (KVM_CONDITION_COUNT) */
 
-/* turns after which the condition `refresh` re-reads once, when nothing is said */
+/* turns after which the condition `refresh` re-reads once, when nothing is said and
+ * more turns than these follow; else the last but one */
 enum { KVM_REFRESH = 4 };
 
 #endif

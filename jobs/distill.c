@@ -192,16 +192,28 @@ static kvm_status update(distillation *d, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status train(distillation *d, kvm_err *err)
+/* whether nothing that was validated is better than what the training began with */
+static bool closed_form_is_best(const distillation *d)
+{
+    return d->at.best_step == 0;
+}
+
+static void show_progress(const distillation *d, ptrdiff_t step)
 {
     char unit[KVM_PROGRESS_UNIT];
+    snprintf(unit, sizeof unit, "steps, KL %.4f%s", d->loss,
+             closed_form_is_best(d) ? ", none kept yet" : "");
+    kvm_progress_at(d->job->progress, (double)step, (double)d->o.steps, unit);
+}
+
+static kvm_status train(distillation *d, kvm_err *err)
+{
     d->started = kvm_now();
     if (json_array_size(d->at.curve) == 0) TRY(put_point(d, err));
     while (*kvm_distill_steps(d->trainer) < d->o.steps) {
         TRY(update(d, err));
         const ptrdiff_t step = *kvm_distill_steps(d->trainer);
-        snprintf(unit, sizeof unit, "steps, KL %.4f", d->loss);
-        kvm_progress_at(d->job->progress, (double)step, (double)d->o.steps, unit);
+        show_progress(d, step);
         if (kvm_progress_cancelled(d->job->progress))
             return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td steps",
                             step, d->o.steps);
@@ -260,6 +272,26 @@ static kvm_status open_all(distillation *d, kvm_err *err)
                             err);
 }
 
+/* A reader of the log would else take what is put out for trained. */
+static kvm_status log_outcome(const distillation *d, kvm_err *err)
+{
+    kvm_job *j = d->job;
+    const json_t *first = json_array_get(d->at.curve, 0);
+    const double closed = json_number_value(json_object_get(first, "kl"));
+    const kvm_str text =
+        closed_form_is_best(d)
+            ? kvm_str_fmt(j->keep,
+                          "the closed form is kept: KL %.4g on the validation lessons, "
+                          "and no validation of %td steps is below",
+                          closed, d->o.steps)
+            : kvm_str_fmt(j->keep,
+                          "step %td of %td is kept: KL %.4g on the validation lessons, "
+                          "the closed form's %.4g",
+                          d->at.best_step, d->o.steps, d->at.best_kl, closed);
+    if (!text.at) return kvm_nomem(err, j->keep);
+    return j->host->event(j, "distill.kept", text, err);
+}
+
 static kvm_status put_results(distillation *d, kvm_err *err)
 {
     kvm_job *j = d->job;
@@ -295,6 +327,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     if (!kvm_json_own(j->keep, d.at.curve)) return kvm_nomem(err, j->keep);
     TRY(open_all(&d, err));
     TRY(train(&d, err));
+    TRY(log_outcome(&d, err));
     TRY(put_results(&d, err));
     return kvm_job_put_cost(j, started, err);
 }

@@ -32,6 +32,19 @@ kvm_status kvm_distill_read_options(kvm_distill_options *o, kvm_job *j, kvm_err 
                          o->after, o->tokens);
 }
 
+kvm_status kvm_distill_warning(kvm_str *warning, kvm_job *j, kvm_err *err)
+{
+    kvm_distill_options o;
+    *warning = KVM_STR("");
+    TRY(kvm_distill_read_options(&o, j, err));
+    if (o.warmup < o.steps) return KVM_OK;
+    *warning = kvm_str_fmt(j->keep,
+                           "distill.warmup is %td of %td steps: the rate still rises "
+                           "when training ends; give more steps, or a shorter warmup",
+                           o.warmup, o.steps);
+    return warning->at ? KVM_OK : kvm_nomem(err, j->keep);
+}
+
 kvm_status kvm_distill_fits(kvm_job *j, const kvm_distill_options *o, double bytes,
                             ptrdiff_t lessons, const char *what, kvm_err *err)
 {

@@ -27,5 +27,9 @@ KVM_MUST kvm_status kvm_distill_plan_fits(kvm_job *j, const kvm_outline *outline
                                           const kvm_shapes *source,
                                           const kvm_shapes *target,
                                           const kvm_model *model, kvm_err *err);
+/* kvm_distill_warning - of options that are good and surely not meant: a warm-up that
+ * does not end before the training does. *warning: empty, or a sentence in j->keep
+ * that names the key */
+KVM_MUST kvm_status kvm_distill_warning(kvm_str *warning, kvm_job *j, kvm_err *err);
 
 #endif

@@ -275,6 +275,20 @@ static void put_ways(kvm_fit *f)
         json_object_del(f->figures, "state_way"); /* there is none of all */
 }
 
+/* the capture point that latents are read and made at, where a model keeps any */
+static void put_latents(kvm_fit *f)
+{
+    static const kvm_space kept[] = {KVM_SPACE_LATENT, KVM_SPACE_LATENT_ENGINE};
+    bool any = false;
+    for (int i = 0; i < 2; i++)
+        any |= f->translator.source.shapes.of[kept[i]] ||
+               f->translator.target.shapes.of[kept[i]];
+    if (any)
+        json_object_set_new(
+            f->figures, "latents",
+            json_integer(f->options.engine ? KVM_POINT_ENGINE : KVM_POINT_RAW));
+}
+
 static kvm_status put_results(kvm_fit *f, kvm_err *err)
 {
     kvm_job *j = f->job;
@@ -290,6 +304,7 @@ static kvm_status put_results(kvm_fit *f, kvm_err *err)
                         json_string(kvm_token_kind_name(f->outline.token)));
     json_object_set_new(f->figures, "state_way",
                         json_string(kvm_state_way_name(f->outline.states)));
+    put_latents(f);
     put_dense(f);
     put_ways(f);
     json_object_set_new(f->figures, "heads",

@@ -266,25 +266,48 @@ static kvm_status add_timing(kvm_builder *b)
     return kvm_graph__input(b, b->report, "timing", node, "timing");
 }
 
-/* A distillation comes after captures, moments and fit: that its lessons do not fit is
- * said before them. */
-static kvm_status check_lessons(kvm_builder *b)
+/* ---- what a spec is told before it runs ---- */
+
+static kvm_status warn(kvm_builder *b, kvm_str text)
 {
-    if (b->distill < 0) return KVM_OK;
+    kvm_str *w = &b->graph->warning;
+    if (!text.len) return KVM_OK;
+    *w = w->len ? kvm_str_fmt(b->keep, "%.*s; %.*s", KVM_STR_ARG(*w), KVM_STR_ARG(text))
+                : text;
+    return w->at ? KVM_OK : kvm_nomem(b->err, b->keep);
+}
+
+/* one node's lessons, whichever way it translates */
+static kvm_status check_lessons(kvm_builder *b, kvm_job *j, const kvm_graph_side *from,
+                                const kvm_graph_side *to)
+{
     kvm_candidates c;
-    kvm_job j = {.keep = b->keep};
     const kvm_jat fit = kvm_json_get(b->spec->root, b->keep, "fit");
-    const kvm_jat section = kvm_json_get(b->spec->root, b->keep, "distill");
-    for (ptrdiff_t i = 0; i < b->graph->count; i++)
-        if (b->graph->nodes[i].kind == KVM_JOB_DISTILL)
-            j.params = (kvm_jat){.v = b->graph->nodes[i].params};
-    TRY(kvm_json_place_as(&j.params, b->keep, section, b->err));
-    TRY(kvm_candidates_read(&c, fit, &b->source.shapes, &b->target.shapes, b->keep,
-                            b->err));
+    TRY(kvm_candidates_read(&c, fit, &from->shapes, &to->shapes, b->keep, b->err));
     for (ptrdiff_t i = 0; i < c.n; i++) /* any of them may be the one */
-        TRY(kvm_distill_plan_fits(&j, &c.at[i].outline, &b->source.shapes,
-                                  &b->target.shapes, b->target.model, b->err));
+        TRY(kvm_distill_plan_fits(j, &c.at[i].outline, &from->shapes, &to->shapes,
+                                  to->model, b->err));
     return KVM_OK;
+}
+
+/* A distillation comes after captures, moments and fit: that its lessons do not fit, or
+ * that its rate never gets where the spec wants it, is said before them. */
+static kvm_status check_distillations(kvm_builder *b)
+{
+    kvm_str warning = KVM_STR("");
+    const kvm_jat section = kvm_json_get(b->spec->root, b->keep, "distill");
+    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
+        const kvm_node *n = &b->graph->nodes[i];
+        if (n->kind != KVM_JOB_DISTILL) continue;
+        kvm_job j = {.keep = b->keep, .params = {.v = n->params}};
+        const char *reads = json_string_value(json_object_get(n->params, "source"));
+        const bool back = strcmp(reads, b->source.info->fingerprint) != 0;
+        TRY(kvm_json_place_as(&j.params, b->keep, section, b->err));
+        TRY(check_lessons(b, &j, back ? &b->target : &b->source,
+                          back ? &b->source : &b->target));
+        TRY(kvm_distill_warning(&warning, &j, b->err)); /* of all the same */
+    }
+    return warn(b, warning);
 }
 
 /* ---- all of it ---- */
@@ -307,15 +330,14 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
     TRY(kvm_graph__alternation(b));
     TRY(add_timing(b));
     if (!b->attention)
-        b->graph->warning =
-            KVM_STR("no suite of the kind perplexity with attention_items above 0: the "
-                    "gate attention_cosine will not be measured, and without it the "
-                    "report decides nothing");
-    kvm_graph__report_last(b);
+        TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
+                            "above 0: the gate attention_cosine will not be measured, "
+                            "and without it the report decides nothing")));
+    TRY(kvm_graph__report_last(b));
     const kvm_model_info *const fitted_from[] = {b->source.info, b->target.info};
     TRY(kvm_spec__check_graph(b->spec, b->graph, fitted_from,
                               kvm_spec__fits_back(b->spec) ? 2 : 1, b->keep, b->err));
-    return check_lessons(b);
+    return check_distillations(b);
 }
 
 /* ---- both directions ---- */

@@ -101,6 +101,6 @@ KVM_MUST kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse);
 /* what it takes of the nodes that b names */
 KVM_MUST kvm_status kvm_graph__report_inputs(kvm_builder *b);
 /* to the end, once all the others are there */
-void kvm_graph__report_last(kvm_builder *b);
+KVM_MUST kvm_status kvm_graph__report_last(kvm_builder *b);
 
 #endif

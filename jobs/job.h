@@ -125,7 +125,8 @@ typedef struct kvm_node {
 typedef struct kvm_graph {
     kvm_str pair;    /* "small-large" */
     kvm_str spec;    /* canonical JSON of the whole spec */
-    kvm_str warning; /* what its report will not be able to say; empty: nothing */
+    kvm_str warning; /* what its report will not be able to say, or what will not go as
+                        the spec seems to want it; empty: nothing */
     kvm_node *nodes; /* in dependency order: inputs point backwards */
     ptrdiff_t count;
 } kvm_graph;

@@ -69,7 +69,8 @@
     {"turns", KVM_FIELD_INT, false, "the first turns of each that are asked (5)",      \
      NULL, 0},                                                                         \
     {"refresh", KVM_FIELD_INT, false,                                                  \
-     "the condition of that name re-reads once after this turn (4)", NULL, 0}
+     "the condition of that name re-reads once after this turn (4; of fewer than 5 "   \
+     "turns, the last but one)", NULL, 0}
 
 /* the calibration text, as kvm_held_tokens_read reads it; filled in by the graph */
 #define KVM_TEXT_PARAMS(required)                                                      \

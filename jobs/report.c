@@ -2,8 +2,6 @@
  * CSV. */
 #include <dirent.h>
 
-#include "base/build.h"
-#include "base/hash.h"
 #include "jobs/open.h"
 #include "jobs/report_parts.h"
 #include "reports/page.h"
@@ -25,15 +23,10 @@ static const kvm_field params[] = {
     {0},
 };
 
-static json_t *param(kvm_report_builder *b, const char *key)
-{
-    return json_object_get(b->job->params.v, key);
-}
-
 /* the fingerprint stands under provenance */
 static json_t *shown_model(kvm_report_builder *b, const char *side)
 {
-    json_t *m = json_deep_copy(param(b, side));
+    json_t *m = json_deep_copy(kvm_report_param(b, side));
     json_object_del(m, "fingerprint");
     return m;
 }
@@ -41,70 +34,14 @@ static json_t *shown_model(kvm_report_builder *b, const char *side)
 static void add_pair(kvm_report_builder *b)
 {
     json_t *pair =
-        json_pack("{s:O, s:o, s:o}", "name", param(b, "pair"), "source",
+        json_pack("{s:O, s:o, s:o}", "name", kvm_report_param(b, "pair"), "source",
                   shown_model(b, "source"), "target", shown_model(b, "target"));
-    const char *reverse = json_string_value(param(b, "reverse"));
+    const char *reverse = json_string_value(kvm_report_param(b, "reverse"));
     if (reverse)
         json_object_set_new(
             pair, "reverse",
             json_pack("{s:s, s:s+}", "name", reverse, "href", reverse, ".html"));
     json_object_set_new(b->doc, "pair", pair);
-}
-
-static void add_row(json_t *rows, const char *name, const char *value)
-{
-    json_array_append_new(rows, json_pack("[s, s]", name, value ? value : "unknown"));
-}
-
-/* what the spec names, and what the jobs made of it */
-static kvm_status add_inputs(kvm_report_builder *b, json_t *rows, kvm_err *err)
-{
-    char sha[65];
-    const char *name;
-    json_t *hash;
-    const json_t *spec = param(b, "spec");
-    const kvm_str text = {json_string_value(spec), (ptrdiff_t)json_string_length(spec)};
-    TRY(kvm_sha_of(text, sha, err));
-    add_row(rows, "spec, as it stands", sha);
-    add_row(rows, "calibration text", json_string_value(param(b, "text")));
-    json_object_foreach(param(b, "suites"), name, hash)
-    {
-        kvm_str title = kvm_str_fmt(b->job->keep, "suite %s", name);
-        if (!title.at) return kvm_nomem(err, b->job->keep);
-        add_row(rows, title.at, json_string_value(hash));
-    }
-    for (ptrdiff_t i = 0; i < b->job->input_count; i++)
-        add_row(rows, b->job->inputs[i].name, b->job->inputs[i].sha);
-    return KVM_OK;
-}
-
-static kvm_status add_provenance(kvm_report_builder *b, kvm_err *err)
-{
-    json_t *models = json_array(), *inputs = json_array(), *program = json_array();
-    static const char *const sides[] = {"source", "target"};
-    for (int i = 0; i < 2; i++) {
-        const json_t *m = param(b, sides[i]);
-        add_row(models, json_string_value(json_object_get(m, "name")),
-                json_string_value(json_object_get(m, "fingerprint")));
-    }
-    TRY(add_inputs(b, inputs, err));
-    add_row(program, "version", KVM_PROGRAM_VERSION);
-    add_row(program, "commit", kvm_build_commit);
-    add_row(program, "compiler", kvm_build_compiler);
-    add_row(program, "flags", kvm_build_flags);
-    const char *rounds = json_string_value(param(b, "backend"));
-    if (rounds) add_row(program, "activations rounded by backend", rounds);
-    json_t *groups = json_pack("[{s:s, s:o}, {s:s, s:o}, {s:s, s:o}]", "title",
-                               "Models (SHA-256 over config, tokenizer, weights)",
-                               "rows", models, "title", "Inputs (SHA-256)", "rows",
-                               inputs, "title", "Program", "rows", program);
-    if (json_array_size(b->backends))
-        json_array_append_new(groups,
-                              json_pack("{s:s, s:O}", "title", "Backend of the scores",
-                                        "rows", b->backends));
-    json_object_set_new(b->doc, "provenance", groups);
-    json_object_set(b->doc, "spec", param(b, "spec"));
-    return KVM_OK;
 }
 
 static void add_notes(kvm_report_builder *b)
@@ -136,7 +73,7 @@ static kvm_status fill(kvm_report_builder *b, kvm_err *err)
     TRY(kvm_report_alternation(b, err));
     TRY(kvm_report_findings(b, err));
     TRY(kvm_report_timing(b, err));
-    TRY(add_provenance(b, err));
+    TRY(kvm_report_provenance(b, err));
     add_notes(b);
     return KVM_OK;
 }

@@ -176,14 +176,24 @@ static json_t *column_title(const column *c)
     return json_string(c->metric->title);
 }
 
+static json_int_t items_of(const column *c)
+{
+    json_int_t n = 0;
+    json_t *item;
+    size_t i;
+    json_array_foreach(c->complete->items, i, item) n += counts(c, item);
+    return n;
+}
+
 static kvm_status column_json(const ablation_table *t, const column *c, json_t *list,
                               kvm_err *err)
 {
     kvm_est native, versus;
     TRY(compare(t, c, c->complete->items, KVM_ARM_NATIVE, &native, &versus, err));
-    json_t *out = json_pack("{s:o, s:s, s:s, s:s, s:o}", "title", column_title(c),
+    json_t *out = json_pack("{s:o, s:s, s:s, s:s, s:o, s:I}", "title", column_title(c),
                             "format", c->metric->format, "suite", c->complete->suite,
-                            "metric", c->metric->name, "native", kvm_est_json(native));
+                            "metric", c->metric->name, "native", kvm_est_json(native),
+                            "items", items_of(c));
     if (c->length) json_object_set_new(out, "tokens", json_integer(c->length));
     if (c->beyond) json_object_set_new(out, "beyond", json_integer(c->beyond));
     json_array_append_new(list, out);

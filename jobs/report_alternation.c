@@ -88,18 +88,29 @@ static const char *const versus_keys[] = {"versus_native", "versus_segment"};
 static const char *const gold_versus_keys[] = {"gold_versus_native",
                                                "gold_versus_segment"};
 
-/* mean over the dialogues; NULL when one lacks it */
-static json_t *mean_seconds(const conversations *v, kvm_condition c, ptrdiff_t turn)
+/* the median over the dialogues of what turns first..last took, with its quartiles,
+ * under `key` */
+static kvm_status add_seconds(const conversations *v, json_t *to, kvm_condition c,
+                              ptrdiff_t first, ptrdiff_t last, const char *key,
+                              kvm_err *err)
 {
-    double sum = 0;
+    kvm_arena scratch = v->scratch;
+    double *x = kvm_new(&scratch, double, v->n + 1);
+    if (!x) return kvm_nomem(err, &scratch);
     for (ptrdiff_t i = 0; i < v->n; i++) {
         const json_t *line = json_array_get(v->seconds, (size_t)i);
-        const json_t *x =
-            json_array_get(get(line, kvm_conditions[c].key), (size_t)(turn - 1));
-        if (!json_is_number(x)) return NULL;
-        sum += json_number_value(x);
+        const json_t *turns = get(line, kvm_conditions[c].key);
+        for (ptrdiff_t turn = first; turn <= last; turn++) {
+            const json_t *one = json_array_get(turns, (size_t)(turn - 1));
+            if (!json_is_number(one))
+                return kvm_fail(err, KVM_MISMATCH,
+                                "seconds of %s, turn %td are missing",
+                                kvm_conditions[c].key, turn);
+            x[i] += json_number_value(one);
+        }
     }
-    return json_real(sum / (double)v->n);
+    json_object_set_new(to, key, kvm_est_json(kvm_median(x, v->n, scratch)));
+    return KVM_OK;
 }
 
 static kvm_status add_turn(const conversations *v, json_t *turns, kvm_condition c,
@@ -115,12 +126,8 @@ static kvm_status add_turn(const conversations *v, json_t *turns, kvm_condition 
     TRY(add_mean(v, t, c, turn, "first_kl", "first_kl", err));
     TRY(compare(&tokens, &none, v, c, c, turn, "answer_tokens", err));
     json_object_set_new(t, "answer_tokens", json_real(tokens.value));
-    json_t *seconds = mean_seconds(v, c, turn);
-    if (!seconds)
-        return kvm_fail(err, KVM_MISMATCH, "seconds of %s, turn %td are missing",
-                        kvm_conditions[c].key, turn);
-    json_object_set_new(t, "seconds", seconds);
-    return KVM_OK;
+    TRY(add_seconds(v, t, c, turn, turn, "seconds", err));
+    return add_seconds(v, t, c, 1, turn, "seconds_so_far", err);
 }
 
 static kvm_status add_condition(const conversations *v, json_t *list, kvm_condition c,

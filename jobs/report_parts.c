@@ -5,6 +5,11 @@
 #include "base/file.h"
 #include "reports/stats.h"
 
+json_t *kvm_report_param(const kvm_report_builder *b, const char *key)
+{
+    return json_object_get(b->job->params.v, key);
+}
+
 kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in, json_t **v,
                            kvm_err *err)
 {

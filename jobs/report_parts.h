@@ -29,6 +29,8 @@ typedef struct kvm_report_metric {
 } kvm_report_metric;
 extern const kvm_report_metric kvm_report_metrics[]; /* ends with a NULL kind */
 
+/* a parameter of the job; borrowed, NULL when absent */
+json_t *kvm_report_param(const kvm_report_builder *b, const char *key);
 /* an input's JSON (or the lines of a .jsonl as an array), owned by the job's arena */
 KVM_MUST kvm_status kvm_report_load(kvm_report_builder *b, const kvm_job_input *in,
                                     json_t **v, kvm_err *err);
@@ -74,6 +76,10 @@ typedef struct kvm_report_name {
 } kvm_report_name;
 kvm_report_name kvm_report_object(const char *label); /* NULL: empty */
 
+/* kvm_report_step_title - what people read for a step whose cost is the input
+ * cost.STEP: "capture of small"; in the arena, NULL for a step that there is not */
+const char *kvm_report_step_title(const kvm_report_builder *b, const char *step);
+
 /* of states: one row a sequence */
 #define KVM_REPORT_NO_SHARE "too few sequences are held out"
 /* a figure as the document has it: the number, or why there is none; a new reference */
@@ -99,5 +105,7 @@ KVM_MUST kvm_status kvm_report_alternation(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_findings(kvm_report_builder *b, kvm_err *err);
 KVM_MUST kvm_status kvm_report_timing(kvm_report_builder *b,
                                       kvm_err *err); /* timing, build */
+/* provenance, spec: reads the backends that the sections before it found */
+KVM_MUST kvm_status kvm_report_provenance(kvm_report_builder *b, kvm_err *err);
 
 #endif

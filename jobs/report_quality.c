@@ -121,8 +121,11 @@ static json_t *absent_note(const json_t *figures)
     json_t *why;
     json_object_foreach(get(figures, "absent"), arm, why)
     {
+        kvm_arm a;
         if (strcmp(arm, "distilled") == 0) continue;
-        kvm_text_addf(&t, "%s%s: %s", t.len ? "; " : "", arm, json_string_value(why));
+        kvm_text_addf(&t, "%s%s: %s", t.len ? "; " : "",
+                      kvm_arm_find(kvm_str_of(arm), &a) ? kvm_arms[a].label : arm,
+                      json_string_value(why));
     }
     json_t *note = t.len ? json_stringn(t.at, (size_t)t.len) : NULL;
     kvm_text_free(&t);
@@ -195,7 +198,6 @@ static kvm_status add_needle(kvm_report_builder *b, const json_t *items,
     int64_t lengths[KVM_REPORT_LENGTHS];
     const ptrdiff_t n = kvm_report_lengths(items, lengths);
     json_t *points = json_array();
-    ptrdiff_t per_length = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
         kvm_comparison c[KVM_ARM_COUNT];
         kvm_scores s;
@@ -204,15 +206,12 @@ static kvm_status add_needle(kvm_report_builder *b, const json_t *items,
         for (int a = 0; a < KVM_ARM_COUNT; a++)
             if (s.item[a])
                 json_object_set_new(arms, kvm_arms[a].key, kvm_est_json(c[a].score));
-        per_length = s.n;
-        json_array_append_new(points,
-                              json_pack("{s:I, s:f, s:o}", "tokens",
-                                        (json_int_t)lengths[i], "achieved",
-                                        mean_tokens(items, lengths[i]), "arms", arms));
+        json_array_append_new(points, json_pack("{s:I, s:f, s:I, s:o}", "tokens",
+                                                (json_int_t)lengths[i], "achieved",
+                                                mean_tokens(items, lengths[i]), "items",
+                                                (json_int_t)s.n, "arms", arms));
     }
-    json_object_set_new(
-        b->doc, "needle",
-        json_pack("{s:I, s:o}", "items", (json_int_t)per_length, "points", points));
+    json_object_set_new(b->doc, "needle", json_pack("{s:o}", "points", points));
     return KVM_OK;
 }
 

@@ -169,8 +169,9 @@ kvm_status kvm_report_recipes(kvm_report_builder *b, kvm_err *err)
     add_states(list, b->fit);
     json_object_set_new(
         b->doc, "recipes",
-        json_pack("{s:O*, s:O*, s:o, s:O*, s:O*, s:O*}", "token", get(b->fit, "token"),
-                  "identity", get(b->fit, "identity"), "objects", list, "tried",
+        json_pack("{s:O*, s:O*, s:O*, s:o, s:O*, s:O*, s:O*}", "token",
+                  get(b->fit, "token"), "latents", get(b->fit, "latents"), "identity",
+                  get(b->fit, "identity"), "objects", list, "tried",
                   get(b->fit, "tried"), "lessons", get(b->fit, "tried_lessons"),
                   "after", get(b->fit, "tried_after")));
     json_t *recipes = get(b->doc, "recipes");

@@ -88,8 +88,9 @@ static kvm_str dir_of(kvm_arena *keep, kvm_str path)
     return end ? kvm_str_copy(keep, kvm_str_slice(path, 0, end)) : KVM_STR(".");
 }
 
+/* remedy: what to do when nothing is there */
 static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at,
-                          kvm_err *err)
+                          const char *remedy, kvm_err *err)
 {
     kvm_str given;
     TRY(kvm_json_str(at, &given, err));
@@ -98,8 +99,8 @@ static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at
                               : kvm_path_join(keep, dir, given);
     if (!out->at) return kvm_nomem(err, keep);
     if (!kvm_path_exists(*out))
-        return kvm_json_fail(err, KVM_NOTFOUND, at, "there is no %.*s",
-                             KVM_STR_ARG(*out));
+        return kvm_json_fail(err, KVM_NOTFOUND, at, "there is no %.*s: %s",
+                             KVM_STR_ARG(*out), remedy);
     return KVM_OK;
 }
 
@@ -134,6 +135,7 @@ static kvm_status check_reverse(const kvm_spec *s, kvm_jat at, kvm_err *err)
 
 kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err)
 {
+    static const char model[] = "name a checkpoint, a folder or a .gguf file";
     *s = (kvm_spec){.file = path, .dir = dir_of(keep, path)};
     TRY(kvm_file_read(&s->text, keep, path, SPEC_MAX_BYTES, err));
     TRY(kvm_yaml_parse(&s->root, keep, s->text, path, err));
@@ -143,9 +145,9 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
     TRY(check_name(s->name, name, err));
     TRY(check_reverse(s, kvm_json_get(s->root, keep, "reverse_name"), err));
     TRY(resolve(&s->source_path, keep, s->dir, kvm_json_get(s->root, keep, "source"),
-                err));
+                model, err));
     TRY(resolve(&s->target_path, keep, s->dir, kvm_json_get(s->root, keep, "target"),
-                err));
+                model, err));
     TRY(kvm_json_bool_or(kvm_json_get(s->root, keep, "both_directions"), false,
                          &s->both_directions, err));
     const kvm_jat seed = kvm_json_get(s->root, keep, "seed");
@@ -160,5 +162,8 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
     if (kvm_str_find(text, KVM_STR(".")) < 0 && kvm_str_find(text, KVM_STR("/")) < 0)
         return kvm_json_prefix(
             err, kvm_suite_find(&s->text_path, keep, s->dir, text, err), at);
-    return resolve(&s->text_path, keep, s->dir, at, err);
+    return resolve(&s->text_path, keep, s->dir, at,
+                   "kvmill does not make it; the specs of tests/zoo say in their first "
+                   "lines what does",
+                   err);
 }

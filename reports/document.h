@@ -154,7 +154,7 @@ typedef struct kvm_suite {
 } kvm_suite;
 
 typedef struct kvm_needle_point {
-    double tokens, achieved, bos;
+    double tokens, achieved, bos, items; /* items: of this length */
     kvm_est arms[KVM_ARM_COUNT]; /* missing ones have an empty note when not listed */
     bool present[KVM_ARM_COUNT];
 } kvm_needle_point;
@@ -213,6 +213,7 @@ typedef struct kvm_ablation_column {
     kvm_str title, suite, metric; /* metric: as jobs/metrics.def names it, or "" */
     kvm_format format;
     double tokens, beyond; /* needles of this length, or longer than that; NaN: all */
+    double items;          /* scored; NaN: not stated */
     kvm_est native;        /* the target's own score */
 } kvm_ablation_column;
 typedef struct kvm_ablation_row {
@@ -283,8 +284,9 @@ typedef struct kvm_tried {
 
 /* One turn of all conversations in one condition. */
 typedef struct kvm_turn_figures {
-    double turn, answer_tokens, seconds;
-    kvm_str model; /* "source" or "target": whose turn it is */
+    double turn, answer_tokens;
+    kvm_est seconds, seconds_so_far; /* of this turn; of it and those before it */
+    kvm_str model;                   /* "source" or "target": whose turn it is */
     kvm_est f1, gold, first_kl, versus_native, versus_segment; /* versus: of f1 */
 } kvm_turn_figures;
 typedef struct kvm_condition_figures {
@@ -346,6 +348,7 @@ typedef struct kvm_document {
          * target keeps none */
         kvm_str states;
         kvm_str indexers;   /* "dense": index keys are left out; else empty */
+        double latents;     /* capture point that latents are fitted at; NaN: none */
         kvm_est token_top1; /* held-out tokens that are decoded right */
         double token_rows;
         kvm_recipe *at;

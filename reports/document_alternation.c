@@ -5,7 +5,8 @@ static void read_turn(kvm_doc_reader *r, kvm_turn_figures *t, kvm_jat at)
 {
     *t = (kvm_turn_figures){.turn = kvm_doc__num(r, at, "turn"),
                             .answer_tokens = kvm_doc__num(r, at, "answer_tokens"),
-                            .seconds = kvm_doc__num(r, at, "seconds"),
+                            .seconds = kvm_doc__est(r, at, "seconds"),
+                            .seconds_so_far = kvm_doc__est(r, at, "seconds_so_far"),
                             .model = kvm_doc__str(r, at, "model"),
                             .f1 = kvm_doc__est(r, at, "f1"),
                             .gold = kvm_doc__est(r, at, "gold"),

@@ -92,6 +92,7 @@ static void read_needle(kvm_doc_reader *r, kvm_jat doc)
         points[i].tokens = kvm_doc__num(r, point, "tokens");
         points[i].achieved = kvm_doc__num(r, point, "achieved");
         points[i].bos = kvm_doc__num(r, point, "bos");
+        points[i].items = kvm_doc__num(r, point, "items");
         each_arm(r, point, put_needle_arm, &points[i]);
     }
     r->d->needle.points = points;
@@ -261,6 +262,7 @@ static void read_ablations(kvm_doc_reader *r, kvm_jat doc)
             .format = kvm_doc__format(r, column),
             .tokens = kvm_doc__num(r, column, "tokens"),
             .beyond = kvm_doc__num(r, column, "beyond"),
+            .items = kvm_doc__num(r, column, "items"),
             .native = kvm_doc__est(r, column, "native"),
         };
     }

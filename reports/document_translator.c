@@ -70,6 +70,7 @@ static void read_recipes(kvm_doc_reader *r, kvm_jat doc)
     r->d->recipes.token = read_word(r, at, "token", tokens, 3);
     r->d->recipes.states = read_word(r, at, "states", states, 5);
     r->d->recipes.indexers = read_word(r, at, "indexers", indexers, 1);
+    r->d->recipes.latents = kvm_doc__num(r, at, "latents");
     r->d->recipes.token_top1 = kvm_doc__est(r, identity, "top1");
     r->d->recipes.token_rows = kvm_doc__num(r, identity, "rows");
     kvm_recipe *recipes =

@@ -17,11 +17,13 @@ static const char *const sources[] = {
 static const struct {
     const char *key, *statement, *criterion;
     source source;
-    double bar, other;
+    double bar, other, items;
+    const char *unit;
     void (*judge)(kvm_judging *j);
 } findings[] = {
-#define X(id, NAME, key, statement, source, bar, other, criterion)                     \
-    {key, statement, criterion, SOURCE_##source, bar, other, kvm_finding__##NAME},
+#define X(id, NAME, key, statement, source, bar, other, items, unit, criterion)        \
+    {key,   statement, criterion, SOURCE_##source,    bar,                             \
+     other, items,     unit,      kvm_finding__##NAME},
 #include "reports/findings.def"
 #undef X
 };
@@ -52,6 +54,11 @@ void kvm_finding__claim(kvm_judging *j, kvm_claim c)
 {
     if (c > j->worst) j->worst = c;
     j->claims++;
+}
+
+void kvm_finding__rests_on(kvm_judging *j, double items)
+{
+    if (isfinite(items) && !(j->fewest <= items)) j->fewest = items;
 }
 
 /* ---- words ---- */
@@ -90,25 +97,45 @@ void kvm_finding__cannot(kvm_judging *j, const char *why)
     settle(j, KVM_FINDING_INAPPLICABLE, why);
 }
 
-/* the criterion with its bars in place of # */
-static kvm_str in_words(kvm_arena *keep, const char *criterion, double bar,
-                        double other)
+/* the criterion with its bars in place of #, and how many items it needs */
+static kvm_str in_words(kvm_arena *keep, int row)
 {
-    const double bars[] = {bar, other};
-    kvm_str out = KVM_STR(""), head, rest = kvm_str_of(criterion);
+    const double bars[] = {findings[row].bar, findings[row].other};
+    const kvm_str needs = kvm_counted(keep, findings[row].items, findings[row].unit);
+    kvm_str out = KVM_STR(""), head, rest = kvm_str_of(findings[row].criterion);
     for (int i = 0; out.at && kvm_str_cut(rest, '#', &head, &rest); i++)
         out = kvm_str_fmt(keep, "%.*s%.*s%g", KVM_STR_ARG(out), KVM_STR_ARG(head),
                           bars[i % 2]);
-    return out.at ? kvm_str_fmt(keep, "%.*s%.*s", KVM_STR_ARG(out), KVM_STR_ARG(head))
-                  : out; /* without another # all of the rest is head */
+    if (!out.at || !needs.at) return (kvm_str){0};
+    return kvm_str_fmt(keep, "%.*s%.*s Needs at least %.*s.", KVM_STR_ARG(out),
+                       KVM_STR_ARG(head), /* without another # all of the rest */
+                       KVM_STR_ARG(needs));
 }
 
 /* ---- all of them ---- */
 
-static kvm_finding_verdict verdict_of(const kvm_judging *j)
+static bool too_few(const kvm_judging *j, int row)
+{
+    return !j->settled && j->claims > 0 && j->fewest < findings[row].items;
+}
+
+static void say_too_few(kvm_judging *j, int row)
+{
+    const kvm_str few = kvm_counted(j->mem, j->fewest, findings[row].unit);
+    const kvm_str says =
+        kvm_str_fmt(j->mem, "not decided: %.*s, at least %.0f are needed",
+                    KVM_STR_ARG(few), findings[row].items);
+    if (!few.at || !says.at)
+        j->said.failed = true;
+    else
+        kvm_finding__say_text(j, says);
+}
+
+static kvm_finding_verdict verdict_of(const kvm_judging *j, int row)
 {
     if (j->settled) return j->verdict;
     if (j->claims == 0) return KVM_FINDING_NOT_MEASURED;
+    if (too_few(j, row)) return KVM_FINDING_UNDECIDED;
     switch (j->worst) {
     case KVM_CLAIM_HOLDS:
         return KVM_FINDING_REPRODUCED;
@@ -123,16 +150,19 @@ static kvm_finding_verdict verdict_of(const kvm_judging *j)
 static kvm_status judge(kvm_finding_row *out, int i, kvm_arena *keep,
                         const kvm_document *d, kvm_err *err)
 {
-    kvm_judging j = {
-        .d = d, .bar = findings[i].bar, .other = findings[i].other, .mem = keep};
+    kvm_judging j = {.d = d,
+                     .bar = findings[i].bar,
+                     .other = findings[i].other,
+                     .fewest = KVM_NONE,
+                     .mem = keep};
     findings[i].judge(&j);
+    if (too_few(&j, i)) say_too_few(&j, i);
     *out = (kvm_finding_row){.key = kvm_str_of(findings[i].key),
                              .statement = kvm_str_of(findings[i].statement),
                              .source = kvm_str_of(sources[findings[i].source]),
-                             .criterion = in_words(keep, findings[i].criterion,
-                                                   findings[i].bar, findings[i].other),
+                             .criterion = in_words(keep, i),
                              .text = kvm_str_copy(keep, kvm_text_str(&j.said)),
-                             .verdict = verdict_of(&j)};
+                             .verdict = verdict_of(&j, i)};
     const bool failed = j.said.failed || !out->criterion.at || !out->text.at;
     kvm_text_free(&j.said);
     return failed ? kvm_nomem(err, keep) : KVM_OK;

@@ -28,6 +28,7 @@ static ptrdiff_t column_of(const kvm_document *d, const char *metric, bool beyon
 /* One figure of one ablation. */
 typedef struct ablated {
     kvm_est whole, without, versus, native;
+    double items;
 } ablated;
 
 /* false: it was not scored */
@@ -38,7 +39,7 @@ static bool read(const kvm_document *d, const kvm_ablation_row *row, const char 
     const ptrdiff_t c = column_of(d, metric, beyond);
     if (!row || !row->versus || !whole || c < 0) return false;
     *out = (ablated){whole->cells[c], row->cells[c], row->versus[c],
-                     d->ablations.columns[c].native};
+                     d->ablations.columns[c].native, d->ablations.columns[c].items};
     return kvm_est_has(out->whole) && kvm_est_has(out->without) &&
            kvm_est_has(out->versus);
 }
@@ -65,9 +66,34 @@ static void say_recall(kvm_judging *j, const char *with, const char *without,
     kvm_finding__say(j, with, a->whole, KVM_FORMAT_PERCENT);
     kvm_finding__say(j, "difference", a->versus, KVM_FORMAT_POINTS);
     kvm_finding__say(j, "the target’s own", a->native, KVM_FORMAT_PERCENT);
+    kvm_finding__rests_on(j, a->items);
+}
+
+/* how the maps come by the token: of what is decoded, how much is right */
+static void say_token(kvm_judging *j)
+{
+    const kvm_est right = j->d->recipes.token_top1;
+    if (kvm_str_eq(j->d->recipes.token, KVM_STR("given")))
+        kvm_finding__say_text(j, KVM_STR("maps are told the ids that come with the "
+                                         "cache"));
+    if (!kvm_str_eq(j->d->recipes.token, KVM_STR("decoded"))) return;
+    const kvm_str of = kvm_counted(j->mem, j->d->recipes.token_rows, "held-out row");
+    const kvm_str share = kvm_est_text(j->mem, right, KVM_FORMAT_PERCENT);
+    const kvm_str says =
+        kvm_str_fmt(j->mem,
+                    "maps are told the token that the source’s first layer gives away: "
+                    "the codebook reads the right one %s%.*s, of %.*s",
+                    kvm_est_has(right) ? "" : "in a share that was ",
+                    KVM_STR_ARG(share), KVM_STR_ARG(of));
+    if (!of.at || !share.at || !says.at)
+        j->said.failed = true;
+    else
+        kvm_finding__say_text(j, says);
 }
 
 /* ---- the findings ---- */
+
+enum { KVM_ENGINE_POINT = 3 }; /* of latents: as engines keep them */
 
 void kvm_finding__TOKEN_IDENTITY(kvm_judging *j)
 {
@@ -82,7 +108,8 @@ void kvm_finding__TOKEN_IDENTITY(kvm_judging *j)
         kvm_finding__lacks(j, "evaluate.ablations: [no_token] with needles among "
                               "evaluate.ablation_suites would measure it");
     if (j->settled) return;
-    say_recall(j, "with it", "recall without the token", &a);
+    say_token(j);
+    say_recall(j, "with it", "recall without the token (an ablation)", &a);
     kvm_finding__claim(j, kvm_claim_below(a.without, j->bar));
     kvm_finding__claim(j, kvm_claim_below(a.versus, 0));
     kvm_finding__claim(j, kvm_claim_above(a.whole, j->other * a.native.value));
@@ -112,6 +139,7 @@ void kvm_finding__ZERO_STATES(kvm_judging *j)
     kvm_finding__say(j, "KL without states", kl.without, KVM_FORMAT_NUMBER);
     kvm_finding__say(j, "with them", kl.whole, KVM_FORMAT_NUMBER);
     kvm_finding__say(j, "of an empty cache", zero, KVM_FORMAT_NUMBER);
+    kvm_finding__rests_on(j, kl.items);
     kvm_finding__claim(j, kvm_claim_below(recall.without, j->bar));
     kvm_finding__claim(j, kvm_claim_below(recall.versus, 0));
     kvm_finding__claim(j, kvm_claim_below(kl.without, j->other * zero.value));
@@ -135,6 +163,7 @@ void kvm_finding__STATE_CORRECTION(kvm_judging *j)
     kvm_finding__say(j, "KL with copied states", kl.without, KVM_FORMAT_NUMBER);
     kvm_finding__say(j, "with corrected ones", kl.whole, KVM_FORMAT_NUMBER);
     kvm_finding__say(j, "difference", kl.versus, KVM_FORMAT_NUMBER);
+    kvm_finding__rests_on(j, kl.items);
     kvm_finding__claim(j, kvm_claim_above(kl.versus, 0));
 }
 
@@ -144,6 +173,9 @@ void kvm_finding__CAPTURE_POINT(kvm_judging *j)
     if (!kvm_model_keeps(&j->d->source, "latent") &&
         !kvm_model_keeps(&j->d->target, "latent"))
         kvm_finding__cannot(j, "neither model keeps latents");
+    else if (j->d->recipes.latents == KVM_ENGINE_POINT)
+        kvm_finding__lacks(j, "this translator is fitted at capture point 3 itself "
+                              "(fit.latents: 1 would be compared with it)");
     else if (!read(j->d, row_of(j->d, "engine"), "recall", true, &a))
         kvm_finding__lacks(j, "evaluate.ablations: [engine] with needles longer than "
                               "the calibration’s sequences among "
@@ -168,6 +200,7 @@ void kvm_finding__HIDDEN_LOSS(kvm_judging *j)
             !read(j->d, row, "recall", false, &recall))
             continue;
         scored++;
+        kvm_finding__rests_on(j, fmin(kl.items, recall.items));
         if (kl.without.value > j->bar * kl.whole.value) continue;
         const kvm_claim c = kvm_claim_below(recall.versus, -j->other);
         if (shown &&

@@ -4,7 +4,7 @@
  * A claim holds when the whole interval of its figure lies on its side of a bar,
  * fails when it lies on the other, and is open in between; a figure without an
  * interval is its value. One claim that fails is "not reproduced", else one that is
- * open "undecided". */
+ * open "undecided"; of fewer items than the row needs all are "undecided". */
 #ifndef KVM_REPORTS_FINDINGS_INTERNAL_H
 #define KVM_REPORTS_FINDINGS_INTERNAL_H
 
@@ -19,6 +19,7 @@ typedef struct kvm_judging {
     kvm_text said;
     kvm_claim worst; /* of the claims so far */
     ptrdiff_t claims;
+    double fewest; /* items under any figure that is claimed of; NaN: not stated */
     kvm_finding_verdict verdict; /* set by lacks and cannot; else by the claims */
     bool settled;
 } kvm_judging;
@@ -28,6 +29,10 @@ kvm_claim kvm_claim_below(kvm_est e, double bar);
 kvm_claim kvm_claim_above(kvm_est e, double bar);
 /* the claim takes part in the verdict */
 void kvm_finding__claim(kvm_judging *j, kvm_claim c);
+
+/* a figure that is claimed of is one of so many items (the row's unit); NaN: the
+ * document does not say */
+void kvm_finding__rests_on(kvm_judging *j, double items);
 
 /* "WHAT 97.6 % [95.0, 99.1]", after what was said before */
 void kvm_finding__say(kvm_judging *j, const char *what, kvm_est e, kvm_format format);

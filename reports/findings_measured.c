@@ -42,8 +42,49 @@ static const kvm_analysed_cache *best_layer(const kvm_analysis *a)
     return best;
 }
 
-/* what one measure says of a single layer; nothing where nothing is left to restore */
-static void judge_layer(kvm_judging *j, const kvm_analysis *a)
+/* of a recipe's layers, that one among them; 0: it is not */
+static ptrdiff_t layers_beside(const kvm_recipe *r, int64_t layer)
+{
+    for (ptrdiff_t i = 0; i < r->count; i++)
+        if (r->layers[i].layer == layer) return r->count;
+    return 0;
+}
+
+/* how many layers keep what this one keeps, as the recipes say; where they do not, how
+ * many were made native one by one */
+static ptrdiff_t layers_alike(const kvm_document *d, const kvm_analysis *a,
+                              const kvm_analysed_cache *one)
+{
+    ptrdiff_t alike = 0, swapped = 0;
+    int64_t layer = -1; /* of no recipe */
+    kvm_str head, number;
+    if (kvm_str_cut(one->name, '.', &head, &number) && !kvm_str_to_i64(number, &layer))
+        layer = -1;
+    for (ptrdiff_t i = 0; i < d->recipes.count; i++) {
+        const ptrdiff_t n = layers_beside(&d->recipes.at[i], layer);
+        alike = n > alike ? n : alike;
+    }
+    for (ptrdiff_t i = 0; i < a->count; i++)
+        swapped += kvm_str_starts(a->caches[i].name, KVM_STR("layer."));
+    return alike ? alike : swapped;
+}
+
+static void say_too_alike(kvm_judging *j, const kvm_analysed_cache *best, ptrdiff_t n)
+{
+    const kvm_str says =
+        kvm_str_fmt(j->mem,
+                    "%.*s: cannot tell, only %td layers keep the like, and one of %td "
+                    "carries %.0f %% or more of anything",
+                    KVM_STR_ARG(best->title), n, n, 100.0 / (double)n);
+    if (!says.at)
+        j->said.failed = true;
+    else
+        kvm_finding__say_text(j, says);
+}
+
+/* What one measure says of a single layer; nothing where nothing is left to restore.
+ * *few: the layers are so few that one of them holds much whatever is measured. */
+static void judge_layer(kvm_judging *j, const kvm_analysis *a, bool *few)
 {
     const kvm_analysed_cache *all = cache_of(a, "swap.all"), *best = best_layer(a);
     const double now = a->caches[0].score.value;
@@ -53,12 +94,19 @@ static void judge_layer(kvm_judging *j, const kvm_analysis *a)
     const kvm_est share = kvm_est_of((best->score.value - now) / left);
     const kvm_format difference =
         a->format == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : a->format;
+    const ptrdiff_t alike = layers_alike(j->d, a, best);
     kvm_finding__say_text(j, a->title);
     kvm_finding__say(j, "translated", a->caches[0].score, a->format);
     kvm_finding__say_text(j, best->title);
     kvm_finding__say(j, "then", best->score, a->format);
     kvm_finding__say(j, "difference", best->versus, difference);
     kvm_finding__say(j, "of what all layers restore", share, KVM_FORMAT_PERCENT);
+    if (j->bar * (double)alike < j->other) {
+        say_too_alike(j, best, alike);
+        *few = true;
+        return;
+    }
+    kvm_finding__rests_on(j, a->items);
     kvm_finding__claim(j, kvm_claim_above(share, j->bar));
     kvm_finding__claim(j, a->lower_better ? kvm_claim_below(best->versus, 0)
                                           : kvm_claim_above(best->versus, 0));
@@ -67,15 +115,17 @@ static void judge_layer(kvm_judging *j, const kvm_analysis *a)
 void kvm_finding__ONE_LAYER(kvm_judging *j)
 {
     static const char *const metrics[] = {"kl", "recall"};
-    bool any = false;
+    bool any = false, few = false;
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         const kvm_analysis *a = analysis_of(j->d, metrics[i]);
         any |= a != NULL;
-        if (a) judge_layer(j, a);
+        if (a) judge_layer(j, a, &few);
     }
     if (!any)
         kvm_finding__lacks(j, "analyse.suites with plain text, and needles, would "
                               "measure it");
+    else if (!j->claims && few)
+        kvm_finding__cannot(j, "a target of more layers would tell");
     else if (!j->claims)
         kvm_finding__lacks(j, "native objects restore nothing: nothing is left over");
 }
@@ -91,6 +141,7 @@ void kvm_finding__NEITHER_HALF(kvm_judging *j)
     else if (!a || !cache_of(a, halves[0]) || !cache_of(a, halves[1]))
         kvm_finding__lacks(j, "analyse.suites with needles would measure it");
     if (j->settled) return;
+    kvm_finding__rests_on(j, a->items);
     kvm_finding__say(j, "recall on both", a->caches[0].score, KVM_FORMAT_PERCENT);
     for (int i = 0; i < 2; i++) {
         const kvm_analysed_cache *half = cache_of(a, halves[i]);
@@ -117,7 +168,9 @@ static const kvm_chosen_units *choice_on(const kvm_analysis *a, const char *cach
 void kvm_finding__INDEX_KEYS(kvm_judging *j)
 {
     const kvm_chosen_units *here = NULL, *native = NULL;
+    double items = KVM_NONE;
     for (ptrdiff_t i = 0; i < j->d->analyses.suite_count && !here; i++) {
+        items = j->d->analyses.suites[i].items;
         here = choice_on(&j->d->analyses.suites[i], "translated");
         native = choice_on(&j->d->analyses.suites[i], "native");
     }
@@ -137,6 +190,7 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
                          KVM_FORMAT_PERCENT);
     kvm_finding__say(j, "of the native choice is chosen", here->overlap,
                      KVM_FORMAT_PERCENT);
+    kvm_finding__rests_on(j, items);
     kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar));
 }
 
@@ -165,6 +219,7 @@ void kvm_finding__SEGMENTS(kvm_judging *j)
     kvm_finding__say(j, "naive", naive->f1, KVM_FORMAT_PERCENT);
     kvm_finding__say(j, "less segment by segment", naive->versus_segment,
                      KVM_FORMAT_POINTS);
+    kvm_finding__rests_on(j, j->d->alternation.dialogues);
     kvm_finding__claim(j, kvm_claim_below(naive->versus_segment, 0));
     kvm_finding__claim(j, kvm_claim_above(segment->versus_native, -j->bar));
 }
@@ -184,8 +239,12 @@ void kvm_finding__DISTILLATION(kvm_judging *j)
         kvm_finding__say(j, "closed form", s->arms[KVM_ARM_CLOSED_FORM].score,
                          s->format);
         kvm_finding__say(j, "difference", trained->versus_closed, s->format);
+        kvm_finding__rests_on(j, s->items);
         kvm_finding__claim(j, kvm_claim_below(trained->versus_closed, 0));
     }
+    if (isfinite(j->d->training.best_step) && !(j->d->training.best_step > 0))
+        kvm_finding__say_text(j, KVM_STR("no step validated better: the closed form "
+                                         "was kept"));
     if (!j->d->training.present)
         kvm_finding__lacks(j, "a section distill would measure it");
     else if (!j->claims)
@@ -194,30 +253,38 @@ void kvm_finding__DISTILLATION(kvm_judging *j)
 
 /* ---- tokens read back ---- */
 
-static kvm_est better(kvm_est a, kvm_est b)
+/* a share of rows that are read right */
+typedef struct readback {
+    kvm_est right;
+    double rows;
+} readback;
+
+static readback better(readback a, kvm_est right, double rows)
 {
-    return !kvm_est_has(a) || (kvm_est_has(b) && b.value > a.value) ? b : a;
+    const bool more = kvm_est_has(right) && !(a.right.value >= right.value);
+    return more ? (readback){right, rows} : a;
 }
 
 /* by whatever has read them best: the translator's codebook, a ridge to embeddings */
 void kvm_finding__LAYER_ZERO(kvm_judging *j)
 {
     const kvm_document *d = j->d;
-    kvm_est right = d->recipes.token_top1;
+    readback best = {d->recipes.token_top1, d->recipes.token_rows};
     if (d->inversion.codebook.count)
-        right = better(right, d->inversion.codebook.layers[0].top1);
+        best = better(best, d->inversion.codebook.layers[0].top1, d->inversion.rows);
     for (ptrdiff_t i = 0; i < d->inversion.count; i++) {
         const kvm_inverted *v = &d->inversion.series[i];
         if (kvm_str_eq(v->side, KVM_STR("source")) && v->count &&
             v->layers[0].layer == 0)
-            right = better(right, v->layers[0].top1);
+            best = better(best, v->layers[0].top1, d->inversion.rows);
     }
-    if (!kvm_est_has(right) && d->inversion.count)
+    if (!kvm_est_has(best.right) && d->inversion.count)
         kvm_finding__cannot(j, "the source’s first layer keeps no rows of tokens");
-    else if (!kvm_est_has(right))
+    else if (!kvm_est_has(best.right))
         kvm_finding__lacks(j, "a section analyse, which reads tokens out of caches, "
                               "would measure it");
     if (j->settled) return;
-    kvm_finding__say(j, "right tokens", right, KVM_FORMAT_PERCENT);
-    kvm_finding__claim(j, kvm_claim_above(right, j->bar));
+    kvm_finding__say(j, "right tokens", best.right, KVM_FORMAT_PERCENT);
+    kvm_finding__rests_on(j, best.rows);
+    kvm_finding__claim(j, kvm_claim_above(best.right, j->bar));
 }

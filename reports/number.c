@@ -295,6 +295,13 @@ kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format)
     return kvm_str_fmt(a, "%s", kvm_numeral_tick(v, format).at);
 }
 
+kvm_str kvm_counted(kvm_arena *a, double n, const char *what)
+{
+    if (!isfinite(n)) return kvm_str_fmt(a, "%ss not counted", what);
+    return kvm_str_fmt(a, "%s %s%s", kvm_numeral_of(n, KVM_FORMAT_COUNT).at, what,
+                       n == 1 ? "" : "s");
+}
+
 kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format)
 {
     if (!kvm_est_has(e))

@@ -49,6 +49,9 @@ kvm_numeral kvm_numeral_interval(kvm_est e, kvm_format format);
 kvm_str kvm_number(kvm_arena *a, double v, kvm_format format);
 kvm_str kvm_tick(kvm_arena *a, double v, kvm_format format);
 
+/* "1 item", "400 items"; a number that is not finite: "items not counted" */
+kvm_str kvm_counted(kvm_arena *a, double n, const char *what);
+
 /* kvm_est_text - value with its interval: "97.6 % [95.0, 99.1]"; when missing, the
  * reason in brackets: "not measured (no items)" */
 kvm_str kvm_est_text(kvm_arena *a, kvm_est e, kvm_format format);

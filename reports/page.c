@@ -132,31 +132,54 @@ static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
              : KVM_STR("no measure has it");
 }
 
+/* of no suite: why the first that has a retention has no share of the gap */
+static kvm_str gap_words(kvm_page *p)
+{
+    const kvm_verdict *v = p->verdict;
+    for (ptrdiff_t i = 0; !v->gap_suites && v->arm >= 0 && i < p->d->suite_count; i++) {
+        const kvm_suite *s = &p->d->suites[i];
+        const kvm_suite_arm *arm = &s->arms[v->arm];
+        if (!s->secondary && arm->present && kvm_est_has(arm->retention) &&
+            arm->gap_recovered.note.len)
+            return arm->gap_recovered.note;
+    }
+    return over_suites(p, v->gap_suites);
+}
+
+/* "cold ÷ switch at 4,096 tokens [5.10, 5.30]" */
+static kvm_str speedup_words(kvm_page *p, const kvm_time_point *at)
+{
+    if (!at) return KVM_STR("");
+    const kvm_str tokens = kvm_number(p->mem, at->tokens, KVM_FORMAT_COUNT);
+    const kvm_est e = at->speedup;
+    const bool unsure = kvm_est_has_interval(e) && e.low <= 1 && e.high >= 1;
+    return kvm_str_fmt(p->mem, "cold ÷ switch at %.*s tokens %s%s", KVM_STR_ARG(tokens),
+                       kvm_numeral_interval(e, KVM_FORMAT_RATIO).at,
+                       unsure ? ", neither surely sooner nor later" : "");
+}
+
+static kvm_str break_even_words(kvm_page *p, kvm_est even)
+{
+    if (even.note.len || !kvm_est_has(even)) return even.note;
+    return kvm_str_fmt(p->mem, "tokens, interpolated %s",
+                       kvm_numeral_interval(even, KVM_FORMAT_COUNT).at);
+}
+
 static void tiles(kvm_page *p)
 {
     const kvm_verdict *v = p->verdict;
     const kvm_time_point *at = v->judged ? v->judged : v->longest;
-    const double speedup = at ? at->speedup.value : KVM_NONE;
-    const double even =
-        kvm_est_has(v->break_even) ? ceil(v->break_even.value) : KVM_NONE;
-    kvm_str length = KVM_STR("");
-    if (at) {
-        const kvm_str tokens = kvm_number(p->mem, at->tokens, KVM_FORMAT_COUNT);
-        length =
-            kvm_str_fmt(p->mem, "cold ÷ switch at %.*s tokens", KVM_STR_ARG(tokens));
-    }
+    const kvm_est even = v->break_even;
     kvm_page__html(p, "<dl class=\"tiles\">\n");
     tile(p, "Retention", v->retention, KVM_FORMAT_PERCENT,
          over_suites(p, v->retention_suites));
     tile(p, "After chance", v->floor_normalised, KVM_FORMAT_PERCENT,
          over_suites(p, v->floor_suites));
-    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT,
-         over_suites(p, v->gap_suites));
-    tile(p, "Time to first token", speedup, KVM_FORMAT_RATIO, length);
-    tile(p, "Sooner from", even, KVM_FORMAT_COUNT,
-         isfinite(even) ? (v->break_even.note.len ? v->break_even.note
-                                                  : KVM_STR("tokens, interpolated"))
-                        : v->break_even.note);
+    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT, gap_words(p));
+    tile(p, "Time to first token", at ? at->speedup.value : KVM_NONE, KVM_FORMAT_RATIO,
+         speedup_words(p, at));
+    tile(p, "Sooner from", kvm_est_has(even) ? ceil(even.value) : KVM_NONE,
+         KVM_FORMAT_COUNT, break_even_words(p, even));
     const bool gates = p->d->gate_count > 0;
     tile(p, "Gates passed", gates ? (double)v->gates_passed : KVM_NONE,
          KVM_FORMAT_COUNT,

@@ -42,6 +42,7 @@
  *     "identity": {"top1": EST, "rows": 3584},            held-out tokens decoded right
  *     "states": "zero" | "copy" | "bilinear" | "replay" | "auto",  where the target
  *                                                       keeps them; auto: layers differ
+ *     "latents": 1 | 3,                                   capture point of latents
  *     "objects": [{"object": OBJ, "title": "K", "how": "keys from keys",
  *       "k": 2, "lambda": 1e-3, "absolute": false,
  *       "layers": [{"layer": 3, "sources": [7, 3],        numbers, best first
@@ -93,8 +94,10 @@
  *       "versus_closed": EST}}}],  of a trained translator: less the closed form
  *         kvm_comparison_json makes an arm's object
  *
- *   "needle": {"items": 40, "note": "...",
- *     "points": [{"tokens": 512, "achieved": 509, "bos": 1, "arms": {ARM: EST}}]},
+ *   "needle": {"items": 40, "note": "...",                of each length
+ *     "points": [{"tokens": 512, "achieved": 509, "bos": 1,
+ *       "items": 40,                                      of this one, if they differ
+ *       "arms": {ARM: EST}}]},
  *         recall (contained answer); needle points are also welcome among "suites"
  *
  *   "answers": [{"suite": "facts-qa", "items": 100,
@@ -126,7 +129,8 @@
  *
  *   "ablations": {"columns": [{"title": "Validation KL", "format": FORMAT,
  *       "suite": "prose", "metric": "kl", "native": EST,  the target's own score
- *       "tokens": 512, "beyond": 512}],                   needles of, or above a length
+ *       "tokens": 512, "beyond": 512,                     needles of, or above a length
+ *       "items": 100}],
  *     "rows": [{"name": "rotated", "title": "fit on rotated", "cells": [EST, ...],
  *       "versus": [EST, ...],                             less the complete row, paired
  *       "note": "..."}]},
@@ -156,7 +160,8 @@
  *     "conditions": [{"key": "native" | "segment" | "naive" | "refresh",
  *       "title": "all translated again",
  *       "turns": [{"turn": 1, "model": "source" | "target", "f1": EST, "gold": EST,
- *         "first_kl": EST, "answer_tokens": 9.5, "seconds": 0.1,
+ *         "first_kl": EST, "answer_tokens": 9.5,
+ *         "seconds": EST, "seconds_so_far": EST,          medians over the dialogues
  *         "versus_native": EST, "versus_segment": EST}],  of f1, paired by dialogue
  *       "f1": EST, "gold": EST,                           means over the turns
  *       "versus_native": EST, "versus_segment": EST,

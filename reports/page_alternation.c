@@ -13,12 +13,9 @@ static kvm_est gold_of(const kvm_condition_figures *c, ptrdiff_t turn)
     return c->turns[turn].gold;
 }
 
-/* of this turn and those before it */
-static kvm_est cumulated_seconds(const kvm_condition_figures *c, ptrdiff_t turn)
+static kvm_est seconds_of(const kvm_condition_figures *c, ptrdiff_t turn)
 {
-    double sum = 0;
-    for (ptrdiff_t i = 0; i <= turn; i++) sum += c->turns[i].seconds;
-    return kvm_est_of(sum);
+    return c->turns[turn].seconds_so_far;
 }
 
 static kvm_status condition_series(kvm_page *p, kvm_series *s,
@@ -58,9 +55,9 @@ static kvm_status turns_figure(kvm_page *p, kvm_str title, kvm_str desc, kvm_axi
         .series = series,
         .series_count = n};
     const kvm_str dialogues =
-        kvm_number(p->mem, p->d->alternation.dialogues, KVM_FORMAT_COUNT);
+        kvm_counted(p->mem, p->d->alternation.dialogues, "dialogue");
     kvm_page__figure(p, title,
-                     kvm_str_fmt(p->mem, "%.*s, %.*s dialogues",
+                     kvm_str_fmt(p->mem, "%.*s, %.*s",
                                  KVM_STR_ARG(p->d->alternation.suite),
                                  KVM_STR_ARG(dialogues)));
     kvm_svg_lines(p->out, &chart);
@@ -103,10 +100,11 @@ kvm_status kvm_page__alternation(kvm_page *p)
         share("gold in answer"), gold_of));
     TRY(turns_figure(
         p, KVM_STR("Catching up"),
-        KVM_STR("Seconds that a conversation has spent on bringing caches "
-                "up to date, up to each turn."),
+        KVM_STR("Median seconds that a conversation has spent on bringing caches "
+                "up to date, up to each turn; in the first one every condition reads "
+                "the text itself."),
         (kvm_axis){.title = KVM_STR("seconds so far"), .format = KVM_FORMAT_SECONDS},
-        cumulated_seconds));
+        seconds_of));
     kvm_page__grid_end(p);
     const kvm_table means = kvm_report_table_alternation(p->mem, p->d);
     TRY(kvm_page__table(p, &means, false));

@@ -37,9 +37,9 @@ static kvm_status bars_of(kvm_page *p, const kvm_analysis *a, const char *group,
                                  .bar_count = n,
                                  .marks = &native,
                                  .mark_count = share && kvm_est_has(a->native)};
-    const kvm_str items = kvm_number(p->mem, a->items, KVM_FORMAT_COUNT);
+    const kvm_str items = kvm_counted(p->mem, a->items, "item");
     kvm_page__figure(p, heading,
-                     kvm_str_fmt(p->mem, "%.*s, %.*s items%s", KVM_STR_ARG(a->title),
+                     kvm_str_fmt(p->mem, "%.*s, %.*s%s", KVM_STR_ARG(a->title),
                                  KVM_STR_ARG(items),
                                  a->lower_better ? ", lower is better" : ""));
     kvm_svg_bars(p->out, &chart);

@@ -15,8 +15,8 @@ kvm_status kvm_page__gates(kvm_page *p)
 
 static kvm_str suite_note(kvm_page *p, const kvm_suite *s)
 {
-    const kvm_str items = kvm_number(p->mem, s->items, KVM_FORMAT_COUNT);
-    return kvm_str_fmt(p->mem, "%.*s%s%.*s items%s", KVM_STR_ARG(s->metric),
+    const kvm_str items = kvm_counted(p->mem, s->items, "item");
+    return kvm_str_fmt(p->mem, "%.*s%s%.*s%s", KVM_STR_ARG(s->metric),
                        s->metric.len ? ", " : "", KVM_STR_ARG(items),
                        s->lower_better ? ", lower is better" : "");
 }
@@ -158,6 +158,22 @@ static kvm_status needle_series(kvm_page *p, kvm_series series[KVM_ARM_COUNT],
     return KVM_OK;
 }
 
+/* "40 items at each length", "2 to 3 items at each length" */
+static kvm_str items_by_length(kvm_page *p)
+{
+    double least = p->d->needle.items, most = least;
+    for (ptrdiff_t i = 0; i < p->d->needle.count; i++) {
+        least = fmin(least, p->d->needle.points[i].items); /* passes NaN over */
+        most = fmax(most, p->d->needle.points[i].items);
+    }
+    const kvm_str counted = kvm_counted(p->mem, most, "item");
+    if (!(least < most))
+        return kvm_str_fmt(p->mem, "%.*s at each length", KVM_STR_ARG(counted));
+    return kvm_str_fmt(p->mem, "%s to %.*s at each length",
+                       kvm_numeral_of(least, KVM_FORMAT_COUNT).at,
+                       KVM_STR_ARG(counted));
+}
+
 static kvm_status needle_figure(kvm_page *p)
 {
     kvm_series series[KVM_ARM_COUNT];
@@ -178,12 +194,7 @@ static kvm_status needle_figure(kvm_page *p)
               .hi = 1},
         .series = series,
         .series_count = count};
-    const kvm_str items = kvm_number(p->mem, p->d->needle.items, KVM_FORMAT_COUNT);
-    kvm_page__figure(
-        p, KVM_STR("Recall by length"),
-        isfinite(p->d->needle.items)
-            ? kvm_str_fmt(p->mem, "%.*s items at each length", KVM_STR_ARG(items))
-            : KVM_STR("number of items not stated"));
+    kvm_page__figure(p, KVM_STR("Recall by length"), items_by_length(p));
     kvm_svg_lines(p->out, &chart);
     kvm_page__figure_end(p);
     return KVM_OK;

@@ -181,7 +181,7 @@ kvm_table kvm_report_table_timing(kvm_arena *keep, const kvm_document *d)
         HEAD("tokens", "Length (tokens)", NUMBER),
         HEAD("cold", "Cold TTFT", EST),
         HEAD("switch", "Switch TTFT", EST),
-        HEAD("speedup", "Sooner by", EST),
+        HEAD("speedup", "Cold ÷ switch", EST),
         HEAD("rounds", "Rounds", NUMBER),
         HEAD("computed_bytes", "Cache bytes, computed", NUMBER),
         HEAD("peak_bytes", "Peak memory", NUMBER),

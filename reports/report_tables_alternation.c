@@ -11,13 +11,12 @@ kvm_table kvm_report_table_alternation(kvm_arena *keep, const kvm_document *d)
         HEAD("gold", "Gold in answer", EST),
         HEAD("gold_versus_native", "versus re-reading", EST),
         HEAD("gold_versus_segment", "versus segment", EST),
-        HEAD("seconds", "Catching up, in all", NUMBER)};
+        HEAD("seconds", "Catching up, in all", EST)};
     kvm_table t =
         kvm_table_new(keep, "alternation", KVM_STR("Taking turns"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->alternation.count; i++) {
         const kvm_condition_figures *c = &d->alternation.conditions[i];
-        double seconds = 0;
-        for (ptrdiff_t k = 0; k < c->count; k++) seconds += c->turns[k].seconds;
+        const kvm_est none = kvm_est_missing(KVM_STR("there are no turns"));
         kvm_table__words(&t, c->title);
         kvm_table_est(&t, c->f1, KVM_FORMAT_PERCENT);
         kvm_table_est(&t, c->versus_native, KVM_FORMAT_POINTS);
@@ -25,7 +24,8 @@ kvm_table kvm_report_table_alternation(kvm_arena *keep, const kvm_document *d)
         kvm_table_est(&t, c->gold, KVM_FORMAT_PERCENT);
         kvm_table_est(&t, c->gold_versus_native, KVM_FORMAT_POINTS);
         kvm_table_est(&t, c->gold_versus_segment, KVM_FORMAT_POINTS);
-        kvm_table_num(&t, seconds, KVM_FORMAT_SECONDS);
+        kvm_table_est(&t, c->count ? c->turns[c->count - 1].seconds_so_far : none,
+                      KVM_FORMAT_SECONDS);
     }
     return t;
 }
@@ -42,7 +42,7 @@ kvm_table kvm_report_table_turns(kvm_arena *keep, const kvm_document *d)
         HEAD("gold", "Gold in answer", EST),
         HEAD("first_kl", "First-token KL", EST),
         HEAD("answer_tokens", "Tokens of the answer", NUMBER),
-        HEAD("seconds", "Catching up", NUMBER)};
+        HEAD("seconds", "Catching up", EST)};
     kvm_table t = kvm_table_new(keep, "turns", KVM_STR("Turns"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->alternation.count; i++) {
         const kvm_condition_figures *c = &d->alternation.conditions[i];
@@ -57,7 +57,7 @@ kvm_table kvm_report_table_turns(kvm_arena *keep, const kvm_document *d)
             kvm_table_est(&t, v->gold, KVM_FORMAT_PERCENT);
             kvm_table_est(&t, v->first_kl, KVM_FORMAT_NUMBER);
             kvm_table_num(&t, v->answer_tokens, KVM_FORMAT_NUMBER);
-            kvm_table_num(&t, v->seconds, KVM_FORMAT_SECONDS);
+            kvm_table_est(&t, v->seconds, KVM_FORMAT_SECONDS);
         }
     }
     return t;

@@ -64,7 +64,7 @@ kvm_table kvm_report_table_tails(kvm_arena *keep, const kvm_document *d)
                                          HEAD("share", "Read by the target", NUMBER),
                                          HEAD("seconds", "Switch TTFT", EST),
                                          HEAD("cold", "Cold TTFT", EST),
-                                         HEAD("speedup", "Sooner by", EST),
+                                         HEAD("speedup", "Cold ÷ switch", EST),
                                          HEAD("rounds", "Rounds", NUMBER)};
     kvm_table t = kvm_table_new(keep, "tails", KVM_STR("Tails"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->analyses.tail_count; i++) {

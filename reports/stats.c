@@ -219,6 +219,25 @@ static kvm_est ratio(const boot *b, int arm, term base, kvm_str vanishes)
     return e;
 }
 
+/* (arm - source) / (native - source): only where the target surely scores better than
+ * the source alone is there a gap that a translator could close */
+static kvm_est gap_recovered(const boot *b, int arm)
+{
+    const term source = {KVM_ARM_SOURCE, 0};
+    const kvm_str alike = KVM_STR("no gap to recover: on these items the source alone "
+                                  "is not shown to score worse than the target");
+    const kvm_est lead = difference(b, KVM_ARM_NATIVE, source);
+    const bool whole = kvm_est_has_interval(lead), low = b->s->lower_better;
+    const double least =
+        low ? -(whole ? lead.high : lead.value) : (whole ? lead.low : lead.value);
+    const double most =
+        low ? -(whole ? lead.low : lead.value) : (whole ? lead.high : lead.value);
+    if (most < 0)
+        return kvm_est_missing(KVM_STR("no gap to recover: on these items the source "
+                                       "alone scores better than the target"));
+    return least > 0 ? ratio(b, arm, source, alike) : kvm_est_missing(alike);
+}
+
 static bool is_donor_control(int arm)
 {
     return arm == KVM_ARM_RAW_SOURCE || arm == KVM_ARM_WRONG_DONOR ||
@@ -270,8 +289,7 @@ static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control
     out->gap_recovered =
         !native   ? kvm_est_missing(alone)
         : !source ? kvm_est_missing(KVM_STR("the source alone was not scored"))
-                  : ratio(b, arm, (term){KVM_ARM_SOURCE, 0},
-                          KVM_STR("source and target score alike: no gap to recover"));
+                  : gap_recovered(b, arm);
 }
 
 static void missing_all(kvm_comparison *out, kvm_str why)
@@ -373,31 +391,59 @@ kvm_est kvm_ratio_rounds(const double *a, const double *b, ptrdiff_t n, uint64_t
     return e;
 }
 
-kvm_est kvm_break_even(const double *tokens, const double *cold, const double *swap,
-                       ptrdiff_t n)
+/* The length from which `ratio` stays above 1, by straight lines in log-log; the first
+ * when it always is, NaN when it is not at the end. */
+static double crossing(const double *tokens, const double *ratio, ptrdiff_t n)
+{
+    ptrdiff_t i = n - 1;
+    while (i >= 0 && ratio[i] > 1) i--;
+    if (i < 0) return tokens[0];
+    if (i == n - 1) return KVM_NONE;
+    const double behind = log(ratio[i]), ahead = log(ratio[i + 1]);
+    return tokens[i] * pow(tokens[i + 1] / tokens[i], -behind / (ahead - behind));
+}
+
+static bool sooner_anywhere(const double *ratio, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (ratio[i] > 1) return true;
+    return false;
+}
+
+/* by the lengths' ratios: those of one end of their intervals give the other's end */
+static kvm_est stays_above(const double *tokens, const double *ratio, const double *low,
+                           const double *high, ptrdiff_t n)
+{
+    const kvm_est e = {crossing(tokens, ratio, n), crossing(tokens, high, n),
+                       crossing(tokens, low, n), KVM_STR("")};
+    if (!sooner_anywhere(ratio, n))
+        return kvm_est_missing(KVM_STR("not sooner at any length measured"));
+    if (!kvm_est_has(e))
+        return kvm_est_missing(KVM_STR("not sooner at the longest length measured"));
+    if (!isfinite(e.high))
+        return kvm_est_missing(KVM_STR("at the longest length measured the interval of "
+                                       "the ratio reaches 1: not surely sooner"));
+    if (e.high > tokens[0]) return e.low < e.high ? e : kvm_est_of(e.value);
+    return (kvm_est){e.value, KVM_NONE, KVM_NONE,
+                     KVM_STR("at or below the shortest length measured")};
+}
+
+kvm_est kvm_break_even(const double *tokens, const kvm_est *ratio, ptrdiff_t n,
+                       kvm_arena scratch)
 {
     if (n <= 0) return kvm_est_missing(KVM_STR("no lengths"));
-    ptrdiff_t last_slow = -1, sooner = 0;
+    double *value = kvm_new_raw(&scratch, double, 3 * n);
+    if (!value) return kvm_est_missing(KVM_STR("out of memory"));
+    double *low = value + n, *high = low + n;
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (!(tokens[i] > 0 && cold[i] > 0 && swap[i] > 0) ||
-            !isfinite(tokens[i] + cold[i] + swap[i]))
-            return kvm_est_missing(KVM_STR("a length has no time above zero"));
-        if (cold[i] > swap[i])
-            sooner++;
-        else
-            last_slow = i;
+        const bool whole = kvm_est_has_interval(ratio[i]);
+        value[i] = ratio[i].value;
+        low[i] = whole ? ratio[i].low : value[i];
+        high[i] = whole ? ratio[i].high : value[i];
+        if (!(tokens[i] > 0 && low[i] > 0) || !isfinite(tokens[i] + value[i] + high[i]))
+            return kvm_est_missing(KVM_STR("a length has no ratio above zero"));
     }
-    if (last_slow < 0)
-        return (kvm_est){tokens[0], KVM_NONE, KVM_NONE,
-                         KVM_STR("at or below the shortest length measured")};
-    if (!sooner) return kvm_est_missing(KVM_STR("not sooner at any length measured"));
-    if (last_slow == n - 1)
-        return kvm_est_missing(KVM_STR("not sooner at the longest length measured"));
-    const ptrdiff_t i = last_slow;
-    const double behind = log(cold[i] / swap[i]),
-                 ahead = log(cold[i + 1] / swap[i + 1]);
-    const double t = -behind / (ahead - behind);
-    return kvm_est_of(tokens[i] * pow(tokens[i + 1] / tokens[i], t));
+    return stays_above(tokens, value, low, high, n);
 }
 
 kvm_est kvm_amortise(double build_seconds, double cold, double swap)

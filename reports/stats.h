@@ -79,7 +79,8 @@ typedef struct kvm_comparison {
     kvm_est score;
     kvm_est retention;        /* score / native */
     kvm_est floor_normalised; /* (score - chance) / (native - chance) */
-    kvm_est gap_recovered;    /* (score - source) / (native - source) */
+    kvm_est gap_recovered;    /* (score - source) / (native - source), where native is
+                                 surely the better one of the two */
     kvm_est versus_native;    /* score - native, paired */
     kvm_est versus_control; /* score - the strongest of raw_source, wrong_donor, zero */
 } kvm_comparison;
@@ -126,12 +127,13 @@ kvm_est kvm_ratio_rounds(const double *a, const double *b, ptrdiff_t n, uint64_t
                          kvm_arena scratch);
 
 /* kvm_break_even - the length from which the switch stays sooner than the cold start,
- * by straight lines in log-log between measured lengths. tokens (n) ascending, > 0;
- * cold, swap (n) seconds > 0 Sooner at every length: the shortest length, note "at or
- * below the shortest length measured". Not sooner at the longest: missing, the note
- * says so. */
-kvm_est kvm_break_even(const double *tokens, const double *cold, const double *swap,
-                       ptrdiff_t n);
+ * by straight lines in log-log between measured lengths; its interval by those of the
+ * ratios. tokens (n) ascending, > 0; ratio (n) cold / switch, as kvm_ratio_rounds gives
+ * it, > 0. Surely sooner at every length: the shortest length, note "at or below the
+ * shortest length measured". Not sooner at the longest, or not surely: missing, the
+ * note says so. */
+kvm_est kvm_break_even(const double *tokens, const kvm_est *ratio, ptrdiff_t n,
+                       kvm_arena scratch);
 
 /* kvm_amortise - how many switches pay for the build: seconds / (cold - swap), rounded
  * up; missing when the switch saves nothing */

@@ -19,14 +19,23 @@ static void say_number(phrase *p, double v, kvm_format format)
     say(p, kvm_number(p->mem, v, format));
 }
 
+/* the bounds of a figure; without an interval its value */
+static double least(kvm_est e)
+{
+    return kvm_est_has_interval(e) ? e.low : e.value;
+}
+
+static double most(kvm_est e)
+{
+    return kvm_est_has_interval(e) ? e.high : e.value;
+}
+
 /* whether an arm is surely better than the strongest control on a suite */
 static bool beats_control(const kvm_suite *s, int arm)
 {
     const kvm_est lead = s->arms[arm].versus_control;
     if (!s->arms[arm].present || !kvm_est_has(lead)) return false;
-    if (s->lower_better)
-        return (kvm_est_has_interval(lead) ? lead.high : lead.value) < 0;
-    return (kvm_est_has_interval(lead) ? lead.low : lead.value) > 0;
+    return s->lower_better ? most(lead) < 0 : least(lead) > 0;
 }
 
 /* What the controls say of the suites. A suite on which the target's own cache does not
@@ -148,14 +157,73 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
     say(p, KVM_STR("."));
 }
 
+/* the measures that the verdict looks at, with their items: those of the means, or
+ * those that are held against the controls alone; how many */
+static int say_measures(phrase *p, const kvm_verdict *v, const kvm_document *d,
+                        bool of_means, kvm_str before)
+{
+    int named = 0;
+    for (ptrdiff_t i = 0; i < d->suite_count && v->arm >= 0; i++) {
+        const kvm_suite *s = &d->suites[i];
+        const kvm_suite_arm *arm = &s->arms[v->arm];
+        if (s->secondary || !arm->present) continue;
+        if (kvm_est_has(arm->retention) != of_means) continue;
+        say(p, named++ ? KVM_STR(", ") : before);
+        say(p, s->title);
+        say(p, KVM_STR(" ("));
+        say(p, kvm_counted(p->mem, s->items, "item"));
+        say(p, KVM_STR(")"));
+    }
+    return named;
+}
+
+static void say_basis(phrase *p, const kvm_verdict *v, const kvm_document *d)
+{
+    const int means = say_measures(p, v, d, true, KVM_STR(" The means rest on "));
+    const int others = say_measures(p, v, d, false,
+                                    means ? KVM_STR("; checked against the controls "
+                                                    "only: ")
+                                          : KVM_STR(" Checked against the controls "
+                                                    "only: "));
+    if (means + others) say(p, KVM_STR("."));
+}
+
+static void say_est(phrase *p, kvm_est e, kvm_format format)
+{
+    say(p, kvm_est_text(p->mem, e, format));
+}
+
+/* "4,096 tokens ... 5.00x [4.80, 5.20] sooner": only what the whole interval says */
 static void say_speedup(phrase *p, const kvm_time_point *at, kvm_str until)
 {
-    const double by = at->speedup.value;
+    const kvm_est by = at->speedup;
+    const kvm_est slower = {1 / by.value, 1 / by.high, 1 / by.low, KVM_STR("")};
     say_number(p, at->tokens, KVM_FORMAT_COUNT);
     say(p, until);
-    say_number(p, by > 1 ? by : 1 / by, KVM_FORMAT_RATIO);
-    say(p, by > 1 ? KVM_STR(" sooner than after a cold prefill")
-                  : KVM_STR(" later than after a cold prefill"));
+    if (least(by) > 1) {
+        say_est(p, by, KVM_FORMAT_RATIO);
+        say(p, KVM_STR(" sooner than after a cold prefill"));
+    } else if (most(by) < 1) {
+        say_est(p, slower, KVM_FORMAT_RATIO);
+        say(p, KVM_STR(" later than after a cold prefill"));
+    } else {
+        say(p, KVM_STR("neither surely sooner nor surely later than after a cold "
+                       "prefill (cold ÷ switch "));
+        say_est(p, by, KVM_FORMAT_RATIO);
+        say(p, KVM_STR(")"));
+    }
+}
+
+static void say_break_even(phrase *p, kvm_est even)
+{
+    if (!kvm_est_has(even)) return;
+    const bool always = even.note.len > 0; /* from the shortest length on */
+    const kvm_est whole = {ceil(even.value), even.low, even.high, KVM_STR("")};
+    say(p,
+        always ? KVM_STR("; it is sooner from ") : KVM_STR("; the switch pays from "));
+    say_est(p, whole, KVM_FORMAT_COUNT);
+    say(p, always ? KVM_STR(" tokens, the shortest length measured")
+                  : KVM_STR(" tokens on"));
 }
 
 static void say_timing(phrase *p, const kvm_verdict *v)
@@ -175,13 +243,7 @@ static void say_timing(phrase *p, const kvm_verdict *v)
     } else {
         say_speedup(p, v->longest, KVM_STR(" tokens the first token comes "));
     }
-    if (kvm_est_has(v->break_even)) {
-        say(p, v->break_even.note.len ? KVM_STR("; it is sooner from ")
-                                      : KVM_STR("; the switch pays from "));
-        say_number(p, ceil(v->break_even.value), KVM_FORMAT_COUNT);
-        say(p, v->break_even.note.len ? KVM_STR(" tokens, the shortest length measured")
-                                      : KVM_STR(" tokens on"));
-    }
+    say_break_even(p, v->break_even);
     say(p, KVM_STR("."));
 }
 
@@ -219,6 +281,7 @@ kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep, const kvm_document 
     decide(&v, &c);
     phrase p = {keep, KVM_STR("")};
     say_quality(&p, &v, d);
+    say_basis(&p, &v, d);
     if (c.beaten) {
         say(&p, KVM_STR(" On "));
         say(&p, c.beaten->title);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "jobs/alternate_lines.h"
+#include "reports/page.h"
 #include "tests/support/check.h"
 #include "tests/support/host.h"
 
@@ -243,6 +244,56 @@ static void the_report_shows_turns(void **state)
     assert_int_equal(json_integer_value(json_object_get(part, "dialogues")), 2);
 }
 
+/* what catching up took is a median with its quartiles, as every other time */
+static void seconds_have_a_spread(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    double so_far = 0;
+    const json_t *doc = host_json(&h, h.graph.count - 1, "json").v;
+    const json_t *all =
+        json_object_get(json_object_get(doc, "alternation"), "conditions");
+    const json_t *turns = json_object_get(json_array_get(all, 0), "turns");
+    for (size_t t = 0; t < TURNS; t++) {
+        const json_t *turn = json_array_get(turns, t);
+        const json_t *now = json_object_get(turn, "seconds"),
+                     *sum = json_object_get(turn, "seconds_so_far");
+        const double value = json_number_value(json_object_get(now, "value"));
+        assert_true(json_number_value(json_object_get(now, "low")) <= value);
+        assert_true(json_number_value(json_object_get(now, "high")) >= value);
+        assert_true(json_number_value(json_object_get(sum, "value")) > so_far);
+        so_far = json_number_value(json_object_get(sum, "value"));
+    }
+    /* a page drawn of it has the interval */
+    kvm_text html = {0};
+    check_ok(
+        kvm_page_html(&html, host_json(&h, h.graph.count - 1, "json"), h.keep, &err),
+        &err);
+    check_contains(kvm_text_str(&html).at, "Catching up, in all");
+    kvm_text_free(&html);
+}
+
+/* the suite of the conversations is among what the spec names, and nothing stands under
+ * the name that jobs have for it */
+static void provenance_names_the_dialogues(void **state)
+{
+    (void)state;
+    const json_t *doc = host_json(&h, h.graph.count - 1, "json").v, *group, *row;
+    bool dialogues = false;
+    size_t g, r;
+    json_array_foreach(json_object_get(doc, "provenance"), g, group)
+    {
+        json_array_foreach(json_object_get(group, "rows"), r, row)
+        {
+            const char *name = json_string_value(json_array_get(row, 0));
+            dialogues |= strcmp(name, "suite dialogues") == 0;
+            if (strchr(name, '_') || strncmp(name, "cost.", 5) == 0)
+                fail_msg("\"%s\" is no name for people", name);
+        }
+    }
+    assert_true(dialogues);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +302,8 @@ int main(void)
         cmocka_unit_test(lines_hold_what_they_took),
         cmocka_unit_test(a_model_with_itself_gives_native_answers),
         cmocka_unit_test(the_report_shows_turns),
+        cmocka_unit_test(seconds_have_a_spread),
+        cmocka_unit_test(provenance_names_the_dialogues),
         cmocka_unit_test(a_killed_conversation_goes_on),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -36,6 +36,14 @@ static const json_t *tried(size_t i)
     return json_array_get(json_object_get(figures, "tried"), i);
 }
 
+/* what stands written "auto" in the spec is a number in the figures */
+static void the_capture_point_is_among_the_figures(void **state)
+{
+    (void)state;
+    const json_t *figures = host_json(&h, choose, "fit").v;
+    assert_int_equal(json_integer_value(json_object_get(figures, "latents")), 1);
+}
+
 static double number(const json_t *row, const char *key)
 {
     return json_number_value(json_object_get(row, key));
@@ -97,7 +105,9 @@ static void the_report_takes_it(void **state)
     assert_true(json_equal(json_object_get(recipes, "tried"),
                            json_object_get(host_json(&h, choose, "fit").v, "tried")));
     assert_true(number(recipes, "lessons") == 2);
-    static const char *const want[] = {"fit 1", "fit 2", "choose"};
+    assert_true(number(recipes, "latents") == 1);
+    static const char *const want[] = {"fit: states zero", "fit: states replay",
+                                       "choice among the fits"};
     json_t *steps = json_object_get(json_object_get(doc, "build"), "steps"), *s;
     for (size_t w = 0; w < COUNT(want); w++) {
         bool found = false;
@@ -208,6 +218,7 @@ static void a_log_of_others_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_capture_point_is_among_the_figures),
         cmocka_unit_test(the_least_is_taken),
         cmocka_unit_test(the_report_takes_it),
         cmocka_unit_test(of_equals_the_smaller_is_taken),

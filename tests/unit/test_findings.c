@@ -2,6 +2,7 @@
 #include "reports/findings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "reports/page.h"
@@ -59,8 +60,13 @@
     "\"better\":\"" better "\",\"caches\":[{\"name\":\"translated\",\"group\":\"\","   \
     "\"title\":\"translated\",\"score\":" translated "}" caches "]}"
 #define ANALYSES(list) ",\"analyses\":{\"suites\":[" list "]}"
+/* layers that hold next to nothing */
+#define OTHERS(score)                                                                  \
+    CACHE("layer.0", score, E(-0.001, -0.01, 0.01))                                    \
+    CACHE("layer.1", score, E(-0.001, -0.01, 0.01))                                    \
+    CACHE("layer.2", score, E(-0.001, -0.01, 0.01))
 #define LAYERS(best, versus)                                                           \
-    CACHE("layer.0", "0.099", E(-0.001, -0.01, 0.01))                                  \
+    OTHERS("0.099")                                                                    \
     CACHE("layer.3", best, versus) CACHE("swap.all", "0", E(-0.1, -0.11, -0.09))
 #define HALVES(attention, less_attention, states, less_states)                         \
     ANALYSES(APART("needle.recall", "high", "0.9",                                     \
@@ -98,7 +104,7 @@ static const struct {
     const char *says; /* part of the text */
     const char *doc;
 } cases[] = {
-    {"token_identity", YES, "recall without the token 10.0",
+    {"token_identity", YES, "recall without the token (an ablation) 10.0",
      DOC(LATENTS, HYBRID, RECALL("no_token", E(0.1, 0.05, 0.2), E(-0.88, -0.9, -0.8)))},
     /* it is kept without the token */
     {"token_identity", NO, "90.0",
@@ -115,6 +121,13 @@ static const struct {
      DOC(LATENTS, HYBRID, RECALL("engine", "0", "0"))},
     {"token_identity", UNMEASURED, "fit.token",
      DOC(LATENTS, HYBRID, ",\"recipes\":{\"token\":\"none\"}")},
+    {"token_identity", YES,
+     "99.5], of 3,584 held-out rows; "
+     "recall without the token (an ablation) 10.0",
+     DOC(LATENTS, HYBRID,
+         ",\"recipes\":{\"token\":\"decoded\",\"identity\":{\"rows\":3584,"
+         "\"top1\":" E(0.99, 0.98, 0.995) "}}" RECALL("no_token", E(0.1, 0.05, 0.2),
+                                                      E(-0.88, -0.9, -0.8)))},
     {"token_identity", NEVER, "latents", DOC(KV, KV, "")},
     {"token_identity", NEVER, "latents", DOC(HYBRID, LATENTS, "")},
 
@@ -161,9 +174,16 @@ static const struct {
              "prose.kl", "low", "0.1",
              LAYERS("0.02", E(-0.08, -0.09,
                               -0.07))) "," APART("needle.recall", "high", "0.2",
-                                                 CACHE("layer.3", "0.3",
-                                                       E(0.1, 0.05, 0.2))
+                                                 OTHERS("0.2") CACHE("layer.3", "0.3",
+                                                                     E(0.1, 0.05, 0.2))
                                                      CACHE("swap.all", "1", V(0.8)))))},
+    /* one of two layers holds half of whatever there is */
+    {"one_layer", NEVER, "layer.3: cannot tell, only 2 layers keep the like",
+     DOC(KV, GATED,
+         ",\"recipes\":{\"objects\":[{\"object\":\"state\",\"layers\":[{\"layer\":0},{"
+         "\"layer\":1},{\"layer\":2}]},{\"object\":\"k\",\"layers\":[{\"layer\":3},{"
+         "\"layer\":7}]}]}" ANALYSES(
+             APART("prose.kl", "low", "0.1", LAYERS("0.02", E(-0.08, -0.09, -0.07)))))},
     {"one_layer", UNMEASURED, "analyse.suites", DOC(KV, KV, "")},
     {"one_layer", UNMEASURED, "nothing is left over",
      DOC(KV, KV, ANALYSES(APART("prose.kl", "low", "0", LAYERS("0", V(0)))))},
@@ -181,6 +201,10 @@ static const struct {
      DOC(LATENTS, LATENTS, RECALL("engine", "1", E(-0.02, -0.05, 0.03)))},
     {"capture_point", UNMEASURED, "longer than the calibration",
      DOC(LATENTS, LATENTS, RECALL("no_token", "1", "0"))},
+    /* what would be compared is the translator itself */
+    {"capture_point", UNMEASURED, "fitted at capture point 3 itself",
+     DOC(LATENTS, LATENTS,
+         ",\"recipes\":{\"latents\":3}" RECALL("engine", "1", E(0, -0.01, 0.01)))},
     {"capture_point", NEVER, "latents", DOC(KV, GATED, "")},
 
     {"index_keys", YES, "on the target’s own cache 99.0",
@@ -225,7 +249,7 @@ static const struct {
     {"neither_half", NEVER, "one kind", DOC(HYBRID, LATENTS, "")},
 
     {"layer_zero", YES, "100.0",
-     DOC(LATENTS, KV, ",\"recipes\":{\"identity\":{\"top1\":1,\"rows\":64}}")},
+     DOC(LATENTS, KV, ",\"recipes\":{\"identity\":{\"top1\":1,\"rows\":640}}")},
     {"layer_zero", YES, "99.0",
      DOC(LATENTS, KV,
          INVERSION(SERIES("source", "0", V(0.9)) "," SERIES("source", "0", "0.99")))},
@@ -310,6 +334,45 @@ static void every_document_has_its_verdict(void **state)
     }
 }
 
+static void count_each(json_t *list, const char *key)
+{
+    json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one) json_object_set_new(one, key, json_integer(5));
+}
+
+/* Of five items nothing is decided, however clear their figures look. */
+static void few_items_decide_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (cases[i].verdict != YES) continue;
+        json_t *doc = json_loads(cases[i].doc, 0, NULL);
+        count_each(json_object_get(json_object_get(doc, "ablations"), "columns"),
+                   "items");
+        count_each(json_object_get(json_object_get(doc, "analyses"), "suites"),
+                   "items");
+        count_each(json_object_get(doc, "suites"), "items");
+        json_object_set_new(json_object_get(doc, "alternation"), "dialogues",
+                            json_integer(5));
+        json_object_set_new(json_object_get(doc, "inversion"), "rows", json_integer(5));
+        json_object_set_new(
+            json_object_get(json_object_get(doc, "recipes"), "identity"), "rows",
+            json_integer(5));
+        char *text = json_dumps(doc, 0);
+        ptrdiff_t n, k = 0;
+        const kvm_finding_row *rows = judge(text, &n);
+        while (k < n && !kvm_str_eq(rows[k].key, kvm_str_of(cases[i].key))) k++;
+        if (rows[k].verdict != KVM_FINDING_UNDECIDED)
+            fail_msg("case %zu, %s: verdict %d of five items: %.*s", i, cases[i].key,
+                     (int)rows[k].verdict, KVM_STR_ARG(rows[k].text));
+        check_contains(rows[k].text.at, "not decided: 5 ");
+        check_contains(rows[k].criterion.at, " Needs at least ");
+        free(text);
+        json_decref(doc);
+    }
+}
+
 /* a row without made-up documents of its own is not a tested row */
 static void every_row_has_its_documents(void **state)
 {
@@ -335,7 +398,7 @@ static void criteria_name_their_bars(void **state)
         double bar, other;
         const char *criterion;
     } table[] = {
-#define X(id, NAME, key, statement, source, bar, other, criterion)                     \
+#define X(id, NAME, key, statement, source, bar, other, items, unit, criterion)        \
     {key, bar, other, criterion},
 #include "reports/findings.def"
 #undef X
@@ -363,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_document_has_its_verdict),
+        cmocka_unit_test(few_items_decide_nothing),
         cmocka_unit_test(every_row_has_its_documents),
         cmocka_unit_test(criteria_name_their_bars),
     };

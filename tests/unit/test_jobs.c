@@ -408,10 +408,10 @@ static void the_cost_says_what_is_shared(void **state)
     static const struct {
         const char *title;
         const char *whom;
-    } steps[] = {{"capture source", "model"},
-                 {"capture target", "model"},
-                 {"stats source", "model"},
-                 {"stats cross", "directions"},
+    } steps[] = {{"capture of small", "model"},
+                 {"capture of large", "model"},
+                 {"moments of small", "model"},
+                 {"moments of both models", "directions"},
                  {"fit", "direction"}};
     for (size_t i = 0; i < COUNT(steps); i++) {
         const kvm_jat s = build_step(steps[i].title);

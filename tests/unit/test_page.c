@@ -500,6 +500,39 @@ static void one_sentence_speaks_of_the_same_measures(void **at)
                    " of the gap between the two models on the 1 where there is one");
 }
 
+/* what a verdict rests on is said, and on how many items */
+static void the_measures_are_named_with_their_items(void **at)
+{
+    const char *doc = HEAD PAIR
+        ",\"suites\":[{\"name\":\"plain\",\"title\":\"prose: "
+        "KL\",\"better\":\"low\","
+        "\"items\":1," ARMS(
+            "\"gap_recovered\":0.9") "},"
+                                     "{\"name\":\"a\",\"items\":1200," ARMS(
+                                         "\"retention\":0.8") "},"
+                                                              "{\"name\":\"s\","
+                                                              "\"secondary\":true,"
+                                                              "\"items\":7," ARMS(
+                                                                  "\"retention\":"
+                                                                  "0.8") "},"
+                                                                         "{\"name"
+                                                                         "\":"
+                                                                         "\"b\","
+                                                                         "\"items"
+                                                                         "\":"
+                                                                         "90"
+                                                                         "," ARMS(
+                                                                             "\"re"
+                                                                             "tent"
+                                                                             "ion"
+                                                                             "\":"
+                                                                             "0.6") "}]"
+                                                                                    "}";
+    check_contains(sentence_of(*at, doc),
+                   " The means rest on a (1,200 items), b (90 items); checked "
+                   "against the controls only: prose: KL (1 item).");
+}
+
 static void a_suite_that_cannot_tell_is_named(void **at)
 {
     const char *doc = HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}";
@@ -523,6 +556,65 @@ static void speed_is_said_where_quality_was_measured(void **at)
     const kvm_str html = page_of(*at, parse(*at, doc));
     check_contains(html.at, "cold ÷ switch at 1,000 tokens");
     check_contains(html.at, "3 to 10 rounds (the fewest where they take longest)");
+}
+
+/* a ratio whose interval holds 1 is no speed-up */
+static void no_speed_is_claimed_beyond_its_interval(void **at)
+{
+#define TIMED(speedup)                                                                 \
+    HEAD PAIR                                                                          \
+        ",\"timing\":{\"rounds\":10,\"points\":[{\"tokens\":4096,\"speedup\":" speedup \
+        "}]}}"
+    const char *unsure = TIMED("{\"value\":1.2,\"low\":0.9,\"high\":1.5}");
+    check_contains(sentence_of(*at, unsure),
+                   "At 4,096 tokens the first token comes neither surely sooner nor "
+                   "surely later than after a cold prefill (cold ÷ switch 1.20× "
+                   "[0.90, 1.50])");
+    check_contains(page_of(*at, parse(*at, unsure)).at,
+                   "neither surely sooner nor later");
+    check_contains(sentence_of(*at, TIMED("{\"value\":2,\"low\":1.6,\"high\":2.5}")),
+                   "comes 2.00× [1.60, 2.50] sooner than after a cold prefill");
+    check_contains(sentence_of(*at, TIMED("{\"value\":0.5,\"low\":0.4,\"high\":0.8}")),
+                   "comes 2.00× [1.25, 2.50] later than after a cold prefill");
+#undef TIMED
+}
+
+/* a tile without a figure says why, and nothing of how it was got */
+static void empty_tiles_have_their_reasons(void **at)
+{
+    const char *doc = HEAD PAIR ",\"suites\":[{\"name\":\"a\"," ARMS(
+        "\"retention\":0.8,\"gap_recovered\":{\"value\":null,\"note\":\"no gap: "
+        "they are alike\"}") "}]}";
+    const kvm_str html = page_of(*at, parse(*at, doc));
+    check_contains(html.at, "not measured<small>no gap: they are alike</small>");
+    assert_null(strstr(html.at, "interpolated"));
+}
+
+/* a training that gained nothing says so where it is read */
+static void a_kept_closed_form_is_said(void **at)
+{
+    const char *kept = HEAD PAIR ",\"training\":{\"steps\":8,\"best_step\":0},"
+                                 "\"recipes\":{\"objects\":[{\"title\":\"K\"}]}}";
+    const char *trained = HEAD PAIR ",\"training\":{\"steps\":8,\"best_step\":4}}";
+    const kvm_str html = page_of(*at, parse(*at, kept));
+    check_contains(html.at, "The closed form was kept.");
+    check_contains(html.at, "Training has changed nothing of it");
+    assert_null(strstr(page_of(*at, parse(*at, trained)).at, "closed form was kept"));
+}
+
+static void items_are_counted_in_words(void **at)
+{
+    check_contains(
+        page_of(*at, parse(*at, HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":64,"
+                                          "\"items\":1}]}}"))
+            .at,
+        "1 item at each length");
+    check_contains(
+        page_of(*at, parse(*at, HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":64,"
+                                          "\"items\":2},{\"tokens\":128,"
+                                          "\"items\":3}]}}"))
+            .at,
+        "2 to 3 items at each length");
 }
 
 /* ---- files ---- */
@@ -601,6 +693,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_suite_that_cannot_tell_is_named, begin, end),
         cmocka_unit_test_setup_teardown(speed_is_said_where_quality_was_measured, begin,
                                         end),
+        cmocka_unit_test_setup_teardown(the_measures_are_named_with_their_items, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(no_speed_is_claimed_beyond_its_interval, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(items_are_counted_in_words, begin, end),
+        cmocka_unit_test_setup_teardown(a_kept_closed_form_is_said, begin, end),
+        cmocka_unit_test_setup_teardown(empty_tiles_have_their_reasons, begin, end),
         cmocka_unit_test_setup_teardown(publishes_page_json_and_csv, begin, end),
         cmocka_unit_test_setup_teardown(names_that_leave_the_folder_are_refused, begin,
                                         end),

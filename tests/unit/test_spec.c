@@ -419,6 +419,65 @@ static void lessons_that_do_not_fit_are_refused_when_planned(void **state)
         &err);
 }
 
+/* a text that is made by something else than kvmill: the message says where to look */
+static void a_text_that_is_not_there_is_named(void **state)
+{
+    (void)state;
+    kvm_spec spec;
+    kvm_err err;
+    check_status(KVM_NOTFOUND,
+                 read(HEAD "calibration: {text: ./none.yaml}\n", &spec, &err), &err);
+    check_contains(err.msg, "calibration.text: there is no ");
+    check_contains(err.msg,
+                   "none.yaml: kvmill does not make it; the specs of tests/zoo "
+                   "say in their first lines what does");
+}
+
+/* Conversations distil the other direction too, whose lessons may be the larger ones:
+ * those of mla to kda take 34 MiB, those of kda to mla 12. */
+static void lessons_of_the_way_back_have_to_fit_too(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    kvm_err err;
+#define WITH(section)                                                                  \
+    "name: kda-mla\nsource: ../../../tests/zoo/kda\ntarget: ../../../tests/zoo/mla\n"  \
+    "calibration: {text: calibration, sequences: 60, tokens: 256}\n"                   \
+    "distill: {after: 16, native_top: 8, memory_mib: 20}\n" section
+    check_ok(build(WITH(""), g, &err), &err);
+    check_status(
+        KVM_RANGE,
+        build(WITH("alternate: {suite: dialogues, items: 1, turns: 2}\n"), g, &err),
+        &err);
+#undef WITH
+    check_contains(err.msg, ":5: distill.memory_mib: is 20, and ");
+}
+
+/* a rate that never gets where the spec wants it is named before anything runs */
+static void a_warmup_without_an_end_is_warned_of(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *distill;
+        bool warned;
+    } specs[] = {{"{after: 16, steps: 10}", true},
+                 {"{after: 16, steps: 20, warmup: 20}", true},
+                 {"{after: 16, steps: 10, warmup: 9}", false},
+                 {"{after: 16}", false}};
+    for (size_t i = 0; i < COUNT(specs); i++) {
+        kvm_err err;
+        kvm_graph g[2];
+        const kvm_str yaml = kvm_str_fmt(
+            &arena, "%s%sevaluate: {suites: [facts-mc, prose]}\ndistill: %s\n", HEAD,
+            CALIBRATION, specs[i].distill);
+        check_ok(build(yaml.at, g, &err), &err);
+        if (specs[i].warned)
+            check_contains(g[0].warning.at, "distill.warmup is ");
+        else
+            assert_int_equal(g[0].warning.len, 0);
+    }
+}
+
 static void an_unknown_ablation_lists_those_there_are(void **state)
 {
     (void)state;
@@ -650,6 +709,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             lessons_that_do_not_fit_are_refused_when_planned, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_text_that_is_not_there_is_named, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(lessons_of_the_way_back_have_to_fit_too, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_warmup_without_an_end_is_warned_of, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(an_empty_section_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes_are_named_with_their_line, setup,
                                         teardown),

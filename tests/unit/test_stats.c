@@ -266,7 +266,8 @@ static void nothing_gives_reasons_not_infinity(void **at)
     check_str(got[KVM_ARM_MLP].floor_normalised.note,
               "the target's own score is not clear of chance");
     check_str(got[KVM_ARM_MLP].gap_recovered.note,
-              "source and target score alike: no gap to recover");
+              "no gap to recover: on these items the source alone is not shown to "
+              "score worse than the target");
 
     kvm_scores nil = {.n = 4, .chance = 0};
     nil.item[KVM_ARM_NATIVE] = zeros;
@@ -289,6 +290,40 @@ static void nothing_gives_reasons_not_infinity(void **at)
     compare_or_fail(got, &huge);
     check_str(got[KVM_ARM_NATIVE].score.note, "the score overflows");
     assert_false(kvm_est_has(got[KVM_ARM_NATIVE].retention));
+}
+
+/* The share of a gap is one only where the target is the better of the two:
+ * perplexities of 4.1 beside 4 would give hundreds of per cent, those of a better
+ * source a sign that says the contrary. */
+static void a_gap_needs_a_worse_source(void **at)
+{
+    (void)at;
+    kvm_comparison got[KVM_ARM_COUNT];
+    double better[] = {1.2, 1.3, 1.1, 1.4}, worse[] = {1.7, 1.9, 1.5, 1.8},
+           near_by[] = {1.3, 1.2, 1.2, 1.3}, between[] = {1.4, 1.5, 1.3, 1.6};
+    kvm_scores s = {.n = 4,
+                    .chance = (double)NAN,
+                    .lower_better = true,
+                    .exp_of_mean = true,
+                    .item = {[KVM_ARM_NATIVE] = better,
+                             [KVM_ARM_SOURCE] = worse,
+                             [KVM_ARM_CLOSED_FORM] = between}};
+    compare_or_fail(got, &s);
+    assert_true(got[KVM_ARM_CLOSED_FORM].gap_recovered.value > 0.4);
+    s.item[KVM_ARM_SOURCE] = near_by;
+    compare_or_fail(got, &s);
+    check_str(got[KVM_ARM_CLOSED_FORM].gap_recovered.note,
+              "no gap to recover: on these items the source alone is not shown to "
+              "score worse than the target");
+    s.item[KVM_ARM_SOURCE] = better;
+    s.item[KVM_ARM_NATIVE] = worse;
+    compare_or_fail(got, &s);
+    check_str(got[KVM_ARM_CLOSED_FORM].gap_recovered.note,
+              "no gap to recover: on these items the source alone scores better than "
+              "the target");
+    s.lower_better = s.exp_of_mean = false; /* of shares it is the target that leads */
+    compare_or_fail(got, &s);
+    assert_true(kvm_est_has(got[KVM_ARM_CLOSED_FORM].gap_recovered));
 }
 
 static void bad_scores_are_named(void **at)
@@ -364,6 +399,14 @@ static void ratios_are_of_rounds(void **at)
     check_str(kvm_median(bad, 2, scratch).note, "a round has no finite time");
 }
 
+static kvm_est even(const double *tokens, const double *cold, const double *swap,
+                    ptrdiff_t n)
+{
+    kvm_est ratio[16];
+    for (ptrdiff_t i = 0; i < n; i++) ratio[i] = kvm_est_of(cold[i] / swap[i]);
+    return kvm_break_even(tokens, ratio, n, scratch);
+}
+
 static void break_even_lies_between_lengths(void **at)
 {
     (void)at;
@@ -372,25 +415,42 @@ static void break_even_lies_between_lengths(void **at)
     const double *tokens = numbers(json_object_get(want, "tokens"), &n);
     const double *cold = numbers(json_object_get(want, "cold"), &n);
     const double *swap = numbers(json_object_get(want, "switch"), &n);
-    near(kvm_break_even(tokens, cold, swap, n).value, number(want, "at"), 1e-9,
-         "break-even");
+    near(even(tokens, cold, swap, n).value, number(want, "at"), 1e-9, "break-even");
 
     const double t[] = {64, 128, 256, 512}, one[] = {1, 1, 1, 1};
     const double fast[] = {.5, .5, .5, .5}, slow[] = {2, 2, 2, 2};
     const double again[] = {.5, 2, .5, .5}, worse[] = {.5, .5, .5, 2},
                  equal[] = {1, 1, .5, .5};
-    const kvm_est always = kvm_break_even(t, one, fast, 4);
+    const kvm_est always = even(t, one, fast, 4);
     near(always.value, 64, 0, "always");
     check_str(always.note, "at or below the shortest length measured");
-    check_str(kvm_break_even(t, one, slow, 4).note,
-              "not sooner at any length measured");
-    check_str(kvm_break_even(t, one, worse, 4).note,
-              "not sooner at the longest length measured");
-    near(kvm_break_even(t, one, again, 4).value, 128 * sqrt(2), 1e-9, "last crossing");
-    near(kvm_break_even(t, one, equal, 4).value, 128, 1e-9, "equal is not sooner");
-    check_str(kvm_break_even(t, one, one, 0).note, "no lengths");
-    const double bad[] = {1, 0, 1, 1};
-    check_str(kvm_break_even(t, one, bad, 4).note, "a length has no time above zero");
+    check_str(even(t, one, slow, 4).note, "not sooner at any length measured");
+    check_str(even(t, one, worse, 4).note, "not sooner at the longest length measured");
+    near(even(t, one, again, 4).value, 128 * sqrt(2), 1e-9, "last crossing");
+    near(even(t, one, equal, 4).value, 128, 1e-9, "equal is not sooner");
+    check_str(even(t, one, one, 0).note, "no lengths");
+    const double bad[] = {0, 1, 1, 1};
+    check_str(even(t, bad, one, 4).note, "a length has no ratio above zero");
+}
+
+/* its interval follows from those of the ratios */
+static void a_break_even_is_as_sure_as_its_ratios(void **at)
+{
+    (void)at;
+    const double t[] = {64, 256, 1024};
+    kvm_est ratio[] = {
+        {.5, .25, 1, KVM_STR("")}, {2, 1, 4, KVM_STR("")}, {4, 4, 4, KVM_STR("")}};
+    const kvm_est e = kvm_break_even(t, ratio, 3, scratch);
+    near(e.value, 128, 1e-9, "by the medians");
+    near(e.low, 64, 1e-9, "by the upper ends");
+    near(e.high, 256, 1e-9, "by the lower ends");
+    ratio[0] = kvm_est_of(2); /* sooner everywhere, but not surely at 256 */
+    const kvm_est wide = kvm_break_even(t, ratio, 3, scratch);
+    near(wide.value, 64, 0, "sooner everywhere");
+    near(wide.high, 256, 1e-9, "surely from here");
+    assert_int_equal(wide.note.len, 0);
+    ratio[2] = (kvm_est){2, .9, 3, KVM_STR("")};
+    check_contains(kvm_break_even(t, ratio, 3, scratch).note.at, "not surely sooner");
 }
 
 static void a_build_pays_after_so_many_switches(void **at)
@@ -436,11 +496,13 @@ int main(void)
         TEST(pairing_narrows_the_difference),
         TEST(the_same_seed_gives_the_same_bits),
         TEST(nothing_gives_reasons_not_infinity),
+        TEST(a_gap_needs_a_worse_source),
         TEST(bad_scores_are_named),
         TEST(every_arm_is_found_by_its_key),
         TEST(json_leaves_out_what_is_missing),
         TEST(ratios_are_of_rounds),
         TEST(break_even_lies_between_lengths),
+        TEST(a_break_even_is_as_sure_as_its_ratios),
         TEST(a_build_pays_after_so_many_switches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,18 +100,22 @@ def quality(by_steps):
 
 
 def against_native(by_steps):
-    """Paired differences from the target's own cache, seed by seed."""
-    yield "| seed, steps | arm | " + " | ".join(t for _, t, _ in ROWS) + " |"
+    """Paired differences from the target's own cache: of each seed's closed form, then by steps."""
+    yield "| seed | arm | " + " | ".join(t for _, t, _ in ROWS) + " |"
     yield "|" + "---|" * (len(ROWS) + 2)
-    for steps in sorted(by_steps):
-        for seed, document in sorted(by_steps[steps].items()):
-            rows = {r["name"]: r["arms"] for r in document["suites"]}
-            for arm, title in (("closed_form", "closed form"), ("distilled", "distilled")):
-                cells = []
-                for suite, _, digits in ROWS:
-                    d = rows.get(suite, {}).get(arm, {}).get("versus_native", {})
-                    cells.append(interval(d, digits))
-                yield f"| {seed}, {steps:,} | {title} | {' | '.join(cells)} |"
+    for seed in sorted({seed for seeds in by_steps.values() for seed in seeds}):
+        steps = [n for n in sorted(by_steps) if seed in by_steps[n]]
+        yield difference(seed, "closed form", by_steps[steps[0]][seed], "closed_form")
+        for n in steps:
+            yield difference(seed, f"distilled, {n:,} steps", by_steps[n][seed], "distilled")
+
+
+def difference(seed, title, document, arm):
+    """A row of against_native."""
+    rows = {r["name"]: r["arms"] for r in document["suites"]}
+    cells = [interval(rows.get(suite, {}).get(arm, {}).get("versus_native", {}), digits)
+             for suite, _, digits in ROWS]
+    return f"| {seed} | {title} | {' | '.join(cells)} |"
 
 
 def interval(d, digits):

@@ -48,7 +48,8 @@ def compare(items, chance=math.nan, weight=None, exp=False, lower=False):
                 stats["retention"] = m / mean["native"]
             if not lower and math.isfinite(chance) and clear_of_zero(mean["native"][1:] - chance):
                 stats["floor_normalised"] = (m - chance) / (mean["native"] - chance)
-            if clear_of_zero((mean["native"] - mean["source"])[1:]):
+            lead = (mean["native"] - mean["source"])[1:] * (-1 if lower else 1)
+            if interval(lead)[0] > 0:  # else there is no gap
                 stats["gap_recovered"] = (m - mean["source"]) / (mean["native"] - mean["source"])
         if arm not in controls:
             stats["versus_control"] = m - mean[best]
@@ -255,7 +256,8 @@ def conversation(key, title, f1, seconds):
             **{"gold_" + k: v for k, v in whole.items()},
             "turns": [{"turn": t + 1, "model": "target" if t % 2 else "source", "f1": spread(v), "gold": spread(v + .1),
                        "first_kl": spread(0. if key == "native" else .8 - v), "answer_tokens": 5.5 + t,
-                       "seconds": seconds[t], **both(t, v)} for t, v in enumerate(f1)]}
+                       "seconds": spread(seconds[t], .1), "seconds_so_far": spread(sum(seconds[:t + 1]), .08),
+                       **both(t, v)} for t, v in enumerate(f1)]}
 
 
 def mapped(t, sources, r2, features):
