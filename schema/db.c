@@ -9,6 +9,8 @@ static const char *const text_of[KVM_SQL_COUNT] = {
 #undef X
 };
 
+const kvm_db_driver *(*kvm_db_in_front)(const kvm_db_driver *real);
+
 int64_t kvm_rows_i64(const kvm_rows *r, ptrdiff_t row, ptrdiff_t column)
 {
     const kvm_cell *c = &r->cells[row * r->columns + column];
@@ -56,9 +58,9 @@ kvm_status kvm_db_open(kvm_db **out, kvm_str where, const kvm_db_options *option
                         (int)kvm_str_find(where, KVM_STR("://")) + 3, where.at);
     kvm_db *db = calloc(1, sizeof *db);
     if (!db) return kvm_fail(err, KVM_NOMEM, "catalogue: out of memory");
-    db->driver = driver;
+    db->driver = kvm_db_in_front ? kvm_db_in_front(driver) : driver;
     kvm_status s = kvm_arena_init(&db->small, 1 << 16, err);
-    if (!s) s = driver->open(db, where, &o, err);
+    if (!s) s = db->driver->open(db, where, &o, err);
     if (s) {
         kvm_arena_free(&db->small);
         free(db);

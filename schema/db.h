@@ -114,6 +114,9 @@ typedef struct kvm_db_driver {
 
 extern const kvm_db_driver kvm_db_sqlite, kvm_db_postgres;
 
+/* Tests put a driver in front of the one that an address names; NULL: nobody does. */
+extern const kvm_db_driver *(*kvm_db_in_front)(const kvm_db_driver *real);
+
 struct kvm_db {
     const kvm_db_driver *driver;
     void *impl;
