@@ -3,7 +3,15 @@
  * First every output is made durable and hashed where it lies (slow; the heartbeat goes
  * on), then all are renamed into the store (fast), then one transaction names them and
  * makes the job succeeded. A worker that dies in between leaves files nobody names, or
- * nothing. */
+ * nothing.
+ *
+ * A server may commit and its answer be lost (KVM_BUSY, schema/db.h). Each that is
+ * insisted on here bears that: name_them, do_skip, do_fail, do_crash and do_release are
+ * fenced, so the second try finds the attempt ended and says KVM_LOST. Nothing is done
+ * twice; the worker only does not know that it was itself who won, and a next one
+ * removes the folder. Elsewhere: a claim nobody heard of is held by nobody and runs out
+ * with its lease; renewing and reaping may be repeated; a submission finds its run by
+ * the key. */
 #define _DEFAULT_SOURCE /* lstat */
 #include <dirent.h>
 #include <limits.h>

@@ -1,6 +1,8 @@
 /* bench_queue - how many jobs a second the catalogue hands out and takes back.
  *
- *   bench_queue [jobs of the long drain, 100000]
+ *   bench_queue [jobs of the long drain, 100000] [postgres://…: an empty database]
+ *
+ * With the address of a server: several processes at it, on one run and on one each.
  *
  * A job is claimed (update + attempt row) and completed (one artefact, state, run
  * looked at) as a worker does it, without running anything. The floor is SQLite doing
@@ -20,27 +22,41 @@ typedef struct base {
     kvm_arena keep;
     kvm_catalogue *c;
     int64_t worker, run;
-    char path[200];
+    char path[300];
 } base;
 
-static void open_base(base *b, const char *name, bool full)
+static void add_run(base *b)
 {
-    const kvm_catalogue_options o = {.full_sync = full};
-    OK(kvm_arena_init(&b->keep, 1 << 20, &err));
-    OK(kvm_dir_make(KVM_STR("build/tmp/bench_queue"), &err));
-    snprintf(b->path, sizeof b->path, "build/tmp/bench_queue/%s.db", name);
-    const char *const ends[] = {"", "-wal", "-shm"};
-    for (int i = 0; i < 3; i++) {
-        char path[220];
-        snprintf(path, sizeof path, "%s%s", b->path, ends[i]);
-        unlink(path);
-    }
-    OK(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->path), &o, &err));
-    OK(kvm_worker_register(b->c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &b->worker,
-                           &err));
     const kvm_run_new r = {
         .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
     OK(kvm_run_insert(b->c, &r, &b->run, &err));
+}
+
+static void open_at(base *b, const char *where, bool full)
+{
+    char name[40];
+    const kvm_catalogue_options o = {.full_sync = full};
+    snprintf(b->path, sizeof b->path, "%s", where);
+    snprintf(name, sizeof name, "w%.9f", kvm_wall());
+    OK(kvm_arena_init(&b->keep, 1 << 20, &err));
+    OK(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->path), &o, &err));
+    OK(kvm_worker_register(b->c, kvm_str_of(name), KVM_STR("h"), KVM_STR("m"),
+                           &b->worker, &err));
+    add_run(b);
+}
+
+static void open_base(base *b, const char *name, bool full)
+{
+    char where[100];
+    OK(kvm_dir_make(KVM_STR("build/tmp/bench_queue"), &err));
+    snprintf(where, sizeof where, "build/tmp/bench_queue/%s.db", name);
+    const char *const ends[] = {"", "-wal", "-shm"};
+    for (int i = 0; i < 3; i++) {
+        char path[120];
+        snprintf(path, sizeof path, "%s%s", where, ends[i]);
+        unlink(path);
+    }
+    open_at(b, where, full);
 }
 
 static int64_t add(base *b, long n, const kvm_job_dep *deps, ptrdiff_t dep_count)
@@ -175,19 +191,25 @@ static void rate(const char *name, bool full, int batch, long n)
     kvm_arena_free(&b.keep);
 }
 
-static void several(int workers, long n)
+/* Each process claims from any run; a run's jobs lock it when they end. */
+static void several(const char *where, int workers, int runs, long n)
 {
     base b;
-    open_base(&b, "several", false);
-    add_many(&b, n);
-    char path[200];
-    snprintf(path, sizeof path, "%s", b.path);
+    if (where)
+        open_at(&b, where, false);
+    else
+        open_base(&b, "several", false);
+    for (int i = 0; i < runs; i++) {
+        if (i) add_run(&b);
+        add_many(&b, n / runs);
+    }
     const double start = kvm_now();
+    fflush(stdout);
     for (int i = 0; i < workers; i++)
         if (fork() == 0) {
-            base own = {.run = b.run, .worker = b.worker};
+            base own = {.worker = b.worker};
             OK(kvm_arena_init(&own.keep, 1 << 20, &err));
-            OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(path), NULL, &err));
+            OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(b.path), NULL, &err));
             drain(&own, n, 1);
             _exit(0);
         }
@@ -197,7 +219,8 @@ static void several(int workers, long n)
     kvm_run_state s;
     OK(kvm_run_state_of(b.c, b.run, &s, &err));
     if (bad || s != KVM_RUN_SUCCEEDED) die("several", "a worker failed");
-    printf("%d processes               %8.0f jobs/s\n", workers, (double)n / seconds);
+    printf("%d processes, %d run%-8s %8.0f jobs/s\n", workers, runs,
+           runs > 1 ? "s" : "", (double)n / seconds);
     kvm_arena_free(&b.keep);
 }
 
@@ -253,10 +276,16 @@ static void waves(int count, int width)
 int main(int argc, char **argv)
 {
     const long jobs = number_of(argc, argv, 1, 100000);
+    const char *const server = argc > 2 ? argv[2] : NULL;
+    for (int workers = 1; server && workers <= 8; workers *= 2) {
+        several(server, workers, 1, 2000);
+        several(server, workers, workers, 2000);
+    }
+    if (server) return 0;
     rate("normal", false, 1, 4000);
     rate("normal, 100 a batch", false, 100, 4000);
     rate("full", true, 1, 200);
-    several(4, 8000);
+    several(NULL, 4, 1, 8000);
     waves(50, 50);
     long_drain(jobs);
     return 0;
