@@ -112,9 +112,15 @@ static kvm_status load(json_t **out, kvm_str text, const char *file, kvm_err *er
         *out = v;
         return KVM_OK;
     }
-    const bool memory = json_error_code(&e) == json_error_out_of_memory;
-    return kvm_fail(err, memory ? KVM_NOMEM : KVM_FORMAT, "%s:%d:%d: %s", file,
-                    e.line > 0 ? e.line : 1, e.column > 0 ? e.column : 1, e.text);
+    const enum json_error_code why = json_error_code(&e);
+    /* the parser's words for these are names of its own flags */
+    const bool zero =
+        why == json_error_null_character || why == json_error_null_byte_in_key;
+    return kvm_fail(
+        err, why == json_error_out_of_memory ? KVM_NOMEM : KVM_FORMAT, "%s:%d:%d: %s",
+        file, e.line > 0 ? e.line : 1, e.column > 0 ? e.column : 1,
+        zero ? "\\u0000 stands in a string, which no text may hold: remove it"
+             : e.text);
 }
 
 static kvm_status parse(kvm_jat *root, kvm_arena *keep, kvm_str text, kvm_str file_name,

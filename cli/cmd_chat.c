@@ -1,12 +1,13 @@
-/* cmd_chat.c - `kvmill chat PAIR.yaml --switch`: the source answers first, then the
- * target goes on from its cache.
+/* cmd_chat.c - `kvmill chat PAIR.yaml`: the source answers first, then the target goes
+ * on from its cache.
  *
  * Messages come from the arguments, or from standard input, one a line. The first
  * answer is the source's; with --switch every later one is the target's, with
- * --alternate every other one. Who answers reads what is new to it; but what the source
- * has read before and the target lacks, the target is given translated, behind what it
- * holds. Beside each answer stands its time to first token; beside the first after the
- * switch also what re-reading would have taken. */
+ * --alternate every other one, with neither none. Who answers reads what is new to it;
+ * but what the source has read before and the target lacks, the target is given
+ * translated, behind what it holds. Beside each answer stands its time to first token
+ * and what was read in it; beside the first after the switch also what reading all of
+ * it again would have taken. */
 #include <string.h>
 #include <unistd.h>
 
@@ -40,7 +41,8 @@ typedef struct talk {
 
 typedef struct times {
     double first, translate, cold; /* cold < 0: not measured */
-    ptrdiff_t translated;          /* tokens */
+    ptrdiff_t translated, read;    /* tokens */
+    ptrdiff_t all;                 /* of the conversation so far */
 } times;
 
 static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
@@ -120,6 +122,8 @@ static kvm_status answer(talk *t, side *x, kvm_str *text, times *when, kvm_err *
     TRY(render(t, &ids, &n, err));
     TRY(keep_common(x, ids, n, err));
     if (x == &t->target) TRY(hand_over(t, ids, n, when, err));
+    when->all = n;
+    when->read = n - x->held_n;
     const double started = kvm_now();
     TRY(kvm_model_forward(
         x->model, x->cache, ids + x->held_n, n - x->held_n,
@@ -146,12 +150,14 @@ static kvm_status answer(talk *t, side *x, kvm_str *text, times *when, kvm_err *
 
 static void show_times(const char *who, const times *when)
 {
-    fprintf(stderr, "  [%s: first token after %.1f ms", who, when->first * 1e3);
+    fprintf(stderr, "  [%s: first token after %.1f ms, %td tokens read", who,
+            when->first * 1e3, when->read);
     if (when->translated > 0)
-        fprintf(stderr, ", of which translating %td tokens %.1f ms", when->translated,
+        fprintf(stderr, " and %td translated in %.1f ms", when->translated,
                 when->translate * 1e3);
     if (when->cold >= 0)
-        fprintf(stderr, "; reading it all again: %.1f ms", when->cold * 1e3);
+        fprintf(stderr, "; after %.1f ms had it read all %td", when->cold * 1e3,
+                when->all);
     fprintf(stderr, "]\n\n");
 }
 
@@ -223,6 +229,10 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
     talk *t = kvm_new(cli->keep, talk, 1);
     if (!t) return kvm_nomem(err, cli->keep);
+    if (kvm_cli_has(cli, KVM_OPT_SWITCH) && kvm_cli_has(cli, KVM_OPT_ALTERNATE))
+        return kvm_fail(err, KVM_USAGE,
+                        "--switch lets the target go on, --alternate both in turns: "
+                        "give one of them, or neither for the source alone");
     t->cli = cli;
     TRY(open_talk(t, cli, err));
     if (cli->arg_count < 2) TRY(talk_from_input(t, err));

@@ -47,7 +47,10 @@ static kvm_status named(kvm_cli *cli, kvm_catalogue *c, kvm_store *store, kvm_st
     TRY(kvm_cli_find_reports(cli, c, what, &found, &n, err));
     if (kvm_cli_has(cli, KVM_OPT_RUN)) {
         if (found[0].run)
-            return kvm_fail(err, KVM_USAGE, "--run is of a pair: give its name");
+            return kvm_fail(err, KVM_USAGE,
+                            "\"%s\" says which runs already: leave --run out, or give "
+                            "it with the pair's name",
+                            kvm_quote(what).at);
         TRY(kvm_cli_i64(cli, KVM_OPT_RUN, 0, 1, &run, err));
         found[0].run = run;
     }

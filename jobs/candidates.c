@@ -184,3 +184,8 @@ bool kvm_candidates_same(const kvm_candidates *a, const kvm_candidates *b)
         same = kvm_outline_same(&a->at[i].outline, &b->at[i].outline);
     return same;
 }
+
+bool kvm_candidate_lost(kvm_status s)
+{
+    return kvm_status_action(s) == KVM_FAIL && s != KVM_INTERNAL && s != KVM_DAMAGED;
+}

@@ -5,7 +5,8 @@
  * combinations are fitted, and a job `choose` (choose.c) takes the one behind which the
  * target says most nearly what it says on its own cache. Words that come to the same
  * outline are one candidate, that of the first word; words come in the order of what a
- * switch with them takes, the cheapest first. */
+ * switch with them takes, the cheapest first. A candidate that cannot be fitted has
+ * lost: its fit puts out why, and no translator. */
 #ifndef KVM_JOBS_CANDIDATES_H
 #define KVM_JOBS_CANDIDATES_H
 
@@ -46,6 +47,9 @@ KVM_MUST kvm_status kvm_candidates_read(kvm_candidates *c, kvm_jat fit,
  * leaves no choice in any of n directions */
 KVM_MUST kvm_status kvm_candidates_leave(const kvm_candidates *c, ptrdiff_t n,
                                          kvm_jat fit, kvm_arena *keep, kvm_err *err);
+/* kvm_candidate_lost - whether a fit that ends so has lost against the others, for it
+ * will end so again: the world is not at fault, nobody asked for it, it is no bug */
+bool kvm_candidate_lost(kvm_status s);
 /* whether fits of both sections make the same, whatever is chosen */
 bool kvm_candidates_same(const kvm_candidates *a, const kvm_candidates *b);
 

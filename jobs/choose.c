@@ -7,8 +7,9 @@
  *   mean over lessons and tokens of KL(native || translated)
  *
  * The least wins; of equal ones the fit with fewer parameters, then the one that stands
- * first (candidates.h: the cheaper switch). A fit behind which something is not finite
- * loses, and the figures say why. The winner's translator and figures are the job's,
+ * first (candidates.h: the cheaper switch). One that could not be fitted or cannot be
+ * applied loses, and so does one behind which something is not finite: the figures say
+ * why. The winner's translator and figures are the job's,
  * with "tried", a row for each, so that whatever takes a fit can take a choice.
  *
  * A line of choose.jsonl is a candidate that is scored: a killed job goes on after the
@@ -89,9 +90,12 @@ static kvm_status read_candidates(choice *h, kvm_err *err)
         candidate *a = &h->at[i];
         kvm_jat figures;
         TRY(kvm_json_str(kvm_json_item(titles, keep, i), &a->title, err));
-        TRY(numbered_input(h, "translator", i, &a->translator, err));
         TRY(numbered_input(h, "fit", i, &a->fit, err));
         TRY(read_figures(h, a->fit, &figures, err));
+        TRY(kvm_json_str_or(kvm_json_get(figures, keep, "failed"), KVM_STR(""),
+                            &a->reason, err));
+        if (a->reason.len) continue;
+        TRY(numbered_input(h, "translator", i, &a->translator, err));
         TRY(kvm_json_i64(kvm_json_get(figures, keep, "parameters"), &a->parameters,
                          err));
     }
@@ -229,22 +233,30 @@ static kvm_status score_in(choice *h, candidate *a, kvm_arena *work, kvm_err *er
     return KVM_OK;
 }
 
-/* what is not finite is an answer: it has lost */
+/* that it cannot be scored is an answer: it has lost */
+static kvm_status lose(choice *h, candidate *a, const kvm_err *why, kvm_err *err)
+{
+    if (!kvm_candidate_lost(why->code)) {
+        if (err) *err = *why;
+        return kvm_err_prefix(err, why->code, "%.*s", KVM_STR_ARG(a->title));
+    }
+    a->kl = a->first_kl = (double)NAN;
+    a->reason = kvm_str_fmt(h->job->keep, "%s", why->msg);
+    return a->reason.at ? KVM_OK : kvm_nomem(err, h->job->keep);
+}
+
 static kvm_status score(choice *h, candidate *a, kvm_err *err)
 {
     kvm_arena work = {0};
     kvm_err why = {0};
+    if (!a->translator) { /* its fit has lost, and said why */
+        a->kl = a->first_kl = (double)NAN;
+        return KVM_OK;
+    }
     TRY(kvm_arena_reserve(&work, CANDIDATE_BYTES, err));
     const kvm_status s = score_in(h, a, &work, &why);
     kvm_arena_free(&work);
-    if (s == KVM_OK) return KVM_OK;
-    if (s != KVM_NAN) {
-        if (err) *err = why;
-        return kvm_err_prefix(err, s, "%.*s", KVM_STR_ARG(a->title));
-    }
-    a->kl = a->first_kl = (double)NAN;
-    a->reason = kvm_str_fmt(h->job->keep, "%s", why.msg);
-    return a->reason.at ? KVM_OK : kvm_nomem(err, h->job->keep);
+    return s ? lose(h, a, &why, err) : KVM_OK;
 }
 
 /* ---- the log ---- */
@@ -330,8 +342,9 @@ static kvm_status least(const choice *h, const candidate **out, kvm_err *err)
     }
     *out = best;
     if (best) return KVM_OK;
-    return kvm_fail(err, KVM_NAN, "none of %td fits can be taken; the first: %.*s",
-                    h->count, KVM_STR_ARG(h->at[0].reason));
+    return kvm_fail(err, KVM_UNSUPPORTED,
+                    "none of %td fits can be taken; the first: %.*s", h->count,
+                    KVM_STR_ARG(h->at[0].reason));
 }
 
 static kvm_status copy_translator(choice *h, const candidate *a, kvm_err *err)
@@ -363,7 +376,8 @@ static kvm_status put_results(choice *h, kvm_err *err)
     TRY(least(h, &best, err));
     for (ptrdiff_t i = 0; i < h->count; i++) {
         json_t *row = row_of(&h->at[i]);
-        json_object_set_new(row, "parameters", json_integer(h->at[i].parameters));
+        if (h->at[i].translator)
+            json_object_set_new(row, "parameters", json_integer(h->at[i].parameters));
         json_object_set_new(row, "chosen", json_boolean(&h->at[i] == best));
         json_array_append_new(tried, row);
         TRY(put_metrics(h, &h->at[i], err));

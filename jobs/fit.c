@@ -11,10 +11,12 @@
  * then the states of recurrent layers, from both captures, and how many of the tokens
  * that the maps will be told are read right (fit_identity.c). Output "translator" is
  * the translator file, "fit" the figures as JSON: those of the first group, and of each
- * under "groups". */
+ * under "groups". A candidate (candidates.h) that cannot be fitted puts out "fit"
+ * alone, which says why under "failed". */
 #include <math.h>
 
 #include "base/clock.h"
+#include "jobs/candidates.h"
 #include "jobs/fit_internal.h"
 #include "jobs/fit_recipes.h"
 #include "jobs/open.h"
@@ -84,6 +86,8 @@ static const kvm_field params[] = {
     {"source", KVM_FIELD_STR, false, "fingerprint", NULL, 0},
     {"source_path", KVM_FIELD_STR, false, "checkpoint", NULL, 0},
     KVM_TEXT_PARAMS(false),
+    {"candidate", KVM_FIELD_BOOL, false, "one of several that are chosen among", NULL,
+     0},
     {0},
 };
 
@@ -335,9 +339,8 @@ static kvm_status run_fit(kvm_fit *f, kvm_err *err)
     return put_results(f, err);
 }
 
-static kvm_status run(kvm_job *j, kvm_err *err)
+static kvm_status fit(kvm_job *j, kvm_err *err)
 {
-    const double started = kvm_now();
     kvm_fit f = {.job = j, .figures = json_object(), .layers = json_array()};
     if (!kvm_json_own(j->keep, f.figures) || !kvm_json_own(j->keep, f.layers))
         return kvm_nomem(err, j->keep);
@@ -348,7 +351,24 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_arena_reserve(&f.scratch, (size_t)64 << 30, err));
     const kvm_status s = run_fit(&f, err);
     kvm_arena_free(&f.scratch);
-    return s ? s : kvm_job_put_cost(j, started, err);
+    return s;
+}
+
+static kvm_status run(kvm_job *j, kvm_err *err)
+{
+    const double started = kvm_now();
+    kvm_err why = {0};
+    const kvm_status s = fit(j, &why);
+    const bool others = json_is_true(json_object_get(j->params.v, "candidate"));
+    if (s && others && kvm_candidate_lost(s)) {
+        TRY(j->host->event(j, "lost", kvm_str_of(why.msg), err));
+        TRY(kvm_job_put_json(j, "fit", "fit.json",
+                             json_pack("{s:s}", "failed", why.msg), err));
+    } else if (s) {
+        if (err) *err = why;
+        return s;
+    }
+    return kvm_job_put_cost(j, started, err);
 }
 
 static kvm_status check(kvm_job *j, kvm_err *err)
@@ -359,7 +379,7 @@ static kvm_status check(kvm_job *j, kvm_err *err)
 
 static const char *const inputs[] = {"gram",           "cross",          "own?",
                                      "source_capture", "target_capture", NULL};
-static const char *const outputs[] = {"translator", "fit", "cost", NULL};
+static const char *const outputs[] = {"translator?", "fit", "cost", NULL};
 const kvm_job_kind kvm_job_fit = {
     .id = KVM_JOB_FIT,
     .inputs = inputs,

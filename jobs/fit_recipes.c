@@ -1,5 +1,7 @@
 #include "jobs/fit_recipes.h"
 
+#include <string.h>
+
 #include "jobs/open.h"
 
 static const char chosen[] =
@@ -25,6 +27,17 @@ static kvm_status read_way(kvm_jat at, kvm_state_way *way, kvm_err *err)
     return KVM_OK;
 }
 
+/* What is tried is one word for all layers: of lists there would be too many. */
+static kvm_status read_layers_way(kvm_jat at, kvm_state_way *way, kvm_err *err)
+{
+    if (json_is_string(at.v) && !strcmp(json_string_value(at.v), "auto"))
+        return kvm_json_fail(err, KVM_USAGE, at,
+                             "is auto, which stands for the whole key (states: auto): "
+                             "a list has a way for each layer, zero, copy, bilinear or "
+                             "replay");
+    return read_way(at, way, err);
+}
+
 /* one word for all recurrent layers, or a list */
 static kvm_status read_states(kvm_job *j, kvm_outline_options *o, kvm_err *err)
 {
@@ -36,7 +49,7 @@ static kvm_status read_states(kvm_job *j, kvm_outline_options *o, kvm_err *err)
     kvm_state_way *each = kvm_new(j->keep, kvm_state_way, o->ways + 1);
     if (!each) return kvm_nomem(err, j->keep);
     for (ptrdiff_t i = 0; i < o->ways; i++)
-        TRY(read_way(kvm_json_item(at, j->keep, i), &each[i], err));
+        TRY(read_layers_way(kvm_json_item(at, j->keep, i), &each[i], err));
     o->each = each;
     return KVM_OK;
 }

@@ -26,7 +26,7 @@ kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n)
     TRY(kvm_json_array(list, n, b->err));
     if (*n == 0)
         return kvm_json_fail(b->err, KVM_FORMAT, list,
-                             "names none: name one, or leave the section out");
+                             "names none: name one, or leave the list out");
     return listed_once(b, list, *n);
 }
 
@@ -223,14 +223,24 @@ static kvm_status ablation_suites(kvm_builder *b, kvm_jat evaluate, kvm_jat firs
     return KVM_OK;
 }
 
+/* suites that nothing would be scored on are a mistake: ablations were forgotten */
+static kvm_status not_idle(kvm_builder *b, kvm_jat evaluate, ptrdiff_t ablations)
+{
+    const kvm_jat suites = kvm_json_get(evaluate, b->keep, "ablation_suites");
+    if (ablations > 0 || !kvm_json_has(suites)) return KVM_OK;
+    return kvm_json_fail(b->err, KVM_USAGE, suites,
+                         "is for evaluate.ablations, which names none: name some, or "
+                         "leave it out");
+}
+
 static kvm_status add_ablations(kvm_builder *b, kvm_jat evaluate, kvm_jat first_suite)
 {
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "ablations");
     const kvm_jat *suites;
-    ptrdiff_t n, suite_count;
+    ptrdiff_t n = 0, suite_count;
     TRY(ablation_suites(b, evaluate, first_suite, &suites, &suite_count));
-    if (!kvm_json_has(list)) return KVM_OK;
-    TRY(kvm_json_array(list, &n, b->err));
+    if (kvm_json_has(list)) TRY(kvm_json_array(list, &n, b->err));
+    TRY(not_idle(b, evaluate, n));
     TRY(listed_once(b, list, n));
     if (n) TRY(add_ablation(b, &complete, suites, suite_count));
     for (ptrdiff_t i = 0; i < n; i++) {

@@ -36,11 +36,13 @@ static kvm_status add_choice(kvm_builder *b, const kvm_candidates *c, kvm_str na
                              ptrdiff_t *node)
 {
     ptrdiff_t fit[KVM_CANDIDATES_MOST];
-    for (ptrdiff_t i = 0; i < c->n; i++)
+    for (ptrdiff_t i = 0; i < c->n; i++) {
+        json_object_set_new(c->at[i].fit, "candidate", json_true());
         TRY(add_fit(b, json_incref(c->at[i].fit),
                     kvm_str_fmt(b->keep, "fit %.*s: %.*s", KVM_STR_ARG(c->at[i].title),
                                 KVM_STR_ARG(name)),
                     &fit[i]));
+    }
     TRY(kvm_graph__node(b, KVM_JOB_CHOOSE, kvm_graph__label(b, "choose", name),
                         choose_params(b, c), node));
     for (ptrdiff_t i = 0; i < c->n; i++) {

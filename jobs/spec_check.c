@@ -111,6 +111,25 @@ static kvm_status look_at_items(const kvm_spec *s, const kvm_suite *suite,
     return kvm_items_apart(&it, o, s->text_path, *work, err);
 }
 
+/* as many turns as every dialogue that is asked has, and at least one of each model */
+static kvm_status turns_of(kvm_suite *suite, ptrdiff_t items, kvm_jat at,
+                           kvm_arena *keep, kvm_err *err)
+{
+    int64_t v;
+    ptrdiff_t *index, n, most = PTRDIFF_MAX;
+    TRY(kvm_suite_sample(&index, &n, keep, suite, items, err));
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (suite->items[index[i]].turn_count < most)
+            most = suite->items[index[i]].turn_count;
+    TRY(kvm_json_i64_or(at, KVM_TURNS, &v, err));
+    suite->turns = (ptrdiff_t)v;
+    if (v >= 2 && v <= most) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, at,
+                         "is %lld, must lie in 2..%td: two models take turns, and the "
+                         "shortest dialogue asked of suite %.*s has %td",
+                         (long long)v, most, KVM_STR_ARG(suite->name), most);
+}
+
 kvm_status kvm_spec__check_items(const kvm_spec *s, kvm_suite *suite, kvm_jat at,
                                  kvm_jat section, const kvm_overlap *o,
                                  const kvm_model_info *const models[2],
@@ -120,8 +139,7 @@ kvm_status kvm_spec__check_items(const kvm_spec *s, kvm_suite *suite, kvm_jat at
     kvm_arena work = {0};
     TRY(size_of(kvm_json_get(section, keep, "items"), 0, 0, &wanted, err));
     if (suite->kind == KVM_SUITE_DIALOGUE)
-        TRY(size_of(kvm_json_get(section, keep, "turns"), KVM_TURNS, 1, &suite->turns,
-                    err));
+        TRY(turns_of(suite, wanted, kvm_json_get(section, keep, "turns"), keep, err));
     TRY(kvm_arena_reserve(&work, ITEMS_BYTES, err));
     const kvm_status st = look_at_items(s, suite, wanted, o, models, t, &work, err);
     kvm_arena_free(&work);

@@ -143,6 +143,10 @@ static kvm_status each_dialogue(kvm_import *im,
     ptrdiff_t n;
     TRY(kvm_json_read(&root, im->keep, im->o->input, err));
     const kvm_jat data = kvm_json_get(root, im->keep, "data");
+    if (!json_is_array(data.v) || json_array_size(data.v) == 0)
+        return kvm_json_fail(err, KVM_FORMAT, root,
+                             "has no stories: this must be CoQA's own file, an object "
+                             "whose \"data\" lists them (coqa-dev-v1.0.json, say)");
     TRY(kvm_json_array(data, &n, err));
     for (ptrdiff_t i = 0; i < n; i++)
         TRY(each(im, kvm_json_item(data, im->keep, i), err));

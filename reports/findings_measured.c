@@ -179,19 +179,18 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
     else if (kvm_str_eq(j->d->recipes.indexers, KVM_STR("dense")))
         kvm_finding__lacks(j, "this translator leaves index keys out (fit.indexers: "
                               "predicted makes them)");
-    else if (!here)
+    else if (!here || !native)
         kvm_finding__lacks(j,
                            "analyse.suites with needles that are longer than what is "
                            "chosen would measure it");
     if (j->settled) return;
     kvm_finding__say(j, "the needle is chosen by", here->needle, KVM_FORMAT_PERCENT);
-    if (native)
-        kvm_finding__say(j, "on the target’s own cache", native->needle,
-                         KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "on the target’s own cache", native->needle,
+                     KVM_FORMAT_PERCENT);
     kvm_finding__say(j, "of the native choice is chosen", here->overlap,
                      KVM_FORMAT_PERCENT);
     kvm_finding__rests_on(j, items);
-    kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar));
+    kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar * native->needle.value));
 }
 
 /* ---- turns ---- */
@@ -204,6 +203,8 @@ static const kvm_condition_figures *condition_of(const kvm_document *d, const ch
     return NULL;
 }
 
+/* What replies say over and over counts in their F1; the gold is what a cache has to
+ * hold, so it decides where the dialogues have one. */
 void kvm_finding__SEGMENTS(kvm_judging *j)
 {
     const kvm_condition_figures *naive = condition_of(j->d, "naive");
@@ -213,15 +214,19 @@ void kvm_finding__SEGMENTS(kvm_judging *j)
         kvm_finding__lacks(j, "a section alternate would measure it");
         return;
     }
-    kvm_finding__say(j, "F1 segment by segment", segment->f1, KVM_FORMAT_PERCENT);
-    kvm_finding__say(j, "less both models’ own reading", segment->versus_native,
-                     KVM_FORMAT_POINTS);
-    kvm_finding__say(j, "naive", naive->f1, KVM_FORMAT_PERCENT);
-    kvm_finding__say(j, "less segment by segment", naive->versus_segment,
-                     KVM_FORMAT_POINTS);
+    const bool gold = kvm_est_has(naive->gold_versus_segment) &&
+                      kvm_est_has(segment->gold_versus_native);
+    const kvm_est lost = gold ? segment->gold_versus_native : segment->versus_native;
+    const kvm_est apart = gold ? naive->gold_versus_segment : naive->versus_segment;
+    kvm_finding__say(
+        j, gold ? "gold in answer segment by segment" : "F1 segment by segment",
+        gold ? segment->gold : segment->f1, KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "less both models’ own reading", lost, KVM_FORMAT_POINTS);
+    kvm_finding__say(j, "naive", gold ? naive->gold : naive->f1, KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "less segment by segment", apart, KVM_FORMAT_POINTS);
     kvm_finding__rests_on(j, j->d->alternation.dialogues);
-    kvm_finding__claim(j, kvm_claim_below(naive->versus_segment, 0));
-    kvm_finding__claim(j, kvm_claim_above(segment->versus_native, -j->bar));
+    kvm_finding__claim(j, kvm_claim_below(apart, 0));
+    kvm_finding__claim(j, kvm_claim_above(lost, -j->bar));
 }
 
 /* ---- training ---- */

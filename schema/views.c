@@ -139,6 +139,10 @@ kvm_status kvm_catalogue_output(kvm_catalogue *c, kvm_str pair, int64_t run,
                      KVM_ARGS(kvm_cell_s(pair), kvm_cell_i(run), kvm_cell_c(kind),
                               kvm_cell_c(output)),
                      &rows, &scratch, err));
+    if (rows.count == 0 && run)
+        return kvm_fail(err, KVM_NOTFOUND,
+                        "run %lld of pair %.*s has no finished %s with a %s",
+                        (long long)run, KVM_STR_ARG(pair), kind, output);
     if (rows.count == 0)
         return kvm_fail(err, KVM_NOTFOUND, "pair %.*s has no finished %s with a %s",
                         KVM_STR_ARG(pair), kind, output);

@@ -49,9 +49,10 @@ kvm_status kvm_meta_format(const kvm_st *st, const char *want, kvm_err *err)
     const ptrdiff_t stem = (strrchr(want, '.') - want) + 1;
     const bool version = got.at && kvm_str_starts(got, kvm_str_slice(w, 0, stem));
     return kvm_fail(err, version ? KVM_VERSION : KVM_FORMAT,
-                    "%s: format is '%s', expected '%s'%s", kvm_st_path(st).at,
-                    kvm_quote(got.at ? got : KVM_STR("")).at, want,
-                    version ? "; make it again with this version" : "");
+                    version ? "%s: is in format %s, and this version reads %s: make it "
+                              "again with this version"
+                            : "%s: is in format \"%s\", not %s: another kind of file",
+                    kvm_st_path(st).at, kvm_quote(got.at ? got : KVM_STR("")).at, want);
 }
 
 /* the numbers of a row's shape, as they are listed */

@@ -107,6 +107,19 @@ static kvm_status read_metadata(json_t *meta, const kvm_training *t, const kvm_s
     return KVM_OK;
 }
 
+/* Who began it with another version can end it with that one, or begin anew here. */
+static kvm_status check_format(const kvm_training *t, const kvm_st *st, kvm_err *err)
+{
+    if (kvm_meta_format(st, t->format, NULL) != KVM_VERSION)
+        return kvm_meta_format(st, t->format, err);
+    return kvm_fail(err, KVM_VERSION,
+                    "%s: another version of kvmill began this training (its format is "
+                    "%s, here it is %s): go on with that one, or remove the file to "
+                    "begin anew",
+                    kvm_st_path(st).at,
+                    kvm_quote(kvm_st_meta(st, KVM_STR("format"))).at, t->format);
+}
+
 /* metadata as it was written, then who wrote it */
 static kvm_status check_metadata(const kvm_training *t, const kvm_st *st,
                                  kvm_arena *own, kvm_err *err)
@@ -115,7 +128,7 @@ static kvm_status check_metadata(const kvm_training *t, const kvm_st *st,
     char hex[65];
     json_t *meta = kvm_json_own(own, json_object());
     if (!meta) return kvm_nomem(err, own);
-    TRY(kvm_meta_format(st, t->format, err));
+    TRY(check_format(t, st, err));
     TRY(read_metadata(meta, t, st, own, err));
     TRY(kvm_meta_str(st, "sha", &sha, err));
     TRY(hash_metadata(meta, hex, own, err));
@@ -180,8 +193,6 @@ static kvm_status load(const kvm_training *t, kvm_training_read *read, void *ctx
     kvm_arena_free(&own);
     if (s == KVM_FORMAT || s == KVM_NOTFOUND || s == KVM_SHAPE || s == KVM_DTYPE)
         s = kvm_err_prefix(err, s, "a damaged checkpoint; remove it to begin anew");
-    if (s == KVM_VERSION)
-        s = kvm_err_prefix(err, s, "an older checkpoint; remove it to begin anew");
     return s;
 }
 

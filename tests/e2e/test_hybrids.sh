@@ -146,7 +146,7 @@ spec dialogues small large '' 'evaluate: {suites: [dialogues]}'
 refuse 'only .alternate. scores' dialogues
 ok $? "dialogues are not scored as single items"
 spec many small large '' 'alternate: {suite: dialogues, turns: 11}'
-refuse 'has 10 turns, not 11' many
+refuse 'alternate.turns: is 11, must lie in 2..10' many
 ok $? "turns are those of the dialogues"
 spec late small large '' 'alternate: {suite: dialogues, turns: 3, refresh: 3}'
 refuse 'alternate.refresh: is 3, must lie in 1..2' late

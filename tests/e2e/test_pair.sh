@@ -66,8 +66,13 @@ call 0 report "$work/two.yaml" && cmp -s "$work/two.html" "$work/a/reports/small
 ok $? "a spec's reports are those of its own runs, of both directions"
 call 0 report 1 && ! cmp -s "$work/two.html" "$work/a/reports/small-large.html"
 ok $? "a run's number names its report"
-call 2 report "$work/two.yaml" --run 1
+call 2 report "$work/two.yaml" --run 1 && grep -q 'leave --run out' "$work/log" &&
+    call 2 report 1 --run 2 && grep -q 'leave --run out' "$work/log"
 ok $? "... and of no other run"
+call 2 report small-large --run 99 && grep -q 'run 99 of pair small-large has no' "$work/log"
+ok $? "a run that the pair has not is named"
+call 2 chat "$work/one.yaml" --switch --alternate Hello && grep -q 'give one of them, or neither' "$work/log"
+ok $? "a chat goes on with the target, or in turns"
 spec four.yaml '{lambda: 3e-1}'
 call 2 report "$work/four.yaml" && grep -q 'no report of this spec' "$work/log"
 ok $? "a spec that was not run has none, although its pair has"

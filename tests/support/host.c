@@ -107,20 +107,28 @@ ptrdiff_t host_node(const host *h, const char *label)
     return -1;
 }
 
-static void fill_inputs(host *h, const kvm_node *n, kvm_job_input *in)
+/* as the catalogue does: an output that was not put out is no input. How many there
+ * are */
+static ptrdiff_t fill_inputs(host *h, const kvm_node *n, kvm_job_input *in)
 {
     const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
+    ptrdiff_t count = 0;
     for (ptrdiff_t i = 0; i < n->input_count; i++) {
         kvm_err err = {0};
+        const kvm_node_input *from = &n->inputs[i];
         char *sha = kvm_new(&h->keep, char, 65);
         assert_non_null(sha);
-        assert_true(listed(kind->inputs, n->inputs[i].name));
-        in[i] = (kvm_job_input){
-            .name = n->inputs[i].name,
-            .path = host_output(h, n->inputs[i].node, n->inputs[i].output),
-            .sha = sha};
-        check_ok(kvm_sha_file(in[i].path, sha, h->keep, &err), &err);
+        assert_true(listed(kind->inputs, from->name));
+        if (h->outputs[from->node] &&
+            !json_object_get(h->outputs[from->node], from->output))
+            continue;
+        in[count] = (kvm_job_input){.name = from->name,
+                                    .path = host_output(h, from->node, from->output),
+                                    .sha = sha};
+        check_ok(kvm_sha_file(in[count].path, sha, h->keep, &err), &err);
+        count++;
     }
+    return count;
 }
 
 kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
@@ -129,14 +137,14 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
     const kvm_job_kind *kind = kvm_job_kind_of(n->kind);
     kvm_job_input *in = kvm_new(&h->keep, kvm_job_input, n->input_count + 1);
     assert_non_null(in);
-    fill_inputs(h, n, in);
+    const ptrdiff_t inputs = fill_inputs(h, n, in);
     kvm_arena keep = check_arena((size_t)1 << 36); /* its resources end with the job */
     running r = {h, node};
     kvm_job j = {.host = &vtable,
                  .host_ctx = &r,
                  .params = {.v = n->params, .file = "test", .path = ""},
                  .inputs = in,
-                 .input_count = n->input_count,
+                 .input_count = inputs,
                  .dir = kvm_str_fmt(&h->keep, "%s/%d", h->dir.at, h->runs++),
                  .keep = &keep,
                  .progress = h->progress,

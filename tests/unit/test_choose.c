@@ -1,7 +1,8 @@
 /* Which of several fits is taken: the least KL; of equals the one with fewer
- * parameters; never one behind which something is not finite. */
+ * parameters; never one behind which something is not finite, or which cannot be. */
 #include <string.h>
 
+#include "jobs/candidates.h"
 #include "tests/support/check.h"
 #include "tests/support/host.h"
 #include "translators/translator.h"
@@ -157,7 +158,7 @@ static void what_is_not_finite_loses(void **state)
                        "\"title\":\"states zero\"}\n"
                        "{\"first_kl\":null,\"kl\":null,\"reason\":\"none\","
                        "\"title\":\"states replay\"}\n"));
-    check_status(KVM_NAN, host_run(&h, choose, &err), &err);
+    check_status(KVM_UNSUPPORTED, host_run(&h, choose, &err), &err);
     check_contains(err.msg, "none of 2 fits");
 }
 
@@ -205,6 +206,61 @@ static void a_fit_that_overflows_says_why_it_lost(void **state)
     host_close(&o);
 }
 
+/* of two, told maps have more features than there are rows: they are not fitted, and
+ * the others are taken */
+static void a_fit_that_cannot_be_loses(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    host o;
+    host_open(&o, "choose_wide",
+              "name: pair\nsource: ../../tests/zoo/small\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 12, tokens: 24}\n"
+              "fit: {k: 1, lambda: 1e-3, sweep: false, token: auto}\n");
+    const ptrdiff_t node = host_node(&o, "choose pair");
+    host_run_to(&o, node);
+    const json_t *list = json_object_get(host_json(&o, node, "fit").v, "tried");
+    const json_t *lost = json_array_get(list, 1);
+    assert_true(json_is_true(json_object_get(json_array_get(list, 0), "chosen")));
+    assert_true(json_is_null(json_object_get(lost, "kl")));
+    assert_null(json_object_get(lost, "parameters"));
+    check_contains(json_string_value(json_object_get(lost, "reason")),
+                   "240 rows for 256 features");
+    /* killed after the first: the log says what the second came to */
+    host_leave(&o, "choose.jsonl",
+               KVM_STR("{\"first_kl\":null,\"kl\":null,\"reason\":\"none\","
+                       "\"title\":\"token none\"}\n"));
+    check_status(KVM_UNSUPPORTED, host_run(&o, node, &err), &err);
+    check_contains(err.msg, "none of 2 fits can be taken; the first: none");
+    host_close(&o);
+}
+
+/* nor does one that cannot be applied end the job */
+static void a_translator_that_cannot_be_read_loses(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    const char *path = host_output(&h, fit_of(0), "translator").at;
+    const kvm_str whole = check_read(&h.keep, path);
+    check_write(path, KVM_STR("no such file"));
+    check_ok(host_run(&h, choose, &err), &err);
+    assert_true(!chosen(0) && chosen(1));
+    assert_true(json_is_null(json_object_get(tried(0), "kl")));
+    check_contains(json_string_value(json_object_get(tried(0), "reason")), path);
+    check_write(path, whole);
+}
+
+/* what would go another time is no answer, and a bug is none */
+static void only_what_ends_so_again_loses(void **state)
+{
+    (void)state;
+    assert_true(kvm_candidate_lost(KVM_RANGE) && kvm_candidate_lost(KVM_SINGULAR));
+    assert_false(kvm_candidate_lost(KVM_NOMEM) || kvm_candidate_lost(KVM_IO) ||
+                 kvm_candidate_lost(KVM_NOSPACE) || kvm_candidate_lost(KVM_CANCELLED) ||
+                 kvm_candidate_lost(KVM_INTERNAL) || kvm_candidate_lost(KVM_OK));
+}
+
 static void a_log_of_others_is_refused(void **state)
 {
     (void)state;
@@ -224,6 +280,9 @@ int main(void)
         cmocka_unit_test(of_equals_the_smaller_is_taken),
         cmocka_unit_test(what_is_not_finite_loses),
         cmocka_unit_test(a_fit_that_overflows_says_why_it_lost),
+        cmocka_unit_test(a_fit_that_cannot_be_loses),
+        cmocka_unit_test(a_translator_that_cannot_be_read_loses),
+        cmocka_unit_test(only_what_ends_so_again_loses),
         cmocka_unit_test(a_log_of_others_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -152,6 +152,23 @@ static void a_checkpoint_of_other_options_is_refused(void **state)
     json_object_del(params, "rate");
 }
 
+/* the format's name stands in the file's header, its length beside it stays */
+static void a_checkpoint_of_another_version_is_refused(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    char *bytes = kvm_new(&h.keep, char, half.len);
+    memcpy(bytes, half.at, (size_t)half.len);
+    const ptrdiff_t at = kvm_str_find(half, KVM_STR("distill_checkpoint.v2"));
+    assert_true(at > 0);
+    bytes[at + 20] = '1';
+    host_leave(&h, "distill.checkpoint", (kvm_str){bytes, half.len});
+    check_status(KVM_VERSION, host_run(&h, node, &err), &err);
+    check_contains(err.msg, "/distill.checkpoint: another version of kvmill began");
+    check_contains(err.msg, "(its format is kvmill.distill_checkpoint.v1, here it ");
+    check_contains(err.msg, "or remove the file to begin anew");
+}
+
 static void a_damaged_checkpoint_is_refused(void **state)
 {
     (void)state;
@@ -193,6 +210,7 @@ int main(void)
         cmocka_unit_test(a_killed_one_goes_on_bit_for_bit),
         cmocka_unit_test(a_loss_that_is_no_number_leaves_the_checkpoint),
         cmocka_unit_test(a_checkpoint_of_other_options_is_refused),
+        cmocka_unit_test(a_checkpoint_of_another_version_is_refused),
         cmocka_unit_test(a_damaged_checkpoint_is_refused),
         cmocka_unit_test(a_config_knows_who_rounds),
     };

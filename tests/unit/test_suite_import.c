@@ -328,6 +328,11 @@ static void coqa_is_also_dialogues(void **state)
             "{\"data\":[{\"story\":\"s\",\"questions\":[{\"input_text\":\"q\"}]}]}",
             KVM_FORMAT, "answers");
     refused("coqa_dialogues", "{\"data\":[{\"questions\":[]}]}", KVM_FORMAT, "story");
+    static const char *const empty[] = {"[]", "{}", "{\"data\":[]}", "{\"data\":1}"};
+    for (size_t i = 0; i < COUNT(empty); i++)
+        refused("coqa", empty[i], KVM_FORMAT,
+                "has no stories: this must be CoQA's own file, an object whose "
+                "\"data\" lists them");
     refused("coqa_dialogues",
             "{\"data\":[{\"story\":\"s\","
             "\"questions\":[{\"input_text\":\"q\",\"turn_id\":2}],"
