@@ -244,6 +244,11 @@ static bool is_donor_control(int arm)
            arm == KVM_ARM_ZERO;
 }
 
+static kvm_est of_a_control(void)
+{
+    return kvm_est_missing(KVM_STR("is itself a control"));
+}
+
 /* the control that scores best, or -1 */
 static int strongest_control(const boot *b)
 {
@@ -258,7 +263,7 @@ static int strongest_control(const boot *b)
 
 static kvm_est versus_control(const boot *b, int arm, int control)
 {
-    if (is_donor_control(arm)) return kvm_est_missing(KVM_STR("is itself a control"));
+    if (is_donor_control(arm)) return of_a_control();
     if (control < 0) return kvm_est_missing(KVM_STR("no control was scored"));
     kvm_est e = difference(b, arm, (term){control, 0});
     e.note = kvm_str_of(kvm_arms[control].as_control);
@@ -287,7 +292,8 @@ static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control
                 : kvm_est_missing(KVM_STR("no chance level for this metric"));
     }
     out->gap_recovered =
-        !native   ? kvm_est_missing(alone)
+        is_donor_control(arm) ? of_a_control()
+        : !native             ? kvm_est_missing(alone)
         : !source ? kvm_est_missing(KVM_STR("the source alone was not scored"))
                   : gap_recovered(b, arm);
 }

@@ -80,7 +80,8 @@ typedef struct kvm_comparison {
     kvm_est retention;        /* score / native */
     kvm_est floor_normalised; /* (score - chance) / (native - chance) */
     kvm_est gap_recovered;    /* (score - source) / (native - source), where native is
-                                 surely the better one of the two */
+                                 surely the better one of the two; not of the controls
+                                 below, which would show how bad a cache can be */
     kvm_est versus_native;    /* score - native, paired */
     kvm_est versus_control; /* score - the strongest of raw_source, wrong_donor, zero */
 } kvm_comparison;
