@@ -166,8 +166,7 @@ typedef struct timed {
 
 static kvm_est paid_after(double seconds, const timed *t, ptrdiff_t i)
 {
-    const kvm_est e = t->sooner[i];
-    if (kvm_est_has_interval(e) && e.low <= 1 && e.high >= 1)
+    if (kvm_est_spans(t->sooner[i], 1))
         return kvm_est_missing(
             KVM_STR("the switch is not shown to be sooner: the ratio's interval "
                     "contains 1"));

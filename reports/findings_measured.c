@@ -121,7 +121,8 @@ void kvm_finding__ONE_LAYER(kvm_judging *j)
         any |= a != NULL;
         if (a) judge_layer(j, a, &few);
     }
-    if (few && j->claims) kvm_finding__claim(j, KVM_CLAIM_OPEN); /* half of it was seen */
+    if (few && j->claims)
+        kvm_finding__claim(j, KVM_CLAIM_OPEN); /* half of it was seen */
     if (!any)
         kvm_finding__lacks(j, "analyse.suites with plain text, and needles, would "
                               "measure it");

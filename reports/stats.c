@@ -206,7 +206,7 @@ static kvm_est ratio(const boot *b, int arm, term base, kvm_str vanishes)
     const kvm_est whole = difference(b, KVM_ARM_NATIVE, base);
     const double size = fabs(b->means[KVM_ARM_NATIVE]) + fabs(term_of(base, b->means));
     if (!kvm_est_has(whole) || fabs(whole.value) <= 1e-12 * size ||
-        (kvm_est_has_interval(whole) && whole.low <= 0 && whole.high >= 0))
+        kvm_est_spans(whole, 0))
         return kvm_est_missing(vanishes);
     kvm_est e = kvm_est_of((b->means[arm] - term_of(base, b->means)) / whole.value);
     if (b->s->n < 2) return e;
@@ -227,11 +227,9 @@ static kvm_est gap_recovered(const boot *b, int arm)
     const kvm_str alike = KVM_STR("no gap to recover: on these items the source alone "
                                   "is not shown to score worse than the target");
     const kvm_est lead = difference(b, KVM_ARM_NATIVE, source);
-    const bool whole = kvm_est_has_interval(lead), low = b->s->lower_better;
-    const double least =
-        low ? -(whole ? lead.high : lead.value) : (whole ? lead.low : lead.value);
-    const double most =
-        low ? -(whole ? lead.low : lead.value) : (whole ? lead.high : lead.value);
+    const bool low = b->s->lower_better;
+    const double least = low ? -kvm_est_most(lead) : kvm_est_least(lead);
+    const double most = low ? -kvm_est_least(lead) : kvm_est_most(lead);
     if (most < 0)
         return kvm_est_missing(KVM_STR("no gap to recover: on these items the source "
                                        "alone scores better than the target"));
@@ -442,10 +440,9 @@ kvm_est kvm_break_even(const double *tokens, const kvm_est *ratio, ptrdiff_t n,
     if (!value) return kvm_est_missing(KVM_STR("out of memory"));
     double *low = value + n, *high = low + n;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const bool whole = kvm_est_has_interval(ratio[i]);
         value[i] = ratio[i].value;
-        low[i] = whole ? ratio[i].low : value[i];
-        high[i] = whole ? ratio[i].high : value[i];
+        low[i] = kvm_est_least(ratio[i]);
+        high[i] = kvm_est_most(ratio[i]);
         if (!(tokens[i] > 0 && low[i] > 0) || !isfinite(tokens[i] + value[i] + high[i]))
             return kvm_est_missing(KVM_STR("a length has no ratio above zero"));
     }
