@@ -48,6 +48,13 @@ kvm_claim kvm_claim_above(kvm_est e, double bar)
     return on_side(-kvm_est_most(e), -kvm_est_least(e), -bar);
 }
 
+kvm_claim kvm_claim_at_least(kvm_est e, double bar)
+{
+    return kvm_est_least(e) >= bar ? KVM_CLAIM_HOLDS
+           : kvm_est_most(e) < bar ? KVM_CLAIM_FAILS
+                                   : KVM_CLAIM_OPEN;
+}
+
 void kvm_finding__claim(kvm_judging *j, kvm_claim c)
 {
     if (c > j->worst) j->worst = c;

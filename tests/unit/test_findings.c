@@ -279,6 +279,9 @@ static const struct {
     {"layer_zero", YES, "99.0",
      DOC(LATENTS, KV,
          INVERSION(SERIES("source", "0", V(0.9)) "," SERIES("source", "0", "0.99")))},
+    /* at least the bar is the bar too */
+    {"layer_zero", YES, "97.0",
+     DOC(LATENTS, KV, INVERSION(SERIES("source", "0", E(0.97, 0.95, 0.99))))},
     {"layer_zero", NO, "90.0",
      DOC(LATENTS, KV,
          INVERSION(SERIES("source", "0", "0.9") "," SERIES("target", "0", "1")))},
