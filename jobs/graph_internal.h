@@ -73,7 +73,8 @@ KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
 KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
 /* kvm_graph__suite_params - params of a job that scores the suite named at `suite`
  * (scored.h), with the `items` of a section; check: look at the items, which is done
- * once for a section: the other direction's models read the same */
+ * once for a section: the other direction's models read the same. The report is told of
+ * the suite. */
 KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
                                             const char *section, bool check,
                                             json_t **params, kvm_suite **out);
@@ -101,6 +102,6 @@ KVM_MUST kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse);
 /* what it takes of the nodes that b names */
 KVM_MUST kvm_status kvm_graph__report_inputs(kvm_builder *b);
 /* to the end, once all the others are there */
-KVM_MUST kvm_status kvm_graph__report_last(kvm_builder *b);
+void kvm_graph__report_last(kvm_builder *b);
 
 #endif
