@@ -86,6 +86,30 @@ static void a_killed_one_goes_on_bit_for_bit(void **state)
     assert_int_equal(json_array_size(curve), 1 + STEPS / VALIDATE);
 }
 
+/* linear up over the warm-up, then a cosine towards a tenth */
+static void the_rate_rises_and_falls(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    static const struct {
+        int warmup;
+        double after[STEPS / VALIDATE]; /* of the full rate, in the step before */
+    } runs[] = {{20, {2. / 20, 4. / 20}}, {1, {1, 0.55 - 0.45 / 2}}};
+    json_t *params = h.graph.nodes[node].params;
+    for (size_t i = 0; i < COUNT(runs); i++) {
+        json_object_set_new(params, "warmup", json_integer(runs[i].warmup));
+        check_ok(host_run(&h, node, &err), &err);
+        const json_t *curve =
+            json_object_get(host_json(&h, node, "figures").v, "curve");
+        for (size_t k = 0; k < STEPS / VALIDATE; k++) {
+            const json_t *point = json_array_get(curve, k + 1);
+            const double rate = json_number_value(json_object_get(point, "rate"));
+            assert_true(fabs(rate / 3e-4 - runs[i].after[k]) < 1e-9);
+        }
+    }
+    json_object_del(params, "warmup");
+}
+
 /* `half` with weights whose rows overflow, as if training had run away */
 static kvm_str run_away(void)
 {
@@ -208,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_one_goes_on_bit_for_bit),
+        cmocka_unit_test(the_rate_rises_and_falls),
         cmocka_unit_test(a_loss_that_is_no_number_leaves_the_checkpoint),
         cmocka_unit_test(a_checkpoint_of_other_options_is_refused),
         cmocka_unit_test(a_checkpoint_of_another_version_is_refused),
