@@ -45,6 +45,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_HOURS,
     KVM_OPT_RUN,
     KVM_OPT_APART,
+    KVM_OPT_CLOSED_FORM,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -203,7 +203,8 @@ static kvm_status talk_from_input(talk *t, kvm_err *err)
 
 static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
 {
-    kvm_str file, translator;
+    kvm_str file;
+    kvm_found found;
     kvm_spec spec;
     int64_t max_new;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &file, err));
@@ -211,8 +212,9 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_i64(cli, KVM_OPT_TOKENS, 128, 1, &max_new, err));
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
-    TRY(kvm_cli_spec_translator(cli, &spec, &translator, err));
-    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator,
+    TRY(kvm_cli_spec_translator(cli, &spec, &found, err));
+    kvm_cli_say_found(&found);
+    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, found.path,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;
     t->source =
@@ -251,6 +253,7 @@ static const kvm_option options[] = {
     {KVM_OPT_SWITCH, "switch", NULL, "after the first answer go on with the target"},
     {KVM_OPT_ALTERNATE, "alternate", NULL, "source and target answer in turns"},
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many tokens an answer (128)"},
+    KVM_CLI_CLOSED_FORM,
     {0},
 };
 const kvm_command kvm_command_chat = {"chat", options, run, KVM_ANY_ARGS};
