@@ -201,7 +201,10 @@ static kvm_status add_ablation(kvm_builder *b, const kvm_ablation *a,
     ptrdiff_t fit;
     TRY(ablated_fit(b, a, &fit));
     for (ptrdiff_t i = 0; i < n; i++) TRY(score_ablation(b, a, fit, suites[i]));
-    return KVM_OK;
+    if (a == &complete) return KVM_OK; /* the report has that one */
+    const kvm_str input = kvm_str_fmt(b->keep, "ablation_translator.%s", a->name);
+    if (!input.at) return kvm_nomem(b->err, b->keep);
+    return kvm_graph__input(b, b->report, input.at, fit, "translator");
 }
 
 /* The report compares ablated fits with the arms of a suite that it shows. */

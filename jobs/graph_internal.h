@@ -86,8 +86,10 @@ KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
  * whose outputs "translator" and "fit" hold */
 KVM_MUST kvm_status kvm_graph__translator(kvm_builder *b, json_t *fit, kvm_str name,
                                           ptrdiff_t *node);
-/* what that took, candidates and all, for the report to take */
-KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b);
+/* kvm_graph__costs_of_fit - what b's translator took, for the report to take: cost.fit,
+ * or of every candidate cost.fit N and itself as candidate.N, and cost.choose. back: of
+ * the way back, cost.fit back N and so on */
+KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b, bool back);
 /* evaluations and ablations, for the report to take */
 KVM_MUST kvm_status kvm_graph__evaluations(kvm_builder *b);
 /* the distillation of b's fit, when the spec asks for one; what: of its label */

@@ -67,15 +67,17 @@ kvm_status kvm_graph__report_inputs(kvm_builder *b)
     if (b->own >= 0)
         TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
     TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
-    TRY(kvm_graph__costs_of_fit(b));
+    TRY(kvm_graph__costs_of_fit(b, false));
     TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));
     TRY(kvm_graph__input(b, b->report, "translator", b->fit, "translator"));
     if (b->mlp >= 0) {
         TRY(kvm_graph__input(b, b->report, "cost.mlp", b->mlp, "cost"));
         TRY(kvm_graph__input(b, b->report, "mlp", b->mlp, "figures"));
+        TRY(kvm_graph__input(b, b->report, "mlp_translator", b->mlp, "translator"));
     }
     if (b->distill < 0) return KVM_OK;
     TRY(kvm_graph__input(b, b->report, "cost.distill", b->distill, "cost"));
+    TRY(kvm_graph__input(b, b->report, "distilled", b->distill, "translator"));
     return kvm_graph__input(b, b->report, "distill", b->distill, "figures");
 }
 
