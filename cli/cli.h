@@ -48,6 +48,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_APART,
     KVM_OPT_FROM,
     KVM_OPT_TO,
+    KVM_OPT_CLOSED_FORM,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -7,7 +7,8 @@
  * but what the source has read before and the target lacks, the target is given
  * translated, behind what it holds. Beside each answer stands its time to first token
  * and what was read in it; beside the first after the switch also what reading all of
- * it again would have taken. */
+ * it again would have taken. Those two are of work that was done once before,
+ * unmeasured; other answers' times are of what is done for the first time. */
 #include <string.h>
 #include <unistd.h>
 
@@ -75,8 +76,8 @@ static kvm_status keep_common(side *x, const int32_t *ids, ptrdiff_t n, kvm_err 
     return KVM_OK;
 }
 
-/* what the source has read, and the target has not; the first time beside what reading
- * everything again takes */
+/* what the source has read, and the target has not; the first time of a target that
+ * holds nothing beside what reading everything again takes, both ways warmed up */
 static kvm_status hand_over(talk *t, const int32_t *ids, ptrdiff_t n, times *when,
                             kvm_err *err)
 {
@@ -85,13 +86,12 @@ static kvm_status hand_over(talk *t, const int32_t *ids, ptrdiff_t n, times *whe
     if (end <= t->target.held_n) return KVM_OK;
     kvm_switching_tell(&t->s, ids, 0, end);
     when->translated = end - t->target.held_n;
-    if (t->measured) {
-        TRY(kvm_switching_catch_up(&t->s, &when->translate, err));
-    } else {
+    if (!t->measured && t->target.held_n == 0) {
         TRY(kvm_switching_cold(&t->s, ids, n, &when->cold, err));
-        TRY(kvm_switching_translate(&t->s, &when->translate, err));
+        TRY(kvm_switching_warm_up(&t->s, ids + end, n - end, err));
         t->measured = true;
     }
+    TRY(kvm_switching_catch_up(&t->s, &when->translate, err));
     memcpy(t->target.held, ids, (size_t)end * sizeof *ids);
     t->target.held_n = end;
     return KVM_OK;
@@ -156,8 +156,9 @@ static void show_times(const char *who, const times *when)
         fprintf(stderr, " and %td translated in %.1f ms", when->translated,
                 when->translate * 1e3);
     if (when->cold >= 0)
-        fprintf(stderr, "; after %.1f ms had it read all %td", when->cold * 1e3,
-                when->all);
+        fprintf(stderr,
+                "; after %.1f ms had it read all %td (each once, after a warm-up)",
+                when->cold * 1e3, when->all);
     fprintf(stderr, "]\n\n");
 }
 
@@ -202,7 +203,8 @@ static kvm_status talk_from_input(talk *t, kvm_err *err)
 
 static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
 {
-    kvm_str file, translator;
+    kvm_str file;
+    kvm_found found;
     kvm_spec spec;
     int64_t max_new;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &file, err));
@@ -210,8 +212,9 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_i64(cli, KVM_OPT_TOKENS, 128, 1, &max_new, err));
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
-    TRY(kvm_cli_spec_translator(cli, &spec, &translator, err));
-    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, translator,
+    TRY(kvm_cli_spec_translator(cli, &spec, &found, err));
+    kvm_cli_say_found(&found);
+    TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, found.path,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;
     t->source =
@@ -250,6 +253,7 @@ static const kvm_option options[] = {
     {KVM_OPT_SWITCH, "switch", NULL, "after the first answer go on with the target"},
     {KVM_OPT_ALTERNATE, "alternate", NULL, "source and target answer in turns"},
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many tokens an answer (128)"},
+    KVM_CLI_CLOSED_FORM,
     {0},
 };
 const kvm_command kvm_command_chat = {"chat", options, run, KVM_ANY_ARGS};

@@ -38,15 +38,19 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(s);
     TRY(kvm_out_publish(out, NULL, err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(
-            cli, json_pack("{s:s, s:I}", "file", path.at, "bytes", (json_int_t)bytes),
-            err);
+        return kvm_cli_print_json(cli,
+                                  json_pack("{s:s, s:I, s:s*, s:s*}", "file", path.at,
+                                            "bytes", (json_int_t)bytes, "what",
+                                            found.what, "sha", found.sha),
+                                  err);
+    kvm_cli_say_found(&found);
     printf("%s: %lld bytes\n", kvm_cli_shown(cli->keep, path).at, (long long)bytes);
     return KVM_OK;
 }
 
 static const kvm_option options[] = {
     {KVM_OPT_OUT, "out", "FILE", "the file to write"},
+    KVM_CLI_CLOSED_FORM,
     {0},
 };
 const kvm_command kvm_command_export = {"export", options, run, 1};

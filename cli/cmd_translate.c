@@ -35,7 +35,8 @@ static kvm_status run_prompt(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
                           err));
     kvm_switching_tell(s, ids, 0, n - 1);
     a->prefill = kvm_now() - clock;
-    TRY(kvm_switching_translate(s, &a->translate, err));
+    TRY(kvm_switching_warm_up(s, ids + n - 1, 1, err));
+    TRY(kvm_switching_catch_up(s, &a->translate, err));
     clock = kvm_now();
     TRY(kvm_model_forward(s->target, s->target_cache, ids + n - 1, 1,
                           &(kvm_forward_options){.logits_last = 1, .logits = s->logits},
@@ -48,23 +49,23 @@ static kvm_status run_prompt(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
                       &a->text, err);
 }
 
-static kvm_status show(kvm_cli *cli, const answer *a, kvm_err *err)
+static kvm_status show(kvm_cli *cli, const kvm_found *found, const answer *a,
+                       kvm_err *err)
 {
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         return kvm_cli_print_json(
             cli,
-            json_pack("{s:o, s:I, s:I, s:f, s:f, s:f}", "text",
+            json_pack("{s:o, s:I, s:I, s:f, s:f, s:f, s:s*, s:s*}", "text",
                       kvm_cli_json_text(a->text), "tokens", (json_int_t)a->tokens,
                       "generated", (json_int_t)a->generated, "source_prefill_s",
-                      a->prefill, "switch_ttft_s", a->translate, "cold_ttft_s",
-                      a->cold),
+                      a->prefill, "switch_ttft_s", a->translate, "cold_ttft_s", a->cold,
+                      "what", found->what, "sha", found->sha),
             err);
     TRY(kvm_cli_print(a->text, err));
     TRY(kvm_cli_print(KVM_STR("\n"), err));
     fprintf(stderr,
             "%td tokens; first token of the target: %.1f ms through the translator, "
-            "%.1f ms by "
-            "reading them itself\n",
+            "%.1f ms by reading them itself (each once, after a warm-up)\n",
             a->tokens, a->translate * 1e3, a->cold * 1e3);
     return KVM_OK;
 }
@@ -83,6 +84,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_arg(cli, 0, "the translator", &translator, err));
     TRY(kvm_cli_arg(cli, 1, "the text", &text, err));
     TRY(kvm_cli_find(cli, translator, &found, err));
+    kvm_cli_say_found(&found);
     TRY(checkpoint(cli, KVM_OPT_SOURCE, "source", found.source, &source, err));
     TRY(checkpoint(cli, KVM_OPT_TARGET, "target", found.target, &target, err));
     TRY(kvm_cli_i64(cli, KVM_OPT_TOKENS, 64, 1, &max_new, err));
@@ -96,7 +98,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_switching_open(&s, cli, source, target, found.path, n + (ptrdiff_t)max_new,
                            err));
     TRY(run_prompt(&s, ids, n, (ptrdiff_t)max_new, &a, cli->keep, err));
-    return show(cli, &a, err);
+    return show(cli, &found, &a, err);
 }
 
 static const kvm_option options[] = {
@@ -105,6 +107,7 @@ static const kvm_option options[] = {
     {KVM_OPT_TARGET, "target", "DIR",
      "the checkpoint that continues (that of PAIR.yaml)"},
     {KVM_OPT_TOKENS, "tokens", "N", "at most so many new tokens (64)"},
+    KVM_CLI_CLOSED_FORM,
     {0},
 };
 const kvm_command kvm_command_translate = {"translate", options, run, 2};

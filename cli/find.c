@@ -5,7 +5,19 @@
 #include "base/file.h"
 #include "base/hash.h"
 
-enum { LEAST_DIGITS = 4, HASH_DIGITS = 64 };
+enum { LEAST_DIGITS = 4, HASH_DIGITS = 64, SHOWN_DIGITS = 12 };
+
+/* Steps that make a translator, by what it is called. A run's is what the first of
+ * those up to FIT has made, from CHOOSE on where the closed form is asked for. */
+enum { DISTILL, CHOOSE, FIT, MLP, TRANSLATOR_COUNT };
+static const struct {
+    const char *kind, *what;
+} translators[TRANSLATOR_COUNT] = {
+    [DISTILL] = {"distill", "distilled translator"},
+    [CHOOSE] = {"choose", "closed-form translator"},
+    [FIT] = {"fit", "closed-form translator"},
+    [MLP] = {"mlp", "MLP translator"},
+};
 
 typedef struct finding {
     kvm_cli *cli;
@@ -24,11 +36,28 @@ static kvm_status open_store(finding *f, kvm_cli *cli, kvm_err *err)
     return kvm_cli_catalogue(cli, false, &f->c, err);
 }
 
-static kvm_status take(const finding *f, const json_t *row, kvm_str *path, kvm_err *err)
+/* what an artefact is called: a translator by how it was made, else its output */
+static const char *called(const json_t *row)
+{
+    const char *output = text(row, "output"), *kind = text(row, "kind");
+    for (int i = 0; i < TRANSLATOR_COUNT; i++)
+        if (!strcmp(output, "translator") && !strcmp(kind, translators[i].kind))
+            return translators[i].what;
+    return output;
+}
+
+static kvm_status take(const finding *f, const json_t *row, kvm_found *out,
+                       kvm_err *err)
 {
     kvm_store *store;
-    TRY(kvm_store_open(&store, f->cli->keep, kvm_cli_store(f->cli), err));
-    return kvm_store_get(store, path, f->cli->keep, text(row, "sha"),
+    kvm_arena *keep = f->cli->keep;
+    const kvm_str what = kvm_str_copy(keep, kvm_str_of(called(row)));
+    const kvm_str sha = kvm_str_copy(keep, kvm_str_of(text(row, "sha")));
+    if (!what.at || !sha.at) return kvm_nomem(err, keep);
+    out->what = what.at;
+    out->sha = sha.at;
+    TRY(kvm_store_open(&store, keep, kvm_cli_store(f->cli), err));
+    return kvm_store_get(store, &out->path, keep, sha.at,
                          json_integer_value(json_object_get(row, "bytes")), err);
 }
 
@@ -57,12 +86,16 @@ static kvm_status made_by(const finding *f, int64_t run, const char *kind,
     return KVM_OK;
 }
 
-/* what was chosen among fits, or the one fit */
+/* what was distilled, unless the closed form is asked for; else what was chosen among
+ * fits, or the one fit */
 static kvm_status translator_of(const finding *f, int64_t run, const json_t **out,
                                 kvm_err *err)
 {
-    TRY(made_by(f, run, "choose", out, err));
-    return *out ? KVM_OK : made_by(f, run, "fit", out, err);
+    *out = NULL;
+    for (int i = kvm_cli_has(f->cli, KVM_OPT_CLOSED_FORM) ? CHOOSE : DISTILL;
+         !*out && i <= FIT; i++)
+        TRY(made_by(f, run, translators[i].kind, out, err));
+    return KVM_OK;
 }
 
 static kvm_status not_run(kvm_cli *cli, const char *what, const kvm_spec *spec,
@@ -86,10 +119,11 @@ static kvm_status spec_hash(kvm_cli *cli, const kvm_spec *spec, char sha[65],
     return kvm_sha_of(canonical, sha, err);
 }
 
-kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_str *path,
+kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_found *out,
                                    kvm_err *err)
 {
     finding f;
+    *out = (kvm_found){.source = spec->source_path, .target = spec->target_path};
     char sha[65];
     json_t *rows;
     const json_t *row = NULL;
@@ -106,19 +140,17 @@ kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec, kvm_str *
             TRY(translator_of(&f, json_integer_value(json_object_get(run, "run")), &row,
                               err));
     }
-    return row ? take(&f, row, path, err)
+    return row ? take(&f, row, out, err)
                : not_run(cli, "translator", spec, others, err);
 }
 
-static kvm_status of_run(kvm_cli *cli, int64_t run, bool *found, kvm_str *path,
-                         kvm_err *err)
+static kvm_status of_run(kvm_cli *cli, int64_t run, kvm_found *out, kvm_err *err)
 {
     finding f;
     const json_t *row;
     TRY(open_store(&f, cli, err));
     TRY(translator_of(&f, run, &row, err));
-    *found = row != NULL;
-    return row ? take(&f, row, path, err) : KVM_OK;
+    return row ? take(&f, row, out, err) : KVM_OK;
 }
 
 static bool hash_like(kvm_str s)
@@ -131,8 +163,7 @@ static bool hash_like(kvm_str s)
 }
 
 /* one artefact, under however many names */
-static kvm_status of_hash(kvm_cli *cli, kvm_str what, bool *found, kvm_str *path,
-                          kvm_err *err)
+static kvm_status of_hash(kvm_cli *cli, kvm_str what, kvm_found *out, kvm_err *err)
 {
     finding f;
     json_t *rows, *row, *hit = NULL;
@@ -149,33 +180,44 @@ static kvm_status of_hash(kvm_cli *cli, kvm_str what, bool *found, kvm_str *path
                             kvm_quote(what).at);
         hit = row;
     }
-    *found = hit != NULL;
-    return hit ? take(&f, hit, path, err) : KVM_OK;
+    return hit ? take(&f, hit, out, err) : KVM_OK;
 }
 
-kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out, kvm_err *err)
+static kvm_status none_such(kvm_cli *cli, kvm_str what, kvm_err *err)
 {
-    *out = (kvm_found){.path = what};
-    bool found = false;
-    int64_t run;
-    if (kvm_str_ends(what, KVM_STR(".yaml"))) {
-        kvm_spec spec;
-        TRY(kvm_spec_read(&spec, cli->keep, what, err));
-        out->source = spec.source_path;
-        out->target = spec.target_path;
-        return kvm_cli_spec_translator(cli, &spec, &out->path, err);
-    }
-    if (kvm_path_exists(what)) return KVM_OK;
-    if (kvm_str_to_i64(what, &run) && run > 0)
-        TRY(of_run(cli, run, &found, &out->path, err));
-    if (!found && hash_like(what)) TRY(of_hash(cli, what, &found, &out->path, err));
-    if (found) return KVM_OK;
     return kvm_fail(
         err, KVM_NOTFOUND,
         "\"%s\" is no file, no run that has made a translator, and begins the "
         "hash of no artefact (`kvmill jobs artefacts` lists those of the store "
         "%s)",
         kvm_quote(what).at, kvm_quote(kvm_cli_store(cli)).at);
+}
+
+kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out, kvm_err *err)
+{
+    int64_t run;
+    *out = (kvm_found){.path = what};
+    if (kvm_str_ends(what, KVM_STR(".yaml"))) {
+        kvm_spec spec;
+        TRY(kvm_spec_read(&spec, cli->keep, what, err));
+        return kvm_cli_spec_translator(cli, &spec, out, err);
+    }
+    const bool file = kvm_path_exists(what);
+    if (!file && kvm_str_to_i64(what, &run) && run > 0) TRY(of_run(cli, run, out, err));
+    if (out->what) return KVM_OK;
+    if (!file && hash_like(what)) TRY(of_hash(cli, what, out, err));
+    if (!file && !out->what) return none_such(cli, what, err);
+    if (!kvm_cli_has(cli, KVM_OPT_CLOSED_FORM)) return KVM_OK;
+    return kvm_fail(err, KVM_USAGE,
+                    "--closed-form chooses among the translators of PAIR.yaml or of a "
+                    "run, and \"%s\" names one %s: leave it out",
+                    kvm_quote(what).at, file ? "file" : "artefact");
+}
+
+void kvm_cli_say_found(const kvm_found *found)
+{
+    if (!found->what) return;
+    fprintf(stderr, "%s %.*s…\n", found->what, SHOWN_DIGITS, found->sha);
 }
 
 /* ---- reports ---- */

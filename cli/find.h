@@ -8,16 +8,31 @@
 typedef struct kvm_found {
     kvm_str path;
     kvm_str source, target; /* the checkpoints that the spec names; else empty */
+    const char *what;       /* "distilled translator"; NULL: a file outside the store */
+    const char *sha;        /* its hash; NULL likewise */
 } kvm_found;
 
-/* kvm_cli_spec_translator - the closed form that the newest run of just this spec made;
- * KVM_NOTFOUND names the store and what to do */
+/* What a command that finds translators has among its options. */
+#define KVM_CLI_CLOSED_FORM                                                            \
+    {                                                                                  \
+        KVM_OPT_CLOSED_FORM, "closed-form", NULL,                                      \
+            "of PAIR.yaml or a run the closed form, although one was distilled"        \
+    }
+
+/* kvm_cli_spec_translator - what the newest run of just this spec that has one made:
+ * what was distilled, where it was and --closed-form is not given, else the closed
+ * form; KVM_NOTFOUND names the store and what to do */
 KVM_MUST kvm_status kvm_cli_spec_translator(kvm_cli *cli, const kvm_spec *spec,
-                                            kvm_str *path, kvm_err *err);
+                                            kvm_found *out, kvm_err *err);
 /* kvm_cli_find - the translator of PAIR.yaml or of a run's number; the artefact whose
- * hash begins so (four digits or more); or a file or folder that is there. */
+ * hash begins so (four digits or more); or a file or folder that is there. The latter
+ * two leave --closed-form nothing to choose: KVM_USAGE. */
 KVM_MUST kvm_status kvm_cli_find(kvm_cli *cli, kvm_str what, kvm_found *out,
                                  kvm_err *err);
+
+/* kvm_cli_say_found - "distilled translator d2257f34ab01…" on stderr; nothing of a file
+ * outside the store */
+void kvm_cli_say_found(const kvm_found *found);
 
 typedef struct kvm_found_report {
     kvm_str pair;

@@ -54,35 +54,40 @@ kvm_status kvm_switching_catch_up(kvm_switching *s, double *seconds, kvm_err *er
     return KVM_OK;
 }
 
-static kvm_status translate_once(kvm_switching *s, double *seconds, kvm_err *err)
+/* the target reads on from what it holds */
+static kvm_status read_on(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
+                          kvm_err *err)
 {
-    kvm_cache_clear(s->target_cache);
-    return kvm_switching_catch_up(s, seconds, err);
+    const kvm_forward_options o = {.logits_last = 1, .logits = s->logits};
+    return kvm_model_forward(s->target, s->target_cache, ids, n, &o, err);
 }
 
 static kvm_status read_once(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
                             double *seconds, kvm_err *err)
 {
-    const double started = kvm_now();
     kvm_cache_clear(s->target_cache);
-    TRY(kvm_model_forward(s->target, s->target_cache, ids, n,
-                          &(kvm_forward_options){.logits_last = 1, .logits = s->logits},
-                          err));
+    const double started = kvm_now();
+    TRY(read_on(s, ids, n, err));
     *seconds = kvm_now() - started;
     return KVM_OK;
-}
-
-kvm_status kvm_switching_translate(kvm_switching *s, double *seconds, kvm_err *err)
-{
-    TRY(translate_once(s, seconds, err)); /* warm-up: pages, packed weights */
-    return translate_once(s, seconds, err);
 }
 
 kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids, ptrdiff_t n,
                               double *seconds, kvm_err *err)
 {
-    TRY(read_once(s, ids, n, seconds, err)); /* warm-up */
+    TRY(read_once(s, ids, n, seconds, err)); /* warm-up: pages, packed weights */
     TRY(read_once(s, ids, n, seconds, err));
+    kvm_cache_clear(s->target_cache);
+    return KVM_OK;
+}
+
+kvm_status kvm_switching_warm_up(kvm_switching *s, const int32_t *rest, ptrdiff_t n,
+                                 kvm_err *err)
+{
+    double seconds;
+    kvm_cache_clear(s->target_cache);
+    TRY(kvm_switching_catch_up(s, &seconds, err));
+    TRY(read_on(s, rest, n, err));
     kvm_cache_clear(s->target_cache);
     return KVM_OK;
 }

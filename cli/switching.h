@@ -28,17 +28,21 @@ const kvm_capture *kvm_switching_capture(const kvm_switching *s);
 /* the tokens that the source's cache holds, from `from` on, for the translator */
 void kvm_switching_tell(kvm_switching *s, const int32_t *ids, ptrdiff_t from,
                         ptrdiff_t n);
-/* Both arms are run once unmeasured, then timed: a cold arm without warm-up would
- * flatter the switch. translate: the source's whole cache into the emptied target's */
-KVM_MUST kvm_status kvm_switching_translate(kvm_switching *s, double *seconds,
-                                            kvm_err *err);
 /* kvm_switching_catch_up - what the target's cache lacks of the source's, once, behind
  * what it holds */
 KVM_MUST kvm_status kvm_switching_catch_up(kvm_switching *s, double *seconds,
                                            kvm_err *err);
-/* cold: the target reads these ids itself, first token included; its cache is emptied
- * before and after */
+
+/* Where the two ways to a first token are compared, each is gone once unmeasured before
+ * it is timed. Both leave the target's cache empty. */
+
+/* cold: the target reads these ids itself, first token included */
 KVM_MUST kvm_status kvm_switching_cold(kvm_switching *s, const int32_t *ids,
                                        ptrdiff_t n, double *seconds, kvm_err *err);
+/* kvm_switching_warm_up - the switch, unmeasured: the source's whole cache is
+ * translated and the target reads the rest, first token included. What is to be timed
+ * is a catch_up and a forward over the same tokens. */
+KVM_MUST kvm_status kvm_switching_warm_up(kvm_switching *s, const int32_t *rest,
+                                          ptrdiff_t n, kvm_err *err);
 
 #endif

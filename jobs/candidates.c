@@ -187,5 +187,6 @@ bool kvm_candidates_same(const kvm_candidates *a, const kvm_candidates *b)
 
 bool kvm_candidate_lost(kvm_status s)
 {
-    return kvm_status_action(s) == KVM_FAIL && s != KVM_INTERNAL && s != KVM_DAMAGED;
+    return s == KVM_SHAPE || s == KVM_RANGE || s == KVM_SINGULAR || s == KVM_NAN ||
+           s == KVM_UNSUPPORTED;
 }

@@ -47,8 +47,9 @@ KVM_MUST kvm_status kvm_candidates_read(kvm_candidates *c, kvm_jat fit,
  * leaves no choice in any of n directions */
 KVM_MUST kvm_status kvm_candidates_leave(const kvm_candidates *c, ptrdiff_t n,
                                          kvm_jat fit, kvm_arena *keep, kvm_err *err);
-/* kvm_candidate_lost - whether a fit that ends so has lost against the others, for it
- * will end so again: the world is not at fault, nobody asked for it, it is no bug */
+/* kvm_candidate_lost - whether a fit that ends so has lost against the others: its
+ * numbers say that it cannot be. A file that is gone, damaged or not the planned one
+ * says nothing of it, and a loss is kept under the step's key. */
 bool kvm_candidate_lost(kvm_status s);
 /* whether fits of both sections make the same, whatever is chosen */
 bool kvm_candidates_same(const kvm_candidates *a, const kvm_candidates *b);

@@ -4,7 +4,8 @@
  * the split to fit are learned from, those of the split to choose validate; the others
  * are kept for figures alone, as in every fit (translators/rows.h). The order of
  * lessons follows from seed and step. After each validation a checkpoint is
- * published: a killed distillation goes on from there, bit for bit. Output
+ * published: a killed distillation goes on from there, bit for bit; one that cannot be
+ * gone on from is not used. Output
  * "translator" has the parameters that validated best; "figures" the curve. */
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "jobs/lessons.h"
 #include "jobs/open.h"
 #include "jobs/params.h"
+#include "translators/training.h"
 
 static const kvm_field params[] = {
     KVM_PAIR_PARAMS,
@@ -268,8 +270,9 @@ static kvm_status open_all(distillation *d, kvm_err *err)
     TRY(prepare(d, err));
     TRY(kvm_job_path(j, "distill.checkpoint", &d->checkpoint, err));
     if (!kvm_path_exists(d->checkpoint)) return KVM_OK;
-    return kvm_distill_load(d->trainer, &d->at, d->config, d->o.steps, d->checkpoint,
-                            err);
+    return kvm_training_anew(
+        kvm_distill_load(d->trainer, &d->at, d->config, d->o.steps, d->checkpoint, err),
+        err);
 }
 
 /* A reader of the log would else take what is put out for trained. */

@@ -333,7 +333,7 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
         TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
                             "above 0: the gate attention_cosine will not be measured, "
                             "and without it the report decides nothing")));
-    TRY(kvm_graph__report_last(b));
+    kvm_graph__report_last(b);
     const kvm_model_info *const fitted_from[] = {b->source.info, b->target.info};
     TRY(kvm_spec__check_graph(b->spec, b->graph, fitted_from,
                               kvm_spec__fits_back(b->spec) ? 2 : 1, b->keep, b->err));

@@ -17,6 +17,19 @@ static kvm_status turned(const kvm_builder *b, kvm_builder *back)
     return kvm_graph__gram(back, 0, &back->gram);
 }
 
+/* What the report takes of the way back: translators, and what only they took. */
+static kvm_status report_back(kvm_builder *b, kvm_builder *back)
+{
+    if (b->own < 0)
+        TRY(kvm_graph__input(b, b->report, "cost.stats back", back->gram, "cost"));
+    TRY(kvm_graph__costs_of_fit(back, true));
+    TRY(kvm_graph__input(b, b->report, "back_translator", back->fit, "translator"));
+    if (back->distill < 0) return KVM_OK;
+    TRY(kvm_graph__input(b, b->report, "cost.distill back", back->distill, "cost"));
+    return kvm_graph__input(b, b->report, "back_distilled", back->distill,
+                            "translator");
+}
+
 /* of the other direction; *node makes it */
 static kvm_status add_back(kvm_builder *b, ptrdiff_t *node)
 {
@@ -28,7 +41,7 @@ static kvm_status add_back(kvm_builder *b, ptrdiff_t *node)
     back.distill = -1;
     TRY(kvm_graph__distill(&back, "distill back"));
     *node = back.distill >= 0 ? back.distill : back.fit;
-    return KVM_OK;
+    return report_back(b, &back);
 }
 
 static kvm_status alternate_params(kvm_builder *b, kvm_jat at, kvm_jat suite,

@@ -69,6 +69,21 @@ static kvm_status look_at_items(kvm_builder *b, kvm_suite *s, kvm_jat at,
         models, b->target.tokenizer, b->keep, b->err);
 }
 
+/* among what the report says that it comes from; of two suites of one name the second
+ * is told by its section too */
+static kvm_status tell_report(kvm_builder *b, const kvm_suite *s, const char *section)
+{
+    json_t *suites = json_object_get(b->graph->nodes[b->report].params, "suites");
+    const char *there = json_string_value(json_object_get(suites, s->name.at));
+    const kvm_str key =
+        !there || strcmp(there, s->sha) == 0
+            ? s->name
+            : kvm_str_fmt(b->keep, "%.*s, of %s", KVM_STR_ARG(s->name), section);
+    if (!key.at) return kvm_nomem(b->err, b->keep);
+    json_object_set_new(suites, key.at, json_string(s->sha));
+    return KVM_OK;
+}
+
 kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *section,
                                    bool check, json_t **params, kvm_suite **out)
 {
@@ -76,6 +91,7 @@ kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *se
     kvm_suite *s;
     TRY(suite_of(b, suite, strcmp(section, "alternate") == 0, &path, &s));
     if (check) TRY(look_at_items(b, s, suite, section));
+    TRY(tell_report(b, s, section));
     json_t *given = kvm_graph__section(b, section), *p = json_object();
     kvm_graph__put_models(b, p);
     kvm_graph__put_calibration(b, p);
@@ -130,8 +146,6 @@ static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
     const kvm_str evaluate = kvm_graph__label(b, "evaluate", name);
     const kvm_status s = named_once(b, evaluate, suite);
     if (s) return json_decref(p), s;
-    json_object_set(json_object_get(b->graph->nodes[b->report].params, "suites"),
-                    name.at, json_object_get(p, "suite"));
     TRY(kvm_graph__node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
     TRY(kvm_graph__input(b, node, "translator", b->fit, "translator"));
     if (b->mlp >= 0) TRY(kvm_graph__input(b, node, "mlp", b->mlp, "translator"));
@@ -187,7 +201,10 @@ static kvm_status add_ablation(kvm_builder *b, const kvm_ablation *a,
     ptrdiff_t fit;
     TRY(ablated_fit(b, a, &fit));
     for (ptrdiff_t i = 0; i < n; i++) TRY(score_ablation(b, a, fit, suites[i]));
-    return KVM_OK;
+    if (a == &complete) return KVM_OK; /* the report has that one */
+    const kvm_str input = kvm_str_fmt(b->keep, "ablation_translator.%s", a->name);
+    if (!input.at) return kvm_nomem(b->err, b->keep);
+    return kvm_graph__input(b, b->report, input.at, fit, "translator");
 }
 
 /* The report compares ablated fits with the arms of a suite that it shows. */

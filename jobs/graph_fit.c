@@ -63,17 +63,31 @@ kvm_status kvm_graph__translator(kvm_builder *b, json_t *fit, kvm_str name,
     return add_fit(b, json_incref(c.at[0].fit), kvm_graph__label(b, "fit", name), node);
 }
 
-kvm_status kvm_graph__costs_of_fit(kvm_builder *b)
+/* the report takes an output of the node as PREFIX.WORDS */
+static kvm_status report_takes(kvm_builder *b, const char *prefix, kvm_str words,
+                               ptrdiff_t node, const char *output)
+{
+    const kvm_str name =
+        words.at ? kvm_str_fmt(b->keep, "%s.%.*s", prefix, KVM_STR_ARG(words)) : words;
+    return name.at ? kvm_graph__input(b, b->report, name.at, node, output)
+                   : kvm_nomem(b->err, b->keep);
+}
+
+kvm_status kvm_graph__costs_of_fit(kvm_builder *b, bool back)
 {
     const kvm_node *n = &b->graph->nodes[b->fit];
-    if (n->kind == KVM_JOB_FIT)
-        return kvm_graph__input(b, b->report, "cost.fit", b->fit, "cost");
+    const bool chosen = n->kind == KVM_JOB_CHOOSE;
     ptrdiff_t fits = 0;
-    for (ptrdiff_t i = 0; i < n->input_count; i++) {
+    for (ptrdiff_t i = 0; chosen && i < n->input_count; i++) {
         if (!kvm_str_starts(kvm_str_of(n->inputs[i].name), KVM_STR("fit."))) continue;
-        const kvm_str name = kvm_str_fmt(b->keep, "cost.fit %td", ++fits);
-        if (!name.at) return kvm_nomem(b->err, b->keep);
-        TRY(kvm_graph__input(b, b->report, name.at, n->inputs[i].node, "cost"));
+        const ptrdiff_t fit = n->inputs[i].node;
+        const kvm_str which =
+            kvm_str_fmt(b->keep, "%s%td", back ? "back " : "", ++fits);
+        const kvm_str step = kvm_str_fmt(b->keep, "fit %.*s", KVM_STR_ARG(which));
+        TRY(report_takes(b, "cost", step, fit, "cost"));
+        TRY(report_takes(b, "candidate", which, fit, "translator"));
     }
-    return kvm_graph__input(b, b->report, "cost.choose", b->fit, "cost");
+    const kvm_str step =
+        kvm_str_fmt(b->keep, "%s%s", chosen ? "choose" : "fit", back ? " back" : "");
+    return report_takes(b, "cost", step, b->fit, "cost");
 }

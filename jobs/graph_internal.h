@@ -73,7 +73,8 @@ KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
 KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
 /* kvm_graph__suite_params - params of a job that scores the suite named at `suite`
  * (scored.h), with the `items` of a section; check: look at the items, which is done
- * once for a section: the other direction's models read the same */
+ * once for a section: the other direction's models read the same. The report is told of
+ * the suite. */
 KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
                                             const char *section, bool check,
                                             json_t **params, kvm_suite **out);
@@ -85,8 +86,10 @@ KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
  * whose outputs "translator" and "fit" hold */
 KVM_MUST kvm_status kvm_graph__translator(kvm_builder *b, json_t *fit, kvm_str name,
                                           ptrdiff_t *node);
-/* what that took, candidates and all, for the report to take */
-KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b);
+/* kvm_graph__costs_of_fit - what b's translator took, for the report to take: cost.fit,
+ * or of every candidate cost.fit N and itself as candidate.N, and cost.choose. back: of
+ * the way back, cost.fit back N and so on */
+KVM_MUST kvm_status kvm_graph__costs_of_fit(kvm_builder *b, bool back);
 /* evaluations and ablations, for the report to take */
 KVM_MUST kvm_status kvm_graph__evaluations(kvm_builder *b);
 /* the distillation of b's fit, when the spec asks for one; what: of its label */
@@ -101,6 +104,6 @@ KVM_MUST kvm_status kvm_graph__report(kvm_builder *b, kvm_str reverse);
 /* what it takes of the nodes that b names */
 KVM_MUST kvm_status kvm_graph__report_inputs(kvm_builder *b);
 /* to the end, once all the others are there */
-KVM_MUST kvm_status kvm_graph__report_last(kvm_builder *b);
+void kvm_graph__report_last(kvm_builder *b);
 
 #endif

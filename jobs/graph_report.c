@@ -38,7 +38,7 @@ static kvm_status report_params(kvm_builder *b, kvm_str reverse, json_t **out)
     json_object_set_new(p, "target", model_json(&b->target));
     json_object_set_new(p, "calibration", kvm_graph__calibration(b));
     json_object_set_new(p, "text", json_string(b->text_sha));
-    json_object_set_new(p, "suites", json_object()); /* filled on the way */
+    json_object_set_new(p, "suites", json_object()); /* by graph_evaluate.c */
     json_object_set_new(p, "spec", kvm_graph__str(b->spec->text));
     json_object_set_new(p, "seed", json_integer(b->spec->seed));
     if (b->rounds.len) json_object_set_new(p, "backend", kvm_graph__str(b->rounds));
@@ -67,42 +67,22 @@ kvm_status kvm_graph__report_inputs(kvm_builder *b)
     if (b->own >= 0)
         TRY(kvm_graph__input(b, b->report, "cost.stats target", b->own, "cost"));
     TRY(kvm_graph__input(b, b->report, "cost.stats cross", b->cross, "cost"));
-    TRY(kvm_graph__costs_of_fit(b));
+    TRY(kvm_graph__costs_of_fit(b, false));
     TRY(kvm_graph__input(b, b->report, "fit", b->fit, "fit"));
     TRY(kvm_graph__input(b, b->report, "translator", b->fit, "translator"));
     if (b->mlp >= 0) {
         TRY(kvm_graph__input(b, b->report, "cost.mlp", b->mlp, "cost"));
         TRY(kvm_graph__input(b, b->report, "mlp", b->mlp, "figures"));
+        TRY(kvm_graph__input(b, b->report, "mlp_translator", b->mlp, "translator"));
     }
     if (b->distill < 0) return KVM_OK;
     TRY(kvm_graph__input(b, b->report, "cost.distill", b->distill, "cost"));
+    TRY(kvm_graph__input(b, b->report, "distilled", b->distill, "translator"));
     return kvm_graph__input(b, b->report, "distill", b->distill, "figures");
 }
 
-/* Suites that analyses and conversations read stand among those that are evaluated.
- * Such a node scores as SUITE/WHAT; a suite whose name another one has is told by
- * both. */
-static kvm_status name_suites(kvm_builder *b)
+void kvm_graph__report_last(kvm_builder *b)
 {
-    json_t *suites = json_object_get(b->graph->nodes[b->report].params, "suites");
-    for (ptrdiff_t i = 0; i < b->graph->count; i++) {
-        const json_t *p = b->graph->nodes[i].params;
-        json_t *sha = json_object_get(p, "suite");
-        const char *as = json_string_value(json_object_get(p, "as"));
-        kvm_str name, what;
-        if (!sha || !as || !kvm_str_cut(kvm_str_of(as), '/', &name, &what)) continue;
-        const kvm_str key = kvm_str_copy(b->keep, name);
-        if (!key.at) return kvm_nomem(b->err, b->keep);
-        const json_t *there = json_object_get(suites, key.at);
-        if (!there || !json_equal(there, sha))
-            json_object_set(suites, there ? as : key.at, sha);
-    }
-    return KVM_OK;
-}
-
-kvm_status kvm_graph__report_last(kvm_builder *b)
-{
-    TRY(name_suites(b));
     kvm_graph *g = b->graph;
     const kvm_node report = g->nodes[0];
     memmove(g->nodes, g->nodes + 1, (size_t)(g->count - 1) * sizeof *g->nodes);
@@ -110,5 +90,4 @@ kvm_status kvm_graph__report_last(kvm_builder *b)
     for (ptrdiff_t i = 0; i < g->count; i++)
         for (ptrdiff_t k = 0; k < g->nodes[i].input_count; k++)
             g->nodes[i].inputs[k].node--;
-    return KVM_OK;
 }

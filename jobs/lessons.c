@@ -1,6 +1,6 @@
 #include "jobs/lessons.h"
 
-/* the sequence's last `after` tokens, and the prefix before them; false: too short */
+/* the sequence's first tokens as prefix, `after` behind them; false: too short */
 static bool cut(const kvm_calibration *text, ptrdiff_t sequence,
                 const kvm_lesson_options *o, kvm_lesson *l)
 {

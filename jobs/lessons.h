@@ -11,8 +11,8 @@
 typedef struct kvm_lesson_options {
     uint64_t seed; /* of the split by sequence */
     double held_out;
-    ptrdiff_t after;  /* tokens after the prefix: the last of a sequence */
-    ptrdiff_t prefix; /* at most so many of those before them; 0: all */
+    ptrdiff_t after;  /* tokens right behind the prefix */
+    ptrdiff_t prefix; /* at most so many, a sequence's first; 0: all but `after` */
     ptrdiff_t most;   /* lessons; 0: all */
 } kvm_lesson_options;
 

@@ -46,13 +46,15 @@ static void add_pair(kvm_report_builder *b)
 
 static void add_notes(kvm_report_builder *b)
 {
-    if (!kvm_job_find_input(b->job, "mlp") && !kvm_job_find_input(b->job, "distill"))
+    if (!kvm_job_find_input(b->job, "mlp") && !kvm_job_find_input(b->job, "distill") &&
+        !kvm_job_find_input(b->job, "alternation"))
         return;
     json_object_set_new(b->doc, "notes",
                         json_pack("[s]",
                                   "The switches that pay for the build count the "
                                   "steps of the closed form, not of what was "
-                                  "trained: it is the closed form that was timed."));
+                                  "trained, nor of the way back: it is the closed "
+                                  "form that was timed."));
 }
 
 static kvm_status fill(kvm_report_builder *b, kvm_err *err)
@@ -132,11 +134,15 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 
 static const char *const inputs[] = {"fit",
                                      "translator",
+                                     "candidate.*",
                                      "mlp?",
+                                     "mlp_translator?",
                                      "distill?",
+                                     "distilled?",
                                      "items.*",
                                      "figures.*",
                                      "ablation.*",
+                                     "ablation_translator.*",
                                      "timing?",
                                      "analysis.*",
                                      "analysis_figures.*",
@@ -146,6 +152,8 @@ static const char *const inputs[] = {"fit",
                                      "alternation?",
                                      "alternation_figures?",
                                      "alternation_seconds?",
+                                     "back_translator?",
+                                     "back_distilled?",
                                      NULL};
 static const char *const outputs[] = {"html", "json", "csv.*", NULL};
 const kvm_job_kind kvm_job_report = {

@@ -53,6 +53,22 @@ static const char *ablated(kvm_report_builder *b, const char *rest, kvm_err *err
         .at;
 }
 
+/* the ablation's title, of its name */
+static const char *ablation(kvm_report_builder *b, const char *rest, kvm_err *err)
+{
+    (void)b;
+    const kvm_ablation *a;
+    const kvm_jat at = {.file = "report"};
+    return kvm_ablation_find(&a, kvm_str_of(rest), at, err) ? NULL : a->title;
+}
+
+static const char *candidate(kvm_report_builder *b, const char *rest, kvm_err *err)
+{
+    (void)err;
+    const kvm_str step = kvm_str_fmt(b->job->keep, "fit %s", rest);
+    return step.at ? kvm_report_step_title(b, step.at) : NULL;
+}
+
 static const char *step(kvm_report_builder *b, const char *rest, kvm_err *err)
 {
     (void)err;
@@ -65,17 +81,23 @@ static const struct {
 } inputs[] = {
     {"fit", "figures of the fit", NULL},
     {"translator", "translator, closed form", NULL},
+    {"candidate.", "translator that was tried: ", candidate},
     {"mlp", "figures of the MLP maps", NULL},
+    {"mlp_translator", "translator, MLP maps", NULL},
     {"distill", "figures of the distillation", NULL},
+    {"distilled", "translator, distilled", NULL},
     {"items.", "scores by item: ", evaluated},
     {"figures.", "conditions of the scores: ", evaluated},
     {"ablation.", "scores by item, ablation: ", ablated},
+    {"ablation_translator.", "translator, ablation: ", ablation},
     {"analysis.", "scores by item, caches taken apart: ", analysed},
     {"analysis_figures.", "conditions, caches taken apart: ", analysed},
     {"inversion", "tokens read out of caches", NULL},
     {"alternation", "conversations: scores by dialogue", NULL},
     {"alternation_figures", "conversations: conditions", NULL},
     {"alternation_seconds", "conversations: seconds", NULL},
+    {"back_translator", "translator of the way back, closed form", NULL},
+    {"back_distilled", "translator of the way back, distilled", NULL},
     {"timing", "time to the first token", NULL},
     {"tails", "time to the first token, tails", NULL},
     {"cost.", "cost: ", step},

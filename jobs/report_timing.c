@@ -102,19 +102,28 @@ static const struct cost_row {
     {"choose", "choice among the fits", NULL, "direction", true},
     {"mlp", "training of the MLP maps", NULL, "direction", false},
     {"distill", "distillation", NULL, "direction", false},
+    /* the way back, which conversations take: the other direction's translator */
+    {"stats back", "moments of ", "target", "model", false},
+    {"fit back", "fit of the way back", NULL, "directions", false}, /* "fit back 1" */
+    {"choose back", "choice among the fits of the way back", NULL, "directions", false},
+    {"distill back", "distillation of the way back", NULL, "directions", false},
 };
 
 static const struct cost_row *cost_row(const char *step)
 {
     for (size_t i = 0; i < sizeof cost_rows / sizeof *cost_rows; i++)
         if (strcmp(cost_rows[i].step, step) == 0) return &cost_rows[i];
+    if (strncmp(step, "fit back ", 9) == 0) return cost_row("fit back");
     return strncmp(step, "fit ", 4) == 0 ? cost_row("fit") : NULL;
 }
 
-/* "fit 2" -> "fit: states copy", as the table of what was tried has it */
+/* "fit 2" -> "fit: states copy", as the table of what was tried has it; the report has
+ * no such table of the way back: "fit of the way back, 2" */
 static const char *candidate_title(const kvm_report_builder *b, const char *step)
 {
     int64_t n = 0;
+    if (strncmp(step, "fit back ", 9) == 0)
+        return kvm_str_fmt(b->job->keep, "fit of the way back, %s", step + 9).at;
     const json_t *tried = b->fit ? get(b->fit, "tried") : NULL;
     if (!kvm_str_to_i64(kvm_str_of(step + strlen("fit ")), &n) || n < 1) return step;
     const char *title =
@@ -166,8 +175,7 @@ typedef struct timed {
 
 static kvm_est paid_after(double seconds, const timed *t, ptrdiff_t i)
 {
-    const kvm_est e = t->sooner[i];
-    if (kvm_est_has_interval(e) && e.low <= 1 && e.high >= 1)
+    if (kvm_est_spans(t->sooner[i], 1))
         return kvm_est_missing(
             KVM_STR("the switch is not shown to be sooner: the ratio's interval "
                     "contains 1"));

@@ -61,6 +61,60 @@ static bool has_embedding(const kvm_checkpoint *ck, kvm_arena scratch,
     return false;
 }
 
+/* the layer whose tensor this is, -1: of none */
+static ptrdiff_t layer_of(kvm_str name, const char *prefix, const char *stack)
+{
+    const kvm_str before[] = {kvm_str_of(prefix), kvm_str_of(stack)};
+    kvm_str number, rest;
+    int64_t layer;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        if (!kvm_str_starts(name, before[i])) return -1;
+        name = kvm_str_slice(name, before[i].len, name.len);
+    }
+    if (!kvm_str_cut(name, '.', &number, &rest)) return -1;
+    return kvm_str_to_i64(number, &layer) && layer >= 0 ? (ptrdiff_t)layer : -1;
+}
+
+/* Layers behind the stack that predict further tokens, as DeepSeek and GLM ship them,
+ * join two hidden states by this projection, which no layer of a stack has. */
+static bool predicts_further(const kvm_checkpoint *ck, ptrdiff_t layer)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "layers.%td.eh_proj.weight", layer);
+    return ck->st && find_named(ck->st, ck->prefix, name);
+}
+
+/* a config that counts fewer layers than the weights have would run without the last
+ * ones in silence */
+static kvm_status check_behind(const kvm_checkpoint *ck, kvm_str file, kvm_str name,
+                               kvm_err *err)
+{
+    const ptrdiff_t layers = ck->config.layers;
+    const ptrdiff_t layer =
+        layer_of(name, ck->gguf ? "" : ck->prefix, ck->gguf ? "blk." : "layers.");
+    if (layer < layers || predicts_further(ck, layer)) return KVM_OK;
+    return kvm_fail(err, KVM_MISMATCH,
+                    "%s: tensor %.*s is of layer %td, counted from 0, but %s is %td: "
+                    "the model would run without its last layers; correct the number, "
+                    "or download config and weights of one model again",
+                    file.at, KVM_STR_ARG(name), layer,
+                    ck->gguf ? "block_count" : "num_hidden_layers of config.json",
+                    layers);
+}
+
+static kvm_status check_stack(const kvm_checkpoint *ck, kvm_err *err)
+{
+    const ptrdiff_t n = ck->gguf ? kvm_gguf_tensors(ck->gguf) : kvm_st_count(ck->st);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (ck->gguf)
+            TRY(check_behind(ck, ck->path, kvm_gguf_tensor_at(ck->gguf, i)->name, err));
+        else
+            TRY(check_behind(ck, kvm_st_at(ck->st, i)->file, kvm_st_at(ck->st, i)->name,
+                             err));
+    }
+    return KVM_OK;
+}
+
 static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
 {
     kvm_jat root;
@@ -74,7 +128,10 @@ static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
             ck->path.at);
     TRY(kvm_json_read_loose(&root, keep, config, err));
     TRY(kvm_config_of_json(&ck->config, keep, root, err));
-    TRY(kvm_st_open(&ck->st, keep, ck->path, err));
+    const kvm_status s = kvm_st_open(&ck->st, keep, ck->path, err);
+    if (s == KVM_FORMAT)
+        return kvm_err_prefix(err, s, "damaged weights; download them again");
+    if (s) return s;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         if (!has_embedding(ck, *keep, prefixes[i])) continue;
         ck->prefix = prefixes[i];
@@ -127,6 +184,7 @@ kvm_status kvm_checkpoint_open(kvm_checkpoint **out, kvm_arena *keep, kvm_str pa
         TRY(kvm_gguf_open(&ck->gguf, keep, ck->path, err));
         TRY(kvm_config_of_gguf(&ck->config, keep, ck->gguf, err));
     }
+    TRY(check_stack(ck, err));
     *out = ck;
     return KVM_OK;
 }

@@ -25,7 +25,9 @@ typedef struct kvm_weight_at {
 typedef struct kvm_checkpoint kvm_checkpoint;
 
 /* kvm_checkpoint_open - path: a folder with config.json and safetensors, or a .gguf
- * file. KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them. */
+ * file. KVM_NOTFOUND, KVM_FORMAT, KVM_UNSUPPORTED as the readers give them;
+ * KVM_MISMATCH names a tensor of a layer behind the last that the config counts, unless
+ * the layer predicts further tokens. */
 KVM_MUST kvm_status kvm_checkpoint_open(kvm_checkpoint **ck, kvm_arena *keep,
                                         kvm_str path, kvm_err *err);
 /* kvm_checkpoint_imagine - what a config.json at path describes, without its weights:

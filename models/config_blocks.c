@@ -2,6 +2,21 @@
  * look at a window or have an indexer. */
 #include "models/config_internal.h"
 
+/* A list has an entry for each layer; entries may follow for layers behind the stack
+ * that predict further tokens, which are not run. */
+static kvm_status check_entries(const kvm_config_source *s, kvm_jat list,
+                                const kvm_config *c)
+{
+    ptrdiff_t n, further;
+    TRY(kvm_json_array(list, &n, s->err));
+    TRY(kvm_config__size(s, "num_nextn_predict_layers", 0, &further));
+    if (n == c->layers || n == c->layers + further) return KVM_OK;
+    return kvm_fail(s->err, KVM_FORMAT,
+                    "%s: %s has %td entries for %td layers (num_hidden_layers): one of "
+                    "the two is wrong",
+                    list.file, list.path, n, c->layers);
+}
+
 /* ---- indexers ---- */
 
 /* a list of one of two words per layer: is_first[l] tells which */
@@ -9,12 +24,8 @@ static kvm_status read_words(const kvm_config_source *s, kvm_jat list,
                              const kvm_config *c, const char *first, const char *second,
                              bool *is_first)
 {
-    ptrdiff_t n;
-    TRY(kvm_json_array(list, &n, s->err));
-    if (n != c->layers)
-        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
-                        list.file, list.path, n, c->layers);
-    for (ptrdiff_t l = 0; l < n; l++) {
+    TRY(check_entries(s, list, c));
+    for (ptrdiff_t l = 0; l < c->layers; l++) {
         kvm_str word;
         const kvm_jat at = kvm_json_item(list, s->keep, l);
         TRY(kvm_json_str(at, &word, s->err));
@@ -225,11 +236,7 @@ static kind_of_layer meaning(kvm_str type)
 static kvm_status read_layer_types(const kvm_config_source *s, kvm_jat types,
                                    kvm_config *c, ptrdiff_t window)
 {
-    ptrdiff_t n;
-    TRY(kvm_json_array(types, &n, s->err));
-    if (n < c->layers)
-        return kvm_fail(s->err, KVM_FORMAT, "%s: %s has %td entries for %td layers",
-                        types.file, types.path, n, c->layers);
+    TRY(check_entries(s, types, c));
     for (ptrdiff_t l = 0; l < c->layers; l++) {
         kvm_str type;
         const kvm_jat at = kvm_json_item(types, s->keep, l);

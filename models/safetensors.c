@@ -48,7 +48,7 @@ static kvm_status read_head(shard *s, kvm_arena *keep, kvm_err *err)
     if (map.len < 8)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: %td bytes are no safetensors file (8 bytes of header "
-                        "length come first): download it again",
+                        "length come first)",
                         path.at, map.len);
     const uint64_t n = le64(map.at);
     if (n > MAX_HEADER)
@@ -59,7 +59,7 @@ static kvm_status read_head(shard *s, kvm_arena *keep, kvm_err *err)
     if ((ptrdiff_t)n > map.len - 8)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: the header says %llu bytes, the file holds %td after its "
-                        "first 8: truncated, download it again",
+                        "first 8: truncated",
                         path.at, (unsigned long long)n, map.len - 8);
     kvm_jat root;
     TRY(kvm_json_parse(&root, keep, kvm_str_slice(map, 8, 8 + (ptrdiff_t)n), path,
@@ -138,7 +138,7 @@ static kvm_status read_entry(kvm_st_tensor *out, span *where, kvm_arena *keep,
     if (begin < 0 || end < begin || end > s->bytes)
         return kvm_fail(err, KVM_FORMAT,
                         "%s: tensor %s: bytes %lld to %lld, but the file holds %td of "
-                        "data: truncated or damaged, download it again",
+                        "data: truncated or damaged",
                         s->path.at, name, (long long)begin, (long long)end, s->bytes);
     if (!kvm_dtype_bytes(out->t.dtype, count, &bytes) || bytes != end - begin)
         return kvm_fail(err, KVM_FORMAT,

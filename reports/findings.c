@@ -40,14 +40,19 @@ static kvm_claim on_side(double least, double most, double bar)
 
 kvm_claim kvm_claim_below(kvm_est e, double bar)
 {
-    const bool whole = kvm_est_has_interval(e);
-    return on_side(whole ? e.low : e.value, whole ? e.high : e.value, bar);
+    return on_side(kvm_est_least(e), kvm_est_most(e), bar);
 }
 
 kvm_claim kvm_claim_above(kvm_est e, double bar)
 {
-    const bool whole = kvm_est_has_interval(e);
-    return on_side(whole ? -e.high : -e.value, whole ? -e.low : -e.value, -bar);
+    return on_side(-kvm_est_most(e), -kvm_est_least(e), -bar);
+}
+
+kvm_claim kvm_claim_at_least(kvm_est e, double bar)
+{
+    return kvm_est_least(e) >= bar ? KVM_CLAIM_HOLDS
+           : kvm_est_most(e) < bar ? KVM_CLAIM_FAILS
+                                   : KVM_CLAIM_OPEN;
 }
 
 void kvm_finding__claim(kvm_judging *j, kvm_claim c)

@@ -112,7 +112,7 @@ void kvm_finding__TOKEN_IDENTITY(kvm_judging *j)
     say_recall(j, "with it", "recall without the token (an ablation)", &a);
     kvm_finding__claim(j, kvm_claim_below(a.without, j->bar));
     kvm_finding__claim(j, kvm_claim_below(a.versus, 0));
-    kvm_finding__claim(j, kvm_claim_above(a.whole, j->other * a.native.value));
+    kvm_finding__claim(j, kvm_claim_at_least(a.whole, j->other * a.native.value));
 }
 
 void kvm_finding__ZERO_STATES(kvm_judging *j)
@@ -184,7 +184,7 @@ void kvm_finding__CAPTURE_POINT(kvm_judging *j)
     say_recall(j, "before norm and position",
                "recall beyond that length as engines keep them", &a);
     kvm_finding__claim(j, kvm_claim_below(a.versus, 0));
-    kvm_finding__claim(j, kvm_claim_above(a.whole, j->bar * a.native.value));
+    kvm_finding__claim(j, kvm_claim_at_least(a.whole, j->bar * a.native.value));
 }
 
 /* One that loses recall behind a moderate KL is enough. */

@@ -24,9 +24,10 @@ typedef struct kvm_judging {
     bool settled;
 } kvm_judging;
 
-/* whether a figure is below, above a bar */
+/* whether a figure is below, above, at least a bar */
 kvm_claim kvm_claim_below(kvm_est e, double bar);
 kvm_claim kvm_claim_above(kvm_est e, double bar);
+kvm_claim kvm_claim_at_least(kvm_est e, double bar);
 /* the claim takes part in the verdict */
 void kvm_finding__claim(kvm_judging *j, kvm_claim c);
 

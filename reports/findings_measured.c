@@ -107,7 +107,7 @@ static void judge_layer(kvm_judging *j, const kvm_analysis *a, bool *few)
         return;
     }
     kvm_finding__rests_on(j, a->items);
-    kvm_finding__claim(j, kvm_claim_above(share, j->bar));
+    kvm_finding__claim(j, kvm_claim_at_least(share, j->bar));
     kvm_finding__claim(j, a->lower_better ? kvm_claim_below(best->versus, 0)
                                           : kvm_claim_above(best->versus, 0));
 }
@@ -121,6 +121,8 @@ void kvm_finding__ONE_LAYER(kvm_judging *j)
         any |= a != NULL;
         if (a) judge_layer(j, a, &few);
     }
+    if (few && j->claims)
+        kvm_finding__claim(j, KVM_CLAIM_OPEN); /* half of it was seen */
     if (!any)
         kvm_finding__lacks(j, "analyse.suites with plain text, and needles, would "
                               "measure it");
@@ -190,7 +192,8 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
     kvm_finding__say(j, "of the native choice is chosen", here->overlap,
                      KVM_FORMAT_PERCENT);
     kvm_finding__rests_on(j, items);
-    kvm_finding__claim(j, kvm_claim_above(here->needle, j->bar * native->needle.value));
+    kvm_finding__claim(j,
+                       kvm_claim_at_least(here->needle, j->bar * native->needle.value));
 }
 
 /* ---- turns ---- */
@@ -291,5 +294,5 @@ void kvm_finding__LAYER_ZERO(kvm_judging *j)
     if (j->settled) return;
     kvm_finding__say(j, "right tokens", best.right, KVM_FORMAT_PERCENT);
     kvm_finding__rests_on(j, best.rows);
-    kvm_finding__claim(j, kvm_claim_above(best.right, j->bar));
+    kvm_finding__claim(j, kvm_claim_at_least(best.right, j->bar));
 }

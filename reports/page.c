@@ -152,10 +152,9 @@ static kvm_str speedup_words(kvm_page *p, const kvm_time_point *at)
     if (!at) return KVM_STR("");
     const kvm_str tokens = kvm_number(p->mem, at->tokens, KVM_FORMAT_COUNT);
     const kvm_est e = at->speedup;
-    const bool unsure = kvm_est_has_interval(e) && e.low <= 1 && e.high >= 1;
     return kvm_str_fmt(p->mem, "cold ÷ switch at %.*s tokens %s%s", KVM_STR_ARG(tokens),
                        kvm_numeral_interval(e, KVM_FORMAT_RATIO).at,
-                       unsure ? ", neither surely sooner nor later" : "");
+                       kvm_est_spans(e, 1) ? ", neither surely sooner nor later" : "");
 }
 
 static kvm_str break_even_words(kvm_page *p, kvm_est even)

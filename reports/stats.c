@@ -206,7 +206,7 @@ static kvm_est ratio(const boot *b, int arm, term base, kvm_str vanishes)
     const kvm_est whole = difference(b, KVM_ARM_NATIVE, base);
     const double size = fabs(b->means[KVM_ARM_NATIVE]) + fabs(term_of(base, b->means));
     if (!kvm_est_has(whole) || fabs(whole.value) <= 1e-12 * size ||
-        (kvm_est_has_interval(whole) && whole.low <= 0 && whole.high >= 0))
+        kvm_est_spans(whole, 0))
         return kvm_est_missing(vanishes);
     kvm_est e = kvm_est_of((b->means[arm] - term_of(base, b->means)) / whole.value);
     if (b->s->n < 2) return e;
@@ -227,11 +227,9 @@ static kvm_est gap_recovered(const boot *b, int arm)
     const kvm_str alike = KVM_STR("no gap to recover: on these items the source alone "
                                   "is not shown to score worse than the target");
     const kvm_est lead = difference(b, KVM_ARM_NATIVE, source);
-    const bool whole = kvm_est_has_interval(lead), low = b->s->lower_better;
-    const double least =
-        low ? -(whole ? lead.high : lead.value) : (whole ? lead.low : lead.value);
-    const double most =
-        low ? -(whole ? lead.low : lead.value) : (whole ? lead.high : lead.value);
+    const bool low = b->s->lower_better;
+    const double least = low ? -kvm_est_most(lead) : kvm_est_least(lead);
+    const double most = low ? -kvm_est_least(lead) : kvm_est_most(lead);
     if (most < 0)
         return kvm_est_missing(KVM_STR("no gap to recover: on these items the source "
                                        "alone scores better than the target"));
@@ -242,6 +240,11 @@ static bool is_donor_control(int arm)
 {
     return arm == KVM_ARM_RAW_SOURCE || arm == KVM_ARM_WRONG_DONOR ||
            arm == KVM_ARM_ZERO;
+}
+
+static kvm_est of_a_control(void)
+{
+    return kvm_est_missing(KVM_STR("is itself a control"));
 }
 
 /* the control that scores best, or -1 */
@@ -258,7 +261,7 @@ static int strongest_control(const boot *b)
 
 static kvm_est versus_control(const boot *b, int arm, int control)
 {
-    if (is_donor_control(arm)) return kvm_est_missing(KVM_STR("is itself a control"));
+    if (is_donor_control(arm)) return of_a_control();
     if (control < 0) return kvm_est_missing(KVM_STR("no control was scored"));
     kvm_est e = difference(b, arm, (term){control, 0});
     e.note = kvm_str_of(kvm_arms[control].as_control);
@@ -287,7 +290,8 @@ static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control
                 : kvm_est_missing(KVM_STR("no chance level for this metric"));
     }
     out->gap_recovered =
-        !native   ? kvm_est_missing(alone)
+        is_donor_control(arm) ? of_a_control()
+        : !native             ? kvm_est_missing(alone)
         : !source ? kvm_est_missing(KVM_STR("the source alone was not scored"))
                   : gap_recovered(b, arm);
 }
@@ -436,10 +440,9 @@ kvm_est kvm_break_even(const double *tokens, const kvm_est *ratio, ptrdiff_t n,
     if (!value) return kvm_est_missing(KVM_STR("out of memory"));
     double *low = value + n, *high = low + n;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const bool whole = kvm_est_has_interval(ratio[i]);
         value[i] = ratio[i].value;
-        low[i] = whole ? ratio[i].low : value[i];
-        high[i] = whole ? ratio[i].high : value[i];
+        low[i] = kvm_est_least(ratio[i]);
+        high[i] = kvm_est_most(ratio[i]);
         if (!(tokens[i] > 0 && low[i] > 0) || !isfinite(tokens[i] + value[i] + high[i]))
             return kvm_est_missing(KVM_STR("a length has no ratio above zero"));
     }

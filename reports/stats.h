@@ -30,6 +30,20 @@ static inline bool kvm_est_has_interval(kvm_est e)
 {
     return isfinite(e.low) && isfinite(e.high);
 }
+/* the ends of a figure's interval; without one its value */
+static inline double kvm_est_least(kvm_est e)
+{
+    return kvm_est_has_interval(e) ? e.low : e.value;
+}
+static inline double kvm_est_most(kvm_est e)
+{
+    return kvm_est_has_interval(e) ? e.high : e.value;
+}
+/* whether it cannot be told from v: the interval holds it */
+static inline bool kvm_est_spans(kvm_est e, double v)
+{
+    return kvm_est_has_interval(e) && e.low <= v && e.high >= v;
+}
 static inline kvm_est kvm_est_of(double value)
 {
     return (kvm_est){value, KVM_NONE, KVM_NONE, {"", 0}};
@@ -80,7 +94,8 @@ typedef struct kvm_comparison {
     kvm_est retention;        /* score / native */
     kvm_est floor_normalised; /* (score - chance) / (native - chance) */
     kvm_est gap_recovered;    /* (score - source) / (native - source), where native is
-                                 surely the better one of the two */
+                                 surely the better one of the two; not of the controls
+                                 below, which would show how bad a cache can be */
     kvm_est versus_native;    /* score - native, paired */
     kvm_est versus_control; /* score - the strongest of raw_source, wrong_donor, zero */
 } kvm_comparison;

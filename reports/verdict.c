@@ -19,23 +19,12 @@ static void say_number(phrase *p, double v, kvm_format format)
     say(p, kvm_number(p->mem, v, format));
 }
 
-/* the bounds of a figure; without an interval its value */
-static double least(kvm_est e)
-{
-    return kvm_est_has_interval(e) ? e.low : e.value;
-}
-
-static double most(kvm_est e)
-{
-    return kvm_est_has_interval(e) ? e.high : e.value;
-}
-
 /* whether an arm is surely better than the strongest control on a suite */
 static bool beats_control(const kvm_suite *s, int arm)
 {
     const kvm_est lead = s->arms[arm].versus_control;
     if (!s->arms[arm].present || !kvm_est_has(lead)) return false;
-    return s->lower_better ? most(lead) < 0 : least(lead) > 0;
+    return s->lower_better ? kvm_est_most(lead) < 0 : kvm_est_least(lead) > 0;
 }
 
 /* What the controls say of the suites. A suite on which the target's own cache does not
@@ -200,10 +189,10 @@ static void say_speedup(phrase *p, const kvm_time_point *at, kvm_str until)
     const kvm_est slower = {1 / by.value, 1 / by.high, 1 / by.low, KVM_STR("")};
     say_number(p, at->tokens, KVM_FORMAT_COUNT);
     say(p, until);
-    if (least(by) > 1) {
+    if (kvm_est_least(by) > 1) {
         say_est(p, by, KVM_FORMAT_RATIO);
         say(p, KVM_STR(" sooner than after a cold prefill"));
-    } else if (most(by) < 1) {
+    } else if (kvm_est_most(by) < 1) {
         say_est(p, slower, KVM_FORMAT_RATIO);
         say(p, KVM_STR(" later than after a cold prefill"));
     } else {

@@ -294,10 +294,20 @@ static kvm_status read_strings(void *ctx, const kvm_st *st, kvm_arena *own,
     return KVM_OK;
 }
 
-static kvm_status load_checkpoint(trainer *t, kvm_err *err)
+/* from where the checkpoint stands, else from the start */
+static kvm_status begin(trainer *t, kvm_err *err)
 {
     const kvm_training what = training_of(t);
-    return kvm_training_load(&what, read_strings, t, t->o.checkpoint, err);
+    bool resumed = false;
+    if (t->o.checkpoint.len && kvm_path_exists(t->o.checkpoint)) {
+        const kvm_status s =
+            kvm_training_load(&what, read_strings, t, t->o.checkpoint, err);
+        TRY(kvm_training_anew(s, err));
+        resumed = s == KVM_OK;
+    }
+    for (ptrdiff_t g = 0; !resumed && g < t->groups; g++)
+        kvm_net__init(&t->net, t->p + g * t->size, t->o.seed, (uint64_t)g);
+    return KVM_OK;
 }
 
 static kvm_status put_strings(json_t *meta, const trainer *t, kvm_err *err)
@@ -477,11 +487,7 @@ kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source, const kvm_rows 
     TRY(plan(&t, err));
     TRY(allocate(&t, &scratch, err));
     TRY(measure(&t, scratch, err));
-    if (t.o.checkpoint.len && kvm_path_exists(t.o.checkpoint))
-        TRY(load_checkpoint(&t, err));
-    else
-        for (ptrdiff_t g = 0; g < t.groups; g++)
-            kvm_net__init(&t.net, t.p + g * t.size, t.o.seed, (uint64_t)g);
+    TRY(begin(&t, err));
     ptrdiff_t last = t.o.epochs;
     if (t.o.stop_after > 0 && t.epoch + t.o.stop_after < last)
         last = t.epoch + t.o.stop_after;

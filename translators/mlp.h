@@ -42,10 +42,10 @@ typedef struct kvm_mlp_figures {
 } kvm_mlp_figures;
 
 /* kvm_mlp_train - one step of a mapping that reads the source's rows alone, without the
- * token; its arrays lie in keep. A checkpoint of other options, rows
- * or shapes is refused (KVM_MISMATCH), and one that is not as it was written
- * (KVM_FORMAT). KVM_NAN when the loss leaves the finite numbers,
- * KVM_CANCELLED after the checkpoint of the epoch in progress was dropped. */
+ * token; its arrays lie in keep. A checkpoint of other options, rows or shapes, or
+ * one that is not as it was written, is not used (kvm_training_anew). KVM_NAN when the
+ * loss leaves the finite numbers, KVM_CANCELLED after the checkpoint of the epoch in
+ * progress was dropped. */
 KVM_MUST kvm_status kvm_mlp_train(kvm_compute *c, const kvm_rows *source,
                                   const kvm_rows *target, const kvm_mapping *mapping,
                                   const int32_t *layers, ptrdiff_t count,

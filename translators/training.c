@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 
 /* address space for strings of any length, in the file and out of it */
 static const size_t room = (size_t)1 << 34;
@@ -107,15 +108,13 @@ static kvm_status read_metadata(json_t *meta, const kvm_training *t, const kvm_s
     return KVM_OK;
 }
 
-/* Who began it with another version can end it with that one, or begin anew here. */
 static kvm_status check_format(const kvm_training *t, const kvm_st *st, kvm_err *err)
 {
     if (kvm_meta_format(st, t->format, NULL) != KVM_VERSION)
         return kvm_meta_format(st, t->format, err);
     return kvm_fail(err, KVM_VERSION,
                     "%s: another version of kvmill began this training (its format is "
-                    "%s, here it is %s): go on with that one, or remove the file to "
-                    "begin anew",
+                    "%s, here it is %s)",
                     kvm_st_path(st).at,
                     kvm_quote(kvm_st_meta(st, KVM_STR("format"))).at, t->format);
 }
@@ -137,8 +136,7 @@ static kvm_status check_metadata(const kvm_training *t, const kvm_st *st,
                         kvm_st_path(st).at);
     TRY(kvm_meta_str(st, "config", &config, err));
     if (kvm_str_eq(config, kvm_str_of(t->config))) return KVM_OK;
-    return kvm_fail(err, KVM_MISMATCH,
-                    "%s: a checkpoint of another %s; remove it to begin anew",
+    return kvm_fail(err, KVM_MISMATCH, "%s: a checkpoint of another %s",
                     kvm_st_path(st).at, t->what);
 }
 
@@ -180,6 +178,11 @@ static kvm_status take(const kvm_training *t, kvm_training_read *read, void *ctx
     return KVM_OK;
 }
 
+static bool is_damage(kvm_status s)
+{
+    return s == KVM_FORMAT || s == KVM_NOTFOUND || s == KVM_SHAPE || s == KVM_DTYPE;
+}
+
 /* bytes.at NULL: the file of that name */
 static kvm_status load(const kvm_training *t, kvm_training_read *read, void *ctx,
                        kvm_str bytes, kvm_str name, kvm_err *err)
@@ -191,8 +194,7 @@ static kvm_status load(const kvm_training *t, kvm_training_read *read, void *ctx
                             : kvm_st_open(&st, &own, name, err);
     if (!s) s = take(t, read, ctx, st, &own, err);
     kvm_arena_free(&own);
-    if (s == KVM_FORMAT || s == KVM_NOTFOUND || s == KVM_SHAPE || s == KVM_DTYPE)
-        s = kvm_err_prefix(err, s, "a damaged checkpoint; remove it to begin anew");
+    if (is_damage(s)) s = kvm_err_prefix(err, s, "a damaged checkpoint");
     return s;
 }
 
@@ -200,6 +202,15 @@ kvm_status kvm_training_load(const kvm_training *t, kvm_training_read *read, voi
                              kvm_str path, kvm_err *err)
 {
     return load(t, read, ctx, (kvm_str){0}, path, err);
+}
+
+kvm_status kvm_training_anew(kvm_status loaded, kvm_err *err)
+{
+    if (!is_damage(loaded) && loaded != KVM_MISMATCH && loaded != KVM_VERSION)
+        return loaded;
+    kvm_log(KVM_LOG_WARN, "training.anew", "why=\"%s\"", err ? err->msg : "");
+    if (err) *err = (kvm_err){0};
+    return KVM_OK;
 }
 
 kvm_status kvm_training_parse(const kvm_training *t, kvm_training_read *read, void *ctx,

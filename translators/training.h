@@ -35,7 +35,12 @@ typedef kvm_status kvm_training_read(void *ctx, const kvm_st *st, kvm_arena *own
  * written. */
 KVM_MUST kvm_status kvm_training_load(const kvm_training *t, kvm_training_read *read,
                                       void *ctx, kvm_str path, kvm_err *err);
-/* the same of bytes that the caller keeps alive */
+/* kvm_training_anew - what a load that ended so means for a training: a checkpoint only
+ * saves work, so one that is damaged, of another training or another version is not
+ * used. KVM_OK then, after a warning (training.anew) of the file and why; other
+ * statuses as they came. */
+KVM_MUST kvm_status kvm_training_anew(kvm_status loaded, kvm_err *err);
+/* kvm_training_load of bytes that the caller keeps alive */
 KVM_MUST kvm_status kvm_training_parse(const kvm_training *t, kvm_training_read *read,
                                        void *ctx, kvm_str bytes, kvm_str name,
                                        kvm_err *err);

@@ -22,8 +22,8 @@ run() { # run STORE NAME - the gates may not be met: too little was fitted on
     local status=$?
     [ $status = 0 ] || [ $status = 3 ]
 }
-sha() { # sha STORE NAME - of the translator that the run made last
-    rm -f "$work/t" && "$kvmill" export "$work/$2.yaml" --store "$work/$1" --out "$work/t" >"$work/log" 2>&1 &&
+sha() { # sha STORE NAME - of the closed form that the run made last
+    rm -f "$work/t" && "$kvmill" export "$work/$2.yaml" --closed-form --store "$work/$1" --out "$work/t" >"$work/log" 2>&1 &&
         sha256sum <"$work/t"
 }
 
@@ -59,7 +59,7 @@ ok $? "auto: the fit with the least KL is taken, in both directions"
 ok $? "auto: the table has all that the pair can do"
 chosen=$("$kvmill" jobs artefacts auto --store "$work/d" | awk '/ choose auto .* translator / { print $(NF - 1) }')
 [ "$(sha d auto)" = "$chosen  -" ]
-ok $? "auto: the translator of the spec is the chosen one"
+ok $? "auto: the closed form of the spec is the chosen one"
 fits=$(ran d fit) choices=$(ran d choose)
 run d auto && [ "$fits $choices" = '6 2' ] && [ "$(ran d fit) $(ran d choose)" = '6 2' ]
 ok $? "auto: a second run does nothing"

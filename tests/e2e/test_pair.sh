@@ -109,4 +109,35 @@ ok $? "... or a hash with both checkpoints"
 call 0 chat "$work/one.yaml" --switch --tokens 4 "Hello there." "And now?" &&
     [ "$(grep -c '^> ' "$work/out")" = 2 ] && [ "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" = '\n' ]
 ok $? "answers of a chat end with a newline"
+
+# what was distilled, where it was, else the closed form, and which one is said
+spec learnt.yaml '{lambda: 1e-2}'
+sed -i '/^both/d; /^evaluate/d; s/^name: .*/name: learnt/' "$work/learnt.yaml"
+echo 'distill: {steps: 4, validate: 1, batch: 2, lessons: 4, after: 16, rate: 0.001}' >>"$work/learnt.yaml"
+"$kvmill" run "$work/learnt.yaml" --store "$work/a" --quiet >"$work/log" 2>&1
+run=$("$kvmill" jobs artefacts learnt --json --store "$work/a" | sed -n 's/.*"run": \([0-9]*\).*/\1/p' | tail -n 1)
+closed=$(shas "fit learnt") distilled=$(shas "distill learnt")
+for one in "$work/learnt.yaml" "$run"; do
+    call 0 export "$one" --out "$work/t" && [ "$closed" != "$distilled" ] &&
+        [ "$(sha256sum "$work/t" | cut -d' ' -f1)" = "$distilled" ] &&
+        grep -q "^distilled translator ${distilled:0:12}" "$work/log"
+    ok $? "export ${one##*/}: what was distilled, and says so"
+    call 0 export "$one" --closed-form --out "$work/t" &&
+        [ "$(sha256sum "$work/t" | cut -d' ' -f1)" = "$closed" ] &&
+        grep -q "^closed-form translator ${closed:0:12}" "$work/log"
+    ok $? "... or the closed form, and says so"
+done
+for command in "translate|Hello there, how are you?" "chat|Hello there."; do
+    call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 &&
+        grep -q "^distilled translator ${distilled:0:12}" "$work/log" &&
+        call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 --closed-form &&
+        grep -q "^closed-form translator ${closed:0:12}" "$work/log"
+    ok $? "${command%|*} takes the same"
+done
+call 0 translate "$work/learnt.yaml" "Hello there." --tokens 2 --json && grep -q "\"sha\": \"$distilled\"" "$work/out" &&
+    call 0 export "$closed" --out "$work/t" --json && grep -q '"what": "closed-form translator"' "$work/out"
+ok $? "... and --json has its hash"
+call 2 export "$closed" --closed-form --out "$work/u" && grep -q 'names one artefact: leave it out' "$work/log" &&
+    call 2 translate "$work/t" Hello --closed-form && grep -q 'names one file: leave it out' "$work/log"
+ok $? "a hash or a file leaves nothing to choose"
 echo "1..$n"

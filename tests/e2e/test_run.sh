@@ -120,6 +120,10 @@ ok $? "two runs on one store share the work and agree to the bit"
 "$kvmill" chat "$work/pair.yaml" --switch --json --tokens 8 --store "$work/a" "Hello there." "And now?" >"$work/log" 2>&1
 [ $? = 0 ] && grep -q '"model": "target"' "$work/log" && grep -q '"cold_ttft_s": [0-9]' "$work/log"
 ok $? "a conversation goes on with the target"
+"$kvmill" chat "$work/pair.yaml" --switch --tokens 8 --store "$work/a" "Hello there." "And now?" "Who?" >"$work/log" 2>&1
+[ $? = 0 ] && [ "$(grep -c '; after .* ms had it read all [0-9]* (each once, after a warm-up)\]$' "$work/log")" = 1 ] &&
+    [ "$(grep -c '\[target: first token after' "$work/log")" = 2 ]
+ok $? "... whose first token is compared at the switch, both ways warmed up"
 "$kvmill" chat "$work/pair.yaml" --alternate --json --tokens 8 --store "$work/a" "Hello there." "And now?" "Who?" "And then?" >"$work/log" 2>&1
 [ $? = 0 ] && [ "$(sed -n 's/.*"model": "\([a-z]*\)".*/\1/p' "$work/log" | tr '\n' ' ')" = "source target source target " ] &&
     sed -n 's/.*"translated_tokens": \([0-9]*\).*/\1/p' "$work/log" | tr '\n' ' ' |

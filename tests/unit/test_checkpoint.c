@@ -333,6 +333,23 @@ static const struct {
       .dtype = KVM_DTYPES},
      KVM_SHAPE,
      "one scale would be expected"},
+    {{.dtype = KVM_DTYPES,
+      .config_from = "\"num_hidden_layers\": 3",
+      .config_to = "\"num_hidden_layers\": 2"},
+     KVM_MISMATCH,
+     "/model.safetensors: tensor model.layers.2."},
+    {{.model = "deepseek_v3",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"num_hidden_layers\": 3",
+      .config_to = "\"num_hidden_layers\": 2"},
+     KVM_MISMATCH,
+     "is of layer 2, counted from 0, but num_hidden_layers of config.json is 2"},
+    {{.model = "qwen3_5",
+      .dtype = KVM_DTYPES,
+      .config_from = "\"num_hidden_layers\": 4",
+      .config_to = "\"num_hidden_layers\": 3"},
+     KVM_FORMAT,
+     "layer_types has 4 entries for 3 layers"},
     {{.dtype = KVM_DTYPES, .config_from = "{", .config_to = "["},
      KVM_FORMAT,
      "config.json"},
@@ -354,11 +371,49 @@ static void contradictions(void **state)
     check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
     /* layers behind the stack predict further tokens: they are left alone */
     const change behind = {.model = "deepseek_v3",
+                           .tensor = "model.layers.2.input_layernorm.weight",
+                           .name = "model.layers.2.eh_proj.weight",
                            .dtype = KVM_DTYPES,
                            .config_from = "\"num_hidden_layers\": 3",
                            .config_to = "\"num_hidden_layers\": 2"};
     copy_model(&behind);
     check_ok(open_model(DIR, true, NULL, NULL, &err), &err);
+}
+
+/* the count follows its key and type in the file's metadata */
+static void fewer_blocks_than_the_file_has(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 22);
+    kvm_err err = {0};
+    kvm_checkpoint *ck;
+    const kvm_str key = KVM_STR("mistral3.block_count");
+    const kvm_str whole = check_read(&a, "tests/golden/models/mistral3.gguf");
+    const ptrdiff_t at = kvm_str_find(whole, key);
+    assert_true(at > 0);
+    char *bytes = kvm_new(&a, char, whole.len);
+    memcpy(bytes, whole.at, (size_t)whole.len);
+    bytes[at + key.len + 4]--;
+    check_tmpdir("checkpoint");
+    check_write(DIR "/fewer.gguf", (kvm_str){bytes, whole.len});
+    check_status(KVM_MISMATCH,
+                 kvm_checkpoint_open(&ck, &a, KVM_STR(DIR "/fewer.gguf"), &err), &err);
+    check_contains(err.msg, DIR "/fewer.gguf: tensor blk.");
+    check_contains(err.msg, "but block_count is ");
+    kvm_arena_free(&a);
+}
+
+static void cut_weights(void **state)
+{
+    (void)state;
+    kvm_arena a = check_arena(1 << 22);
+    kvm_err err = {0};
+    copy_model(&none);
+    const kvm_str whole = check_read(&a, DIR "/model.safetensors");
+    check_write(DIR "/model.safetensors", kvm_str_slice(whole, 0, whole.len - 9));
+    check_status(KVM_FORMAT, open_model(DIR, false, NULL, NULL, &err), &err);
+    check_contains(err.msg, "damaged weights; download them again: " DIR);
+    kvm_arena_free(&a);
 }
 
 /* the golden model's weights and one tensor more, whose data is `bytes` long */
@@ -494,10 +549,11 @@ static int with_further(const kvm_st_tensor *t, form out[2], kvm_arena *a)
     out[0] = same(t);
     const kvm_str from = kvm_str_of(last_layer);
     if (!kvm_str_starts(t->name, from)) return 1;
+    kvm_str what = kvm_str_slice(t->name, from.len, t->name.len);
+    if (kvm_str_eq(what, KVM_STR("input_layernorm.weight"))) /* by which it is known */
+        what = KVM_STR("eh_proj.weight");
     out[1] = out[0];
-    out[1].spec.name =
-        kvm_str_fmt(a, "%s%.*s", further,
-                    KVM_STR_ARG(kvm_str_slice(t->name, from.len, t->name.len)));
+    out[1].spec.name = kvm_str_fmt(a, "%s%.*s", further, KVM_STR_ARG(what));
     assert_non_null(out[1].spec.name.at);
     return 2;
 }
@@ -674,10 +730,15 @@ static void fingerprints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contradictions), cmocka_unit_test(unknown_bias),
-        cmocka_unit_test(further_layers), cmocka_unit_test(wrapped),
-        cmocka_unit_test(moved_norms),    cmocka_unit_test(places),
+        cmocka_unit_test(contradictions),
+        cmocka_unit_test(unknown_bias),
+        cmocka_unit_test(further_layers),
+        cmocka_unit_test(wrapped),
+        cmocka_unit_test(moved_norms),
+        cmocka_unit_test(places),
         cmocka_unit_test(fingerprints),
+        cmocka_unit_test(cut_weights),
+        cmocka_unit_test(fewer_blocks_than_the_file_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -380,6 +380,9 @@ static const struct {
      "partial_rotary_factor"},
     {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]," SIZES "}",
      KVM_FORMAT, "4 layers"},
+    {"{\"model_type\":\"qwen3\",\"layer_types\":[\"attention\",\"attention\","
+     "\"attention\",\"attention\",\"attention\"]," SIZES "}",
+     KVM_FORMAT, "layer_types has 5 entries for 4 layers"},
     {"{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"mamba\","
      "\"mamba\",\"mamba\"]," SIZES "}",
      KVM_UNSUPPORTED, "layer_types"},

@@ -280,6 +280,47 @@ static void learn(bed *b, int steps)
     }
 }
 
+/* AdamW as its paper has it, in double: a step whose gradient is shrunk to a norm, then
+ * one that is not, which alone would forget a common factor */
+static void gradients_are_clipped_by_their_norm(void **state)
+{
+    (void)state;
+    bed b;
+    kvm_translator t;
+    kvm_err err = {0};
+    double norm;
+    begin(&b, "small", "large", &content, 0, &t);
+    const ptrdiff_t n = kvm_distill_parameters(b.d);
+    const float *p = kvm_distill_values(b.d), *g = kvm_distill_gradient(b.d);
+    double *m = kvm_new(&keep, double, n), *v = kvm_new(&keep, double, n),
+           *want = kvm_new(&keep, double, n);
+    assert_true(m && v && want);
+    for (int i = 1; i <= 2; i++) {
+        double sum = 0;
+        for (int k = 0; k < LESSONS; k++) {
+            kvm_distill_loss l;
+            check_ok(kvm_distill_learn(b.d, &b.lesson[k], &l, &err), &err);
+        }
+        for (ptrdiff_t k = 0; k < n; k++) sum += (double)g[k] * (double)g[k];
+        const double mean = sqrt(sum) / LESSONS, shrink = i == 1 ? 0.25 : 1;
+        const kvm_distill_rates r = {1e-3, 0.01, i == 1 ? 0.25 * mean : 2 * mean};
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const double one = (double)g[k] * shrink / LESSONS;
+            m[k] = 0.9 * m[k] + 0.1 * one;
+            v[k] = 0.999 * v[k] + 0.001 * one * one;
+            want[k] = (double)p[k] * (1 - r.rate * r.decay) -
+                      r.rate * (m[k] / (1 - pow(0.9, i))) /
+                          (sqrt(v[k] / (1 - pow(0.999, i))) + 1e-8);
+        }
+        check_ok(kvm_distill_update(b.d, LESSONS, &r, &norm, &err), &err);
+        assert_true(fabs(norm - mean) < 1e-6 * mean); /* before clipping */
+        for (ptrdiff_t k = 0; k < n; k++)
+            if (!(fabs((double)p[k] - want[k]) < 2e-6 + 1e-6 * fabs(want[k])))
+                fail_msg("step %d, parameter %td: %g, not %g", i, k, (double)p[k],
+                         want[k]);
+    }
+}
+
 static void a_checkpoint_goes_on_bit_for_bit(void **state)
 {
     (void)state;
@@ -310,7 +351,7 @@ static void a_checkpoint_goes_on_bit_for_bit(void **state)
     check_status(KVM_FORMAT,
                  kvm_distill_load(two.d, &back, "a", 4, KVM_STR(TMP "cut"), &err),
                  &err);
-    check_contains(err.msg, "remove it to begin anew");
+    check_contains(err.msg, "a damaged checkpoint: ");
     check_contains(err.msg, TMP "cut");
     err = (kvm_err){0};
     check_ok(kvm_distill_load(two.d, &back, "a", 4, path, &err), &err);
@@ -347,7 +388,7 @@ static void check_flipped(bed *b, kvm_distill_progress *at, char *bytes, ptrdiff
     assert_int_not_equal(
         kvm_distill_load(b->d, at, "a", 4, KVM_STR(TMP "flipped"), &err), KVM_OK);
     check_contains(err.msg, named);
-    check_contains(err.msg, "remove it to begin anew");
+    check_contains(err.msg, "a damaged checkpoint: ");
     bytes[place] ^= 1;
 }
 
@@ -381,7 +422,7 @@ static void refuse_saved(bed *b, kvm_distill_progress *at, const char *why)
     check_status(KVM_FORMAT,
                  kvm_distill_load(b->d, at, "a", 4, KVM_STR(TMP "odd"), &err), &err);
     check_contains(err.msg, why);
-    check_contains(err.msg, "remove it to begin anew");
+    check_contains(err.msg, "a damaged checkpoint: ");
 }
 
 /* written by a trainer gone wrong: no damage that a hash would show */
@@ -497,6 +538,7 @@ int main(void)
         cmocka_unit_test(states_layer_by_layer),
         cmocka_unit_test(keys_of_indexers),
         cmocka_unit_test(no_keys_of_indexers),
+        cmocka_unit_test(gradients_are_clipped_by_their_norm),
         cmocka_unit_test(a_checkpoint_goes_on_bit_for_bit),
         cmocka_unit_test(a_flipped_bit_is_found_and_named),
         cmocka_unit_test(figures_that_cannot_be_are_refused),

@@ -1,9 +1,10 @@
 /* The job `distill` from its lessons to its files: killed and gone on, stopped by a
- * loss that is no number, and what it refuses to go on from. */
+ * loss that is no number, and what it does not go on from. */
 #include <math.h>
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "jobs/distill_checkpoint.h"
 #include "jobs/open.h"
 #include "kernels/backend.h"
@@ -86,6 +87,30 @@ static void a_killed_one_goes_on_bit_for_bit(void **state)
     assert_int_equal(json_array_size(curve), 1 + STEPS / VALIDATE);
 }
 
+/* linear up over the warm-up, then a cosine towards a tenth */
+static void the_rate_rises_and_falls(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    static const struct {
+        int warmup;
+        double after[STEPS / VALIDATE]; /* of the full rate, in the step before */
+    } runs[] = {{20, {2. / 20, 4. / 20}}, {1, {1, 0.55 - 0.45 / 2}}};
+    json_t *params = h.graph.nodes[node].params;
+    for (size_t i = 0; i < COUNT(runs); i++) {
+        json_object_set_new(params, "warmup", json_integer(runs[i].warmup));
+        check_ok(host_run(&h, node, &err), &err);
+        const json_t *curve =
+            json_object_get(host_json(&h, node, "figures").v, "curve");
+        for (size_t k = 0; k < STEPS / VALIDATE; k++) {
+            const json_t *point = json_array_get(curve, k + 1);
+            const double rate = json_number_value(json_object_get(point, "rate"));
+            assert_true(fabs(rate / 3e-4 - runs[i].after[k]) < 1e-9);
+        }
+    }
+    json_object_del(params, "warmup");
+}
+
 /* `half` with weights whose rows overflow, as if training had run away */
 static kvm_str run_away(void)
 {
@@ -138,48 +163,72 @@ static void a_loss_that_is_no_number_leaves_the_checkpoint(void **state)
     assert_true(kvm_str_eq(translator(), whole));
 }
 
-static void a_checkpoint_of_other_options_is_refused(void **state)
+static char warned[2048];
+
+static void keep_warning(void *ctx, kvm_log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == KVM_LOG_WARN) snprintf(warned, sizeof warned, "%s", line);
+}
+
+/* what lies there is not used, and a warning names it: the job begins anew */
+static void run_anew(kvm_str checkpoint)
+{
+    kvm_err err = {0};
+    warned[0] = 0;
+    host_leave(&h, "distill.checkpoint", checkpoint);
+    kvm_log_set(KVM_LOG_WARN, keep_warning, NULL);
+    check_ok(host_run(&h, node, &err), &err);
+    kvm_log_set(KVM_LOG_INFO, NULL, NULL);
+    check_contains(warned, "event=training.anew");
+    check_contains(warned, "/distill.checkpoint: ");
+    assert_null(strstr(warned, "download"));
+}
+
+static void a_checkpoint_of_other_options_is_not_used(void **state)
 {
     (void)state;
-    kvm_err err = {0};
     json_t *params = h.graph.nodes[node].params;
     json_object_set_new(params, "rate", json_real(1e-3));
-    host_leave(&h, "distill.checkpoint", half);
-    check_status(KVM_MISMATCH, host_run(&h, node, &err), &err);
-    check_contains(err.msg, "/distill.checkpoint: a checkpoint of another distillation "
-                            "(models, translator, lessons, options, backend or version "
-                            "differ); remove it to begin anew");
+    run_anew(half);
+    check_contains(warned, "/distill.checkpoint: a checkpoint of another distillation "
+                           "(models, translator, lessons, options, backend or version "
+                           "differ)");
+    assert_false(kvm_str_eq(translator(), whole));
     json_object_del(params, "rate");
 }
 
 /* the format's name stands in the file's header, its length beside it stays */
-static void a_checkpoint_of_another_version_is_refused(void **state)
+static void a_checkpoint_of_another_version_is_not_used(void **state)
 {
     (void)state;
-    kvm_err err = {0};
     char *bytes = kvm_new(&h.keep, char, half.len);
     memcpy(bytes, half.at, (size_t)half.len);
     const ptrdiff_t at = kvm_str_find(half, KVM_STR("distill_checkpoint.v2"));
     assert_true(at > 0);
     bytes[at + 20] = '1';
-    host_leave(&h, "distill.checkpoint", (kvm_str){bytes, half.len});
-    check_status(KVM_VERSION, host_run(&h, node, &err), &err);
-    check_contains(err.msg, "/distill.checkpoint: another version of kvmill began");
-    check_contains(err.msg, "(its format is kvmill.distill_checkpoint.v1, here it ");
-    check_contains(err.msg, "or remove the file to begin anew");
+    run_anew((kvm_str){bytes, half.len});
+    check_contains(warned, "/distill.checkpoint: another version of kvmill began");
+    check_contains(warned, "(its format is kvmill.distill_checkpoint.v1, here it ");
+    assert_true(kvm_str_eq(translator(), whole));
 }
 
-static void a_damaged_checkpoint_is_refused(void **state)
+static void a_damaged_checkpoint_is_not_used(void **state)
 {
     (void)state;
-    kvm_err err = {0};
     char *bytes = kvm_new(&h.keep, char, half.len);
     memcpy(bytes, half.at, (size_t)half.len);
     bytes[half.len - 5] ^= 4;
-    host_leave(&h, "distill.checkpoint", (kvm_str){bytes, half.len});
-    check_status(KVM_FORMAT, host_run(&h, node, &err), &err);
-    check_contains(err.msg, "a damaged checkpoint; remove it to begin anew: ");
-    check_contains(err.msg, "/distill.checkpoint: best is not what was written");
+    run_anew((kvm_str){bytes, half.len});
+    check_contains(warned, "a damaged checkpoint: ");
+    check_contains(warned, "/distill.checkpoint: best is not what was written");
+    assert_true(kvm_str_eq(translator(), whole));
+    static const ptrdiff_t sizes[] = {0, 5, 300};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        run_anew(kvm_str_slice(half, 0, sizes[i]));
+        check_contains(warned, "a damaged checkpoint: ");
+        assert_true(kvm_str_eq(translator(), whole));
+    }
 }
 
 static void config_on(const kvm_backend *b, char hex[65])
@@ -208,10 +257,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_one_goes_on_bit_for_bit),
+        cmocka_unit_test(the_rate_rises_and_falls),
         cmocka_unit_test(a_loss_that_is_no_number_leaves_the_checkpoint),
-        cmocka_unit_test(a_checkpoint_of_other_options_is_refused),
-        cmocka_unit_test(a_checkpoint_of_another_version_is_refused),
-        cmocka_unit_test(a_damaged_checkpoint_is_refused),
+        cmocka_unit_test(a_checkpoint_of_other_options_is_not_used),
+        cmocka_unit_test(a_checkpoint_of_another_version_is_not_used),
+        cmocka_unit_test(a_damaged_checkpoint_is_not_used),
         cmocka_unit_test(a_config_knows_who_rounds),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -192,6 +192,18 @@ static const struct {
          "\"layer\":1},{\"layer\":2}]},{\"object\":\"k\",\"layers\":[{\"layer\":3},{"
          "\"layer\":7}]}]}" ANALYSES(
              APART("prose.kl", "low", "0.1", LAYERS("0.02", E(-0.08, -0.09, -0.07)))))},
+    /* ... so a loss that it holds leaves open what recall says alone */
+    {"one_layer", OPEN, "needle.recall",
+     DOC(KV, GATED,
+         ",\"recipes\":{\"objects\":[{\"object\":\"state\",\"layers\":[{\"layer\":0},{"
+         "\"layer\":1},{\"layer\":2},{\"layer\":4}]},{\"object\":\"k\",\"layers\":[{"
+         "\"layer\":3},{\"layer\":7}]}]}" ANALYSES(
+             APART("prose.kl", "low", "0.1",
+                   LAYERS("0.02",
+                          E(-0.08, -0.09,
+                            -0.07))) "," APART("needle.recall", "high", "0.2",
+                                               CACHE("layer.0", "0.9", E(0.7, 0.6, 0.8))
+                                                   CACHE("swap.all", "1", V(0.8)))))},
     {"one_layer", UNMEASURED, "analyse.suites", DOC(KV, KV, "")},
     {"one_layer", UNMEASURED, "nothing is left over",
      DOC(KV, KV, ANALYSES(APART("prose.kl", "low", "0", LAYERS("0", V(0)))))},
@@ -267,6 +279,9 @@ static const struct {
     {"layer_zero", YES, "99.0",
      DOC(LATENTS, KV,
          INVERSION(SERIES("source", "0", V(0.9)) "," SERIES("source", "0", "0.99")))},
+    /* at least the bar is the bar too */
+    {"layer_zero", YES, "97.0",
+     DOC(LATENTS, KV, INVERSION(SERIES("source", "0", E(0.97, 0.95, 0.99))))},
     {"layer_zero", NO, "90.0",
      DOC(LATENTS, KV,
          INVERSION(SERIES("source", "0", "0.9") "," SERIES("target", "0", "1")))},

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "tests/support/check.h"
 #include "tests/support/host.h"
 
@@ -309,6 +310,60 @@ static void a_curve_is_thinned_but_for_its_best_and_last(void **state)
     host_close(&h);
 }
 
+/* ---- where it comes from ---- */
+
+/* how many rows of the provenance have that hash */
+static int named(const json_t *groups, const char *sha)
+{
+    int n = 0;
+    size_t g, r;
+    json_t *group, *row;
+    json_array_foreach(groups, g, group)
+    {
+        json_array_foreach(get(group, "rows"), r, row) n +=
+            strcmp(json_string_value(json_array_get(row, 1)), sha) == 0;
+    }
+    return n;
+}
+
+/* of every node that makes a translator: candidates, ablations, the way back */
+static void every_translator_has_its_hash_and_cost(void **state)
+{
+    (void)state;
+    host h;
+    kvm_err err = {0};
+    host_open(&h, "report_translators",
+              "name: pair\nsource: ../../tests/zoo/small\n"
+              "target: ../../tests/zoo/large\n"
+              "calibration: {text: calibration, sequences: 24, tokens: 64}\n"
+              "fit: {allow_wide: true, k: 1, lambda: 0.01, sweep: false, token: auto}\n"
+              "evaluate: {suites: [facts-mc], items: 1, attention_items: 0, "
+              "ablations: [k1]}\n"
+              "mlp: {epochs: 1, hidden: 8}\n"
+              "distill: {steps: 1, validate: 1, batch: 2, lessons: 4, after: 16}\n"
+              "alternate: {suite: dialogues, items: 1, turns: 2}\n");
+    const json_t *groups = part(&h, "provenance");
+    int translators = 0;
+    for (ptrdiff_t i = 0; i < h.graph.count; i++) {
+        const json_t *path = json_object_get(h.outputs[i], "translator");
+        char sha[65];
+        if (!path) continue;
+        translators++;
+        check_ok(kvm_sha_file(kvm_str_of(json_string_value(path)), sha, h.keep, &err),
+                 &err);
+        if (!named(groups, sha))
+            fail_msg("no hash of the translator of \"%.*s\"",
+                     KVM_STR_ARG(h.graph.nodes[i].label));
+    }
+    assert_in_range(translators, 9, 99); /* 2 + 2 tried, chosen, trained, ablated */
+    static const char *const steps[] = {
+        "moments of large", "fit of the way back, 1", "fit of the way back, 2",
+        "choice among the fits of the way back", "distillation of the way back"};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        find(get(part(&h, "build"), "steps"), "title", steps[i]);
+    host_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest states[] = {
@@ -323,6 +378,7 @@ int main(void)
         cmocka_unit_test(states_left_empty_are_said_to_be),
         cmocka_unit_test(a_single_state_has_no_share),
         cmocka_unit_test(a_curve_is_thinned_but_for_its_best_and_last),
+        cmocka_unit_test(every_translator_has_its_hash_and_cost),
     };
     return cmocka_run_group_tests(states, open_states, close_host) +
            cmocka_run_group_tests(others, NULL, NULL);

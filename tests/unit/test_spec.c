@@ -478,6 +478,24 @@ static void a_warmup_without_an_end_is_warned_of(void **state)
     }
 }
 
+/* whatever reads a suite, the report says that it did; of two of one name both */
+static void the_report_is_told_of_every_suite(void **state)
+{
+    (void)state;
+    kvm_graph g[2];
+    check_write(DIR "/t.yaml", KVM_STR("name: prose\nkind: perplexity\nfile: t.jsonl\n"
+                                       "licence: CC0-1.0\nprovenance: this test\n"));
+    check_write(DIR "/t.jsonl", KVM_STR("{\"id\":\"a\",\"prefix\":\"" FEW
+                                        "\",\"continuation\":\" end\"}\n"));
+    graphs(HEAD CALIBRATION "evaluate: {suites: [prose], ablations: [k1]}\n"
+                            "analyse: {suites: [t.yaml, needle]}\n",
+           g);
+    const kvm_str params = params_of(&g[0], KVM_STR("report small-large"));
+    check_contains(params.at, "\"suites\":{\"needle\":\"");
+    check_contains(params.at, "\"prose\":\"");
+    check_contains(params.at, "\"prose, of analyse\":\"");
+}
+
 static void an_unknown_ablation_lists_those_there_are(void **state)
 {
     (void)state;
@@ -709,6 +727,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             lessons_that_do_not_fit_are_refused_when_planned, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_report_is_told_of_every_suite, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_text_that_is_not_there_is_named, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(lessons_of_the_way_back_have_to_fit_too, setup,

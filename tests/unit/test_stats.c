@@ -310,6 +310,10 @@ static void a_gap_needs_a_worse_source(void **at)
                              [KVM_ARM_CLOSED_FORM] = between}};
     compare_or_fail(got, &s);
     assert_true(got[KVM_ARM_CLOSED_FORM].gap_recovered.value > 0.4);
+    s.item[KVM_ARM_ZERO] = worse; /* thousands of per cent below nothing */
+    compare_or_fail(got, &s);
+    check_str(got[KVM_ARM_ZERO].gap_recovered.note, "is itself a control");
+    s.item[KVM_ARM_ZERO] = NULL;
     s.item[KVM_ARM_SOURCE] = near_by;
     compare_or_fail(got, &s);
     check_str(got[KVM_ARM_CLOSED_FORM].gap_recovered.note,

@@ -2,10 +2,12 @@
 
     sweep.py run    --store build/sweep [--seeds 1,2,3] [--steps 400,2000] tests/zoo/pairs/*.yaml
     sweep.py tables --store build/sweep
+    sweep.py findings build/sweep/reports/*.json
 
 `run` writes a variant of each spec for every seed and number of steps into the store and
 hands it to `kvmill run`; what is done already is done no more. `tables` reads the reports
-and prints docs/results.md's tables: the mean over seeds, with the least and the most.
+and prints docs/results.md's tables: the mean over seeds, with the least and the most;
+`findings` what each report says of each published finding.
 """
 
 import argparse
@@ -156,13 +158,32 @@ def tables(args):
             print("\n".join(part(by_steps)), end="\n\n")
 
 
+VERDICTS = {"reproduced": "yes", "not_reproduced": "no", "undecided": "undecided"}
+
+
+def findings(args):
+    """One table: a row per finding, a column per report; left out is what a pair cannot show."""
+    documents = [json.loads(path.read_text()) for path in args.reports]
+    print("| finding | " + " | ".join(d["pair"]["name"] for d in documents) + " |")
+    print("|" + "---|" * (len(documents) + 1))
+    for row in documents[0]["findings"]:
+        verdicts = [next(f for f in d["findings"] if f["key"] == row["key"])["verdict"] for d in documents]
+        if any(v in VERDICTS for v in verdicts):
+            print(f"| {row['statement']} | " + " | ".join(VERDICTS.get(v, "–") for v in verdicts) + " |")
+    for d in documents:
+        print(f"\n#### {d['pair']['name']}\n")
+        for f in d["findings"]:
+            if f["verdict"] in VERDICTS:
+                print(f"- {f['statement']} {VERDICTS[f['verdict']]}: {f['text']}")
+
+
 def numbers(text):
     """1,2,3"""
     return [int(x) for x in text.split(",")]
 
 
 def main():
-    """Two commands."""
+    """Three commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run")
@@ -173,8 +194,10 @@ def main():
     runs.add_argument("--kvmill", default="build/release/kvmill")
     shown = commands.add_parser("tables")
     shown.add_argument("--store", type=pathlib.Path, nargs="+", required=True)
+    judged = commands.add_parser("findings")
+    judged.add_argument("reports", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
-    {"run": run, "tables": tables}[args.command](args)
+    {"run": run, "tables": tables, "findings": findings}[args.command](args)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def compare(items, chance=math.nan, weight=None, exp=False, lower=False):
             if not lower and math.isfinite(chance) and clear_of_zero(mean["native"][1:] - chance):
                 stats["floor_normalised"] = (m - chance) / (mean["native"] - chance)
             lead = (mean["native"] - mean["source"])[1:] * (-1 if lower else 1)
-            if interval(lead)[0] > 0:  # else there is no gap
+            if interval(lead)[0] > 0 and arm not in controls:  # else there is no gap
                 stats["gap_recovered"] = (m - mean["source"]) / (mean["native"] - mean["source"])
         if arm not in controls:
             stats["versus_control"] = m - mean[best]
