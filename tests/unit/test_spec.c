@@ -518,6 +518,10 @@ static const struct {
     const char *section, *part;
 } refused_ranges[] = {
     {"fit: {lambda: -1}\n", ":5: fit.lambda: is -1"},
+    {"fit: {lambda: 1e308}\n", ":5: fit.lambda: is 1e+308, must lie in 0..1e+06"},
+    {"fit: {lambda_absolute: 1e308}\n", ":5: fit.lambda_absolute: is 1e+308"},
+    {"distill: {batch: 3, lessons: 2, after: 16}\n",
+     ":5: distill.batch: is 3, and there are 2 lessons to learn from"},
     {"fit:\n  lambda: 1\n  lambda_absolute: 1\n", ":7: fit.lambda_absolute"},
     {"fit:\n  select: r2\n  k: 0\n",
      ":7: fit.k: is 0, must be a whole number from 1 to 4"},
