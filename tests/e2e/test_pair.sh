@@ -110,6 +110,13 @@ call 0 chat "$work/one.yaml" --switch --tokens 4 "Hello there." "And now?" &&
     [ "$(grep -c '^> ' "$work/out")" = 2 ] && [ "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" = '\n' ]
 ok $? "answers of a chat end with a newline"
 
+call 2 chat "$work/one.yaml" --tokens 4 "Hello there." "$(printf 'caf\351')" &&
+    grep -q 'message 2:1: byte 3 (0xe9) is not UTF-8' "$work/log"
+ok $? "a message in another encoding is refused with the place"
+call 2 chat "$work/one.yaml" --tokens 96 "$(printf 'word %.0s' {1..5000})" &&
+    grep -q 'the message has [0-9]* tokens; the models hold 4000 beside an answer of 96' "$work/log"
+ok $? "a first message that is too long is counted"
+
 # what was distilled, where it was, else the closed form, and which one is said
 spec learnt.yaml '{lambda: 1e-2}'
 sed -i '/^both/d; /^evaluate/d; s/^name: .*/name: learnt/' "$work/learnt.yaml"

@@ -32,6 +32,7 @@ static int teardown(void **state)
 #define FEW /* 4 sequences of 8 tokens */                                              \
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 #define CALIBRATION "calibration: {text: calibration}\n"
+#define SCORED "evaluate: {suites: [prose]}\n"
 
 static kvm_status read(const char *yaml, kvm_spec *s, kvm_err *err)
 {
@@ -453,6 +454,18 @@ static void lessons_of_the_way_back_have_to_fit_too(void **state)
     check_contains(err.msg, ":5: distill.memory_mib: is 20, and ");
 }
 
+static void more_layers_than_there_are_are_noted(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_graph g[2];
+    check_ok(build(HEAD CALIBRATION SCORED "fit: {k_most: 5}\n", g, &err), &err);
+    check_contains(g[0].warning.at,
+                   "fit.k_most is 5, and 4 layers can be read: all are tried");
+    check_ok(build(HEAD CALIBRATION SCORED "fit: {k_most: 4}\n", g, &err), &err);
+    assert_int_equal(g[0].warning.len, 0);
+}
+
 /* a rate that never gets where the spec wants it is named before anything runs */
 static void a_warmup_without_an_end_is_warned_of(void **state)
 {
@@ -736,6 +749,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_text_that_is_not_there_is_named, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(lessons_of_the_way_back_have_to_fit_too, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(more_layers_than_there_are_are_noted, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_warmup_without_an_end_is_warned_of, setup,
                                         teardown),
