@@ -292,6 +292,20 @@ static kvm_status note_k_most(kvm_builder *b)
     return text.at ? warn(b, text) : kvm_nomem(b->err, b->keep);
 }
 
+/* what the verdict needs and no suite of the spec measures */
+static kvm_status warn_of_verdict(kvm_builder *b)
+{
+    if (!b->attention)
+        TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
+                            "above 0: the gate attention_cosine will not be measured, "
+                            "and without it the report decides nothing")));
+    if (b->quality) return KVM_OK;
+    return warn(b, KVM_STR("no suite of recall, choice or answers (kind needle, "
+                           "multiple_choice or generation): how much of its quality "
+                           "the target keeps will not be measured, and without it the "
+                           "report decides nothing"));
+}
+
 /* one node's lessons, whichever way it translates */
 static kvm_status check_lessons(kvm_builder *b, kvm_job *j, const kvm_graph_side *from,
                                 const kvm_graph_side *to)
@@ -344,10 +358,7 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
     TRY(kvm_graph__analyses(b));
     TRY(kvm_graph__alternation(b));
     TRY(add_timing(b));
-    if (!b->attention)
-        TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
-                            "above 0: the gate attention_cosine will not be measured, "
-                            "and without it the report decides nothing")));
+    TRY(warn_of_verdict(b));
     kvm_graph__report_last(b);
     const kvm_model_info *const fitted_from[] = {b->source.info, b->target.info};
     TRY(kvm_spec__check_graph(b->spec, b->graph, fitted_from,

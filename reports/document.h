@@ -51,7 +51,9 @@ typedef struct kvm_numbers {
 typedef enum kvm_gate_verdict {
     KVM_GATE_PASS,
     KVM_GATE_FAIL,
-    KVM_GATE_UNMEASURED
+    KVM_GATE_UNMEASURED,
+    KVM_GATE_INAPPLICABLE, /* such a pair has nothing to measure */
+    KVM_GATE_VERDICTS
 } kvm_gate_verdict;
 
 typedef struct kvm_gate {
@@ -141,6 +143,7 @@ typedef struct kvm_suite_arm {
     bool present;
     kvm_est score, retention, floor_normalised, gap_recovered, versus_native,
         versus_control;
+    kvm_est versus_each[KVM_CONTROLS]; /* less each of kvm_controls, paired */
     kvm_est versus_closed; /* of a translator: less the closed form, paired */
 } kvm_suite_arm;
 

@@ -147,4 +147,17 @@ ok $? "... and --json has its hash"
 call 2 export "$closed" --closed-form --out "$work/u" && grep -q 'names one artefact: leave it out' "$work/log" &&
     call 2 translate "$work/t" Hello --closed-form && grep -q 'names one file: leave it out' "$work/log"
 ok $? "a hash or a file leaves nothing to choose"
+
+# --- what the exit status says of gates
+unscored() { # unscored LIMIT - a spec that scores nothing, with this gate on the norm
+    spec "norm-$1.yaml" "{lambda: 1e-1, gates: {rows_per_feature: 0.01, held_out_r2: -1e9, weight_norm: $1}}"
+    sed -i 's/^name: .*/name: unscored/; /^both_dir/d; /^evaluate/d' "$work/norm-$1.yaml"
+}
+unscored 1e9 && call 0 run "$work/norm-1e9.yaml" --quiet &&
+    grep -q 'not measured: attention_cosine of unscored' "$work/log" &&
+    grep -q 'unscored: Not decided' "$work/out"
+ok $? "a gate that nothing measured is named, and has not failed"
+unscored 1e-9 && call 3 run "$work/norm-1e-9.yaml" --quiet &&
+    grep -q 'what it must pass: weight_norm of unscored' "$work/log"
+ok $? "a gate that failed is named, with an exit status of its own"
 echo "1..$n"
