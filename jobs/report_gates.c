@@ -252,7 +252,7 @@ kvm_status kvm_report_gates(kvm_report_builder *b, kvm_err *err)
     kvm_document so_far;
     const kvm_jat at = {.v = b->doc, .file = "report", .path = ""};
     json_object_set_new(b->doc, "gates", gates);
-    TRY(kvm_report_attention(b, KVM_ARM_CLOSED_FORM, &attention, err));
+    TRY(kvm_report_attention(b, kvm_report_arm(b), &attention, err));
     TRY(kvm_document_read(&so_far, b->job->keep, at, err));
     const gate_context c = {b, attention, &so_far};
     json_array_foreach(get(b->fit, "gates"), i, g)

@@ -141,6 +141,8 @@ for command in "translate|Hello there, how are you?" "chat|Hello there."; do
         grep -q "^closed-form translator ${closed:0:12}" "$work/log"
     ok $? "${command%|*} takes the same"
 done
+sed -n '/^  "translator": {/,/}/p' "$work/a/reports/learnt.json" | grep -q '"arm": "distilled"'
+ok $? "the report's verdict speaks of it"
 call 0 translate "$work/learnt.yaml" "Hello there." --tokens 2 --json && grep -q "\"sha\": \"$distilled\"" "$work/out" &&
     call 0 export "$closed" --out "$work/t" --json && grep -q '"what": "closed-form translator"' "$work/out"
 ok $? "... and --json has its hash"
