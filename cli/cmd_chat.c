@@ -224,7 +224,8 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
     TRY(kvm_cli_spec_translator(cli, &spec, &found, err));
-    kvm_cli_say_found(&found);
+    if (kvm_cli_has(cli, KVM_OPT_SWITCH) || kvm_cli_has(cli, KVM_OPT_ALTERNATE))
+        kvm_cli_say_found(&found); /* the source alone uses none */
     TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, found.path,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;

@@ -134,13 +134,16 @@ for one in "$work/learnt.yaml" "$run"; do
         grep -q "^closed-form translator ${closed:0:12}" "$work/log"
     ok $? "... or the closed form, and says so"
 done
-for command in "translate|Hello there, how are you?" "chat|Hello there."; do
-    call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 &&
+for command in "translate|Hello there, how are you?|" "chat|Hello there.|--switch"; do
+    IFS='|' read -r name text more <<<"$command"
+    call 0 "$name" "$work/learnt.yaml" "$text" --tokens 2 $more &&
         grep -q "^distilled translator ${distilled:0:12}" "$work/log" &&
-        call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 --closed-form &&
+        call 0 "$name" "$work/learnt.yaml" "$text" --tokens 2 $more --closed-form &&
         grep -q "^closed-form translator ${closed:0:12}" "$work/log"
-    ok $? "${command%|*} takes the same"
+    ok $? "$name takes the same"
 done
+call 0 chat "$work/learnt.yaml" "Hello there." --tokens 2 && ! grep -q translator "$work/log"
+ok $? "... and names none where the source answers alone"
 sed -n '/^  "translator": {/,/}/p' "$work/a/reports/learnt.json" | grep -q '"arm": "distilled"'
 ok $? "the report's verdict speaks of it"
 call 0 translate "$work/learnt.yaml" "Hello there." --tokens 2 --json && grep -q "\"sha\": \"$distilled\"" "$work/out" &&
