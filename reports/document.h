@@ -446,6 +446,9 @@ bool kvm_model_keeps(const kvm_model_card *m, const char *name);
 /* kvm_document_arm - the translator the verdict speaks of: the one named, or the one
  * with the best mean floor-normalised retention; -1 when none was scored */
 int kvm_document_arm(const kvm_document *d);
+/* whether no step of the training validated below the closed form that it began
+ * with, which is then what is called distilled */
+bool kvm_document_kept_closed_form(const kvm_document *d);
 
 /* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
  * floor-normalised, 2 gap recovered, of suites that have a retention) where it was
