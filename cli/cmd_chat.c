@@ -16,6 +16,7 @@
 #include "cli/find.h"
 #include "cli/switching.h"
 #include "models/chat.h"
+#include "models/unicode.h"
 
 enum { CONTEXT = 4096, MAX_TURNS = 512, LINE_BYTES = 1 << 16 };
 
@@ -53,9 +54,15 @@ static kvm_status render(talk *t, int32_t **ids, ptrdiff_t *n, kvm_err *err)
                         &(kvm_chat_options){.open_assistant = true}, t->cli->keep,
                         &text, err));
     TRY(kvm_encode(t->encoder, text, NULL, t->cli->keep, ids, n, err));
-    if (*n + t->max_new > t->s.capacity)
+    const ptrdiff_t most = t->s.capacity - t->max_new;
+    if (*n > most && t->turn_count == 1)
+        return kvm_fail(err, KVM_RANGE,
+                        "the message has %td tokens; the models hold %td beside an "
+                        "answer of %td (--tokens)",
+                        *n, most, t->max_new);
+    if (*n > most)
         return kvm_fail(err, KVM_RANGE, "the conversation has grown beyond %td tokens",
-                        t->s.capacity - t->max_new);
+                        most);
     return KVM_OK;
 }
 
@@ -170,6 +177,10 @@ static kvm_status take_turn(talk *t, kvm_str message, kvm_err *err)
     const char *who = x == &t->target ? "target" : "source";
     if (t->turn_count + 2 > MAX_TURNS)
         return kvm_fail(err, KVM_RANGE, "more than %d turns", MAX_TURNS);
+    const kvm_str place =
+        kvm_str_fmt(t->cli->keep, "message %td", t->turn_count / 2 + 1);
+    if (!place.at) return kvm_nomem(err, t->cli->keep);
+    TRY(kvm_utf8_require(message, place, err));
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("user"), message};
     TRY(answer(t, x, &text, &when, err));
     t->turns[t->turn_count++] = (kvm_chat_turn){KVM_STR("assistant"), text};
@@ -213,7 +224,8 @@ static kvm_status open_talk(talk *t, kvm_cli *cli, kvm_err *err)
     if (max_new > CONTEXT / 2)
         return kvm_fail(err, KVM_USAGE, "--tokens is at most %d", CONTEXT / 2);
     TRY(kvm_cli_spec_translator(cli, &spec, &found, err));
-    kvm_cli_say_found(&found);
+    if (kvm_cli_has(cli, KVM_OPT_SWITCH) || kvm_cli_has(cli, KVM_OPT_ALTERNATE))
+        kvm_cli_say_found(&found); /* the source alone uses none */
     TRY(kvm_switching_open(&t->s, cli, spec.source_path, spec.target_path, found.path,
                            CONTEXT, err));
     t->max_new = (ptrdiff_t)max_new;

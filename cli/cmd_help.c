@@ -50,7 +50,7 @@ static void print_all(void)
             printf("  %-10s %s\n", kinds[i].name, kinds[i].help);
     printf("\ncommon options:\n");
     print_options(kvm_common_options);
-    printf("\nexit codes: 0 done, 1 failed work, 2 bad usage or input, 3 gate not met, "
+    printf("\nexit codes: 0 done, 1 failed work, 2 bad usage or input, 3 gate failed, "
            "4 environment\n`kvmill help COMMAND` shows its options, `kvmill help spec` "
            "the "
            "keys of a pair spec.\n");

@@ -56,21 +56,33 @@ kvm_status kvm_distill_fits(kvm_job *j, const kvm_distill_options *o, double byt
         o->memory_mib, lessons, what, ceil(bytes / 1048576));
 }
 
-/* lessons that the split of the sequences gives, to learn from and to validate on */
+/* lessons that the split of the sequences gives: n[0] to learn from, n[1] to validate
+ * on */
 static kvm_status count_lessons(const kvm_distill_options *o, kvm_arena *keep,
-                                ptrdiff_t *n, kvm_err *err)
+                                ptrdiff_t n[2], kvm_err *err)
 {
     kvm_split *of;
     ptrdiff_t each[KVM_SPLITS] = {0};
     TRY(kvm_split_sequences(&of, o->sequences, (uint64_t)o->split_seed, o->held_out,
                             keep, err));
     for (ptrdiff_t s = 0; s < o->sequences; s++) each[of[s]]++;
-    *n = 0;
     for (int k = 0; k < 2; k++) {
         const ptrdiff_t all = each[k ? KVM_CHOOSE : KVM_FIT];
-        *n += o->lessons > 0 && o->lessons < all ? o->lessons : all;
+        n[k] = o->lessons > 0 && o->lessons < all ? o->lessons : all;
     }
     return KVM_OK;
+}
+
+/* a batch that was asked for and holds a lesson twice */
+static kvm_status check_batch(kvm_job *j, const kvm_distill_options *o,
+                              ptrdiff_t lessons, kvm_err *err)
+{
+    const kvm_jat at = kvm_json_get(j->params, j->keep, "batch");
+    if (!kvm_json_has(at) || o->batch <= lessons) return KVM_OK;
+    return kvm_json_fail(err, KVM_RANGE, at,
+                         "is %td, and there are %td lessons to learn from: give a "
+                         "smaller batch, or more sequences or lessons",
+                         o->batch, lessons);
 }
 
 /* tokens that an indexer chooses at a time; 0: there is none */
@@ -88,10 +100,12 @@ kvm_status kvm_distill_plan_fits(kvm_job *j, const kvm_outline *outline,
                                  const kvm_model *model, kvm_err *err)
 {
     kvm_distill_options o;
-    ptrdiff_t lessons;
+    ptrdiff_t each_split[2];
     const ptrdiff_t vocab = kvm_model_info_of(model)->vocab;
     TRY(kvm_distill_read_options(&o, j, err));
-    TRY(count_lessons(&o, j->keep, &lessons, err));
+    TRY(count_lessons(&o, j->keep, each_split, err));
+    TRY(check_batch(j, &o, each_split[0], err));
+    const ptrdiff_t lessons = each_split[0] + each_split[1];
     const kvm_lesson_size size = kvm_lesson_size_most(
         outline, source, target, block_of(model), vocab, kvm_said_top(vocab, o.top));
     const ptrdiff_t all = o.tokens - o.after;

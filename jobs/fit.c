@@ -25,6 +25,8 @@
 
 /* " rows_per_feature (1.0) held_out_r2 (0.0) ..." */
 #define X(id, NAME, name, sense, reduce, threshold, ...) " " name " (" #threshold ")"
+static const double MOST_LAMBDA = 1e6; /* where every map is long one to the mean */
+
 static const char gate_names[] = "thresholds by gate name, with these defaults:"
 #include "translators/gates.def"
     ;
@@ -126,10 +128,12 @@ static kvm_status read_choice(kvm_fit *f, kvm_err *err)
                                  "give lambda or lambda_absolute, not both");
         lambda_given = true;
     }
-    if (lambda_given && !(f->asked.lambda.value >= 0))
-        return kvm_json_fail(err, KVM_RANGE,
-                             f->asked.lambda.absolute ? absolute : lambda,
-                             "is %g, must be 0 or more", f->asked.lambda.value);
+    const bool in_range =
+        f->asked.lambda.value >= 0 && f->asked.lambda.value <= MOST_LAMBDA;
+    if (lambda_given && !in_range)
+        return kvm_json_fail(
+            err, KVM_RANGE, f->asked.lambda.absolute ? absolute : lambda,
+            "is %g, must lie in 0..%g", f->asked.lambda.value, MOST_LAMBDA);
     if (k_given && (k < 1 || k != floor(k) || k > 4096))
         return kvm_json_fail(err, KVM_RANGE, at_k,
                              "is %g, must be a whole number of layers", k);

@@ -277,6 +277,35 @@ static kvm_status warn(kvm_builder *b, kvm_str text)
     return w->at ? KVM_OK : kvm_nomem(b->err, b->keep);
 }
 
+/* more layers than either model has are no mistake, and no more than all */
+static kvm_status note_k_most(kvm_builder *b)
+{
+    const kvm_jat fit = kvm_json_get(b->spec->root, b->keep, "fit");
+    const kvm_jat at = kvm_json_get(fit, b->keep, "k_most");
+    const ptrdiff_t from = b->source.info->layers, to = b->target.info->layers;
+    const bool back = kvm_spec__fits_back(b->spec);
+    const ptrdiff_t most = back && to > from ? to : from;
+    if (!kvm_json_has(at) || json_integer_value(at.v) <= most) return KVM_OK;
+    const kvm_str text = kvm_str_fmt(
+        b->keep, "fit.k_most is %lld, and %td layers can be read: all are tried",
+        (long long)json_integer_value(at.v), most);
+    return text.at ? warn(b, text) : kvm_nomem(b->err, b->keep);
+}
+
+/* what the verdict needs and no suite of the spec measures */
+static kvm_status warn_of_verdict(kvm_builder *b)
+{
+    if (!b->attention)
+        TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
+                            "above 0: the gate attention_cosine will not be measured, "
+                            "and without it the report decides nothing")));
+    if (b->quality) return KVM_OK;
+    return warn(b, KVM_STR("no suite of recall, choice or answers (kind needle, "
+                           "multiple_choice or generation): how much of its quality "
+                           "the target keeps will not be measured, and without it the "
+                           "report decides nothing"));
+}
+
 /* one node's lessons, whichever way it translates */
 static kvm_status check_lessons(kvm_builder *b, kvm_job *j, const kvm_graph_side *from,
                                 const kvm_graph_side *to)
@@ -329,15 +358,13 @@ static kvm_status build(kvm_builder *b, kvm_str reverse)
     TRY(kvm_graph__analyses(b));
     TRY(kvm_graph__alternation(b));
     TRY(add_timing(b));
-    if (!b->attention)
-        TRY(warn(b, KVM_STR("no suite of the kind perplexity with attention_items "
-                            "above 0: the gate attention_cosine will not be measured, "
-                            "and without it the report decides nothing")));
+    TRY(warn_of_verdict(b));
     kvm_graph__report_last(b);
     const kvm_model_info *const fitted_from[] = {b->source.info, b->target.info};
     TRY(kvm_spec__check_graph(b->spec, b->graph, fitted_from,
                               kvm_spec__fits_back(b->spec) ? 2 : 1, b->keep, b->err));
-    return check_distillations(b);
+    TRY(check_distillations(b));
+    return note_k_most(b);
 }
 
 /* ---- both directions ---- */

@@ -113,6 +113,8 @@ static kvm_status evaluate_params(kvm_builder *b, kvm_jat suite, bool attention,
     TRY(kvm_graph__suite_params(b, suite, "evaluate", attention && !b->reversed, out,
                                 &s));
     *name = s->name;
+    b->quality |=
+        s->kind != KVM_SUITE_PERPLEXITY || kvm_str_eq(s->metric, KVM_STR("agreement"));
     if (!attention || s->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
     const kvm_status st = enough_items(b, s);
     if (st) return json_decref(*out), st;

@@ -24,7 +24,8 @@ typedef struct kvm_builder {
     char text_sha[65];
     ptrdiff_t sequences; /* of the calibration, as they will be read */
     bool reversed;
-    bool attention;       /* a suite measures attention outputs */
+    bool attention; /* a suite measures attention outputs */
+    bool quality;   /* a suite has scores above chance that the verdict rests on */
     kvm_overlap *overlap; /* windows of the calibration text; NULL: not read yet */
     kvm_str rounds; /* the backend's name when it rounds activations; else empty */
     /* node indices; -1: none */

@@ -46,6 +46,7 @@ static void add_pair(kvm_report_builder *b)
 
 static void add_notes(kvm_report_builder *b)
 {
+    if (!kvm_job_find_input(b->job, "timing")) return;
     if (!kvm_job_find_input(b->job, "mlp") && !kvm_job_find_input(b->job, "distill") &&
         !kvm_job_find_input(b->job, "alternation"))
         return;

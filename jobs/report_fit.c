@@ -23,14 +23,21 @@ static const char *shape_text(const json_t *fit)
                    : "per target layer, all heads of the k best source layers";
 }
 
+kvm_arm kvm_report_arm(const kvm_report_builder *b)
+{
+    return kvm_job_find_input(b->job, "distilled") ? KVM_ARM_DISTILLED
+                                                   : KVM_ARM_CLOSED_FORM;
+}
+
 static void add_translator(kvm_report_builder *b)
 {
-    const kvm_job_input *in = kvm_job_find_input(b->job, "translator");
+    const kvm_arm arm = kvm_report_arm(b);
+    const char *file = arm == KVM_ARM_DISTILLED ? "distilled" : "translator";
     json_object_set_new(b->doc, "translator",
-                        json_pack("{s:s, s:s, s:O*, s:f}", "arm",
-                                  kvm_arms[KVM_ARM_CLOSED_FORM].key, "shape",
-                                  shape_text(b->fit), "parameters",
-                                  get(b->fit, "parameters"), "bytes", file_bytes(in)));
+                        json_pack("{s:s, s:s, s:O*, s:f}", "arm", kvm_arms[arm].key,
+                                  "shape", shape_text(b->fit), "parameters",
+                                  get(b->fit, "parameters"), "bytes",
+                                  file_bytes(kvm_job_find_input(b->job, file))));
 }
 
 /* the most that any map reads */

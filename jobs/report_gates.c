@@ -22,7 +22,7 @@ typedef struct reading {
     double figure;   /* NaN: not measured */
     json_t *where;   /* owned; NULL: of the whole translator */
     const char *why; /* it was not measured; NULL: it was */
-    bool excused;    /* and cannot be, of such a pair: nobody may require it */
+    bool excused;    /* and cannot be: it does not apply to such a pair */
 } reading;
 
 static reading not_measured(const char *why, bool excused)
@@ -55,11 +55,37 @@ static double weight_norm(const json_t *row)
     return json_number_value(get(row, "weight_norm"));
 }
 
-/* "layer 3, V: the worst of 22 maps" */
-static json_t *worst_map(const json_t *layers, double (*figure)(const json_t *row),
+/* the objects of a fit's maps, each once: "K, V" */
+static void add_objects(kvm_text *t, const json_t *layers)
+{
+    json_t *row;
+    size_t i;
+    json_array_foreach(layers, i, row)
+    {
+        const char *object = json_string_value(get(row, "object"));
+        size_t k = 0;
+        while (strcmp(json_string_value(get(json_array_get(layers, k), "object")),
+                      object) != 0)
+            k++;
+        if (k == i)
+            kvm_text_addf(t, "%s%s", i ? ", " : "", kvm_report_object(object).brief);
+    }
+}
+
+/* whether maps make states: their figures stand in the recipes, no gate reads them */
+static bool fits_states(const json_t *fit)
+{
+    json_t *row;
+    size_t i;
+    json_array_foreach(get(fit, "states"), i, row) if (get(row, "r2_held")) return true;
+    return false;
+}
+
+/* "layer 3, V: the worst of 22 maps (of K, V; not of states and windows)" */
+static json_t *worst_map(const json_t *fit, double (*figure)(const json_t *row),
                          bool above)
 {
-    const json_t *worst = NULL;
+    const json_t *layers = get(fit, "layers"), *worst = NULL;
     json_t *row;
     size_t i;
     json_array_foreach(layers, i, row)
@@ -70,11 +96,16 @@ static json_t *worst_map(const json_t *layers, double (*figure)(const json_t *ro
         worst = row;
     }
     if (!worst) return NULL;
-    return json_sprintf(
-        "layer %d, %s: the worst of %d maps",
-        (int)json_integer_value(get(worst, "layer")),
-        kvm_report_object(json_string_value(get(worst, "object"))).brief,
-        (int)json_array_size(layers));
+    kvm_text t = {0};
+    kvm_text_addf(&t, "layer %d, %s: the worst of %d maps (of ",
+                  (int)json_integer_value(get(worst, "layer")),
+                  kvm_report_object(json_string_value(get(worst, "object"))).brief,
+                  (int)json_array_size(layers));
+    add_objects(&t, layers);
+    kvm_text_addf(&t, "%s)", fits_states(fit) ? "; not of states and windows" : "");
+    json_t *where = t.failed ? NULL : json_stringn(t.at, (size_t)t.len);
+    kvm_text_free(&t);
+    return where;
 }
 
 static reading of_maps(const gate_context *c, const json_t *gate)
@@ -88,8 +119,8 @@ static reading of_maps(const gate_context *c, const json_t *gate)
     reading r = of_fit(gate);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(json_string_value(get(gate, "name")), rows[i].gate) == 0)
-            r.where = worst_map(get(c->b->fit, "layers"), rows[i].figure,
-                                json_is_true(get(gate, "above")));
+            r.where =
+                worst_map(c->b->fit, rows[i].figure, json_is_true(get(gate, "above")));
     return r;
 }
 
@@ -206,9 +237,10 @@ static json_t *gate_json(const gate_context *c, const json_t *g)
                      get(g, "name"), "title", get(g, "what"), "value",
                      measured ? json_real(r.figure) : json_null(), "format", "number",
                      "need", need, "verdict",
-                     !measured ? "unmeasured"
-                     : met     ? "pass"
-                               : "fail",
+                     r.excused   ? "inapplicable"
+                     : !measured ? "unmeasured"
+                     : met       ? "pass"
+                                 : "fail",
                      "required", json_is_true(get(g, "required")) && !r.excused,
                      "where", r.where ? r.where : json_null(), "note", r.why);
 }
@@ -220,7 +252,7 @@ kvm_status kvm_report_gates(kvm_report_builder *b, kvm_err *err)
     kvm_document so_far;
     const kvm_jat at = {.v = b->doc, .file = "report", .path = ""};
     json_object_set_new(b->doc, "gates", gates);
-    TRY(kvm_report_attention(b, KVM_ARM_CLOSED_FORM, &attention, err));
+    TRY(kvm_report_attention(b, kvm_report_arm(b), &attention, err));
     TRY(kvm_document_read(&so_far, b->job->keep, at, err));
     const gate_context c = {b, attention, &so_far};
     json_array_foreach(get(b->fit, "gates"), i, g)

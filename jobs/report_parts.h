@@ -52,6 +52,9 @@ KVM_MUST kvm_status kvm_report_beside(const kvm_report_builder *b, const char *p
 KVM_MUST kvm_status kvm_report_column(double **out, const json_t *items,
                                       const char *cache, const char *metric,
                                       kvm_arena *scratch, kvm_err *err);
+/* the arm that the page speaks of, whose translator commands take of such a run: what
+ * was distilled, else the closed form */
+kvm_arm kvm_report_arm(const kvm_report_builder *b);
 /* attention figures of an arm, by layer: of the first suite that measured them; *out
  * NULL: none did */
 KVM_MUST kvm_status kvm_report_attention(kvm_report_builder *b, kvm_arm arm,

@@ -406,6 +406,37 @@ static kvm_status check_metric(kvm_suite *s, kvm_jat card, kvm_arena *keep,
                     KVM_STR_ARG(known));
 }
 
+/* files are called after it */
+static kvm_status check_name(kvm_jat at, kvm_str name, kvm_err *err)
+{
+    if (name.len > 0 && kvm_str_find(name, KVM_STR("/")) < 0 &&
+        kvm_str_find(name, KVM_STR("..")) < 0)
+        return KVM_OK;
+    return kvm_json_fail(err, KVM_FORMAT, at,
+                         "is \"%s\": a suite's name is not empty and has no / and no "
+                         "..",
+                         kvm_quote(name).at);
+}
+
+static kvm_status read_figures(kvm_suite *s, kvm_jat card, kvm_arena *keep,
+                               kvm_err *err)
+{
+    int64_t most;
+    const kvm_jat chance = kvm_json_get(card, keep, "chance");
+    const kvm_jat tokens = kvm_json_get(card, keep, "max_new_tokens");
+    const int least = generates(s->kind);
+    TRY(kvm_json_f64_or(chance, 0, &s->chance, err));
+    if (!(s->chance >= 0 && s->chance < 1))
+        return kvm_json_fail(err, KVM_RANGE, chance, "is %g, must lie in [0, 1)",
+                             s->chance);
+    TRY(kvm_json_i64_or(tokens, 32, &most, err));
+    if (most < least || most > 4096)
+        return kvm_json_fail(err, KVM_RANGE, tokens, "is %lld, must lie in %d..4096",
+                             (long long)most, least);
+    s->max_new_tokens = (ptrdiff_t)most;
+    return KVM_OK;
+}
+
 static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str *file,
                             kvm_err *err)
 {
@@ -415,16 +446,10 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(kvm_json_str(kvm_json_get(card, keep, "licence"), &s->licence, err));
     TRY(kvm_json_str(kvm_json_get(card, keep, "provenance"), &s->provenance, err));
     TRY(kvm_json_str(kvm_json_get(card, keep, "file"), file, err));
-    TRY(kvm_json_f64_or(kvm_json_get(card, keep, "chance"), 0, &s->chance, err));
+    TRY(check_name(kvm_json_get(card, keep, "name"), s->name, err));
     TRY(check_metric(s, card, keep, err));
-    int64_t max_new;
-    TRY(kvm_json_i64_or(kvm_json_get(card, keep, "max_new_tokens"), 32, &max_new, err));
+    TRY(read_figures(s, card, keep, err));
     const bool answers = generates(s->kind);
-    if (s->chance < 0 || s->chance >= 1 || max_new < answers || max_new > 4096)
-        return kvm_fail(err, KVM_RANGE,
-                        "%s: chance must be in [0,1), max_new_tokens in %d..4096",
-                        card.file, answers);
-    s->max_new_tokens = (ptrdiff_t)max_new;
     const kvm_jat stop = kvm_json_get(card, keep, "stop");
     if (kvm_json_has(stop) && !answers)
         return kvm_json_fail(err, KVM_FORMAT, stop,

@@ -372,3 +372,8 @@ int kvm_document_arm(const kvm_document *d)
             if (kvm_arms[a].group == KVM_ARM && d->suites[s].arms[a].present) best = a;
     return best;
 }
+
+bool kvm_document_kept_closed_form(const kvm_document *d)
+{
+    return isfinite(d->training.best_step) && !(d->training.best_step > 0);
+}

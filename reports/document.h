@@ -51,7 +51,9 @@ typedef struct kvm_numbers {
 typedef enum kvm_gate_verdict {
     KVM_GATE_PASS,
     KVM_GATE_FAIL,
-    KVM_GATE_UNMEASURED
+    KVM_GATE_UNMEASURED,
+    KVM_GATE_INAPPLICABLE, /* such a pair has nothing to measure */
+    KVM_GATE_VERDICTS
 } kvm_gate_verdict;
 
 typedef struct kvm_gate {
@@ -141,6 +143,7 @@ typedef struct kvm_suite_arm {
     bool present;
     kvm_est score, retention, floor_normalised, gap_recovered, versus_native,
         versus_control;
+    kvm_est versus_each[KVM_CONTROLS]; /* less each of kvm_controls, paired */
     kvm_est versus_closed; /* of a translator: less the closed form, paired */
 } kvm_suite_arm;
 
@@ -443,6 +446,9 @@ bool kvm_model_keeps(const kvm_model_card *m, const char *name);
 /* kvm_document_arm - the translator the verdict speaks of: the one named, or the one
  * with the best mean floor-normalised retention; -1 when none was scored */
 int kvm_document_arm(const kvm_document *d);
+/* whether no step of the training validated below the closed form that it began
+ * with, which is then what is called distilled */
+bool kvm_document_kept_closed_form(const kvm_document *d);
 
 /* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
  * floor-normalised, 2 gap recovered, of suites that have a retention) where it was

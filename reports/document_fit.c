@@ -8,7 +8,8 @@ static void fail(kvm_doc_reader *r, kvm_status s)
 
 static void read_gates(kvm_doc_reader *r, kvm_jat doc)
 {
-    static const char *const words[] = {"pass", "fail", "unmeasured"};
+    static const char *const words[KVM_GATE_VERDICTS] = {"pass", "fail", "unmeasured",
+                                                         "inapplicable"};
     const kvm_jat list = kvm_doc__get(r, doc, "gates");
     kvm_gate *gates = kvm_doc__list_at(r, list, sizeof *gates, &r->d->gate_count);
     for (ptrdiff_t i = 0; i < r->d->gate_count; i++) {
@@ -24,11 +25,11 @@ static void read_gates(kvm_doc_reader *r, kvm_jat doc)
         g->required = kvm_doc__flag(r, at, "required", true);
         const kvm_str verdict = kvm_doc__str(r, at, "verdict");
         int v = 0;
-        while (v < 3 && !kvm_str_eq(verdict, kvm_str_of(words[v]))) v++;
-        if (v == 3)
+        while (v < KVM_GATE_VERDICTS && !kvm_str_eq(verdict, kvm_str_of(words[v]))) v++;
+        if (v == KVM_GATE_VERDICTS)
             fail(r, kvm_fail(r->err, KVM_FORMAT,
-                             "%s: %s.verdict: \"%.*s\"; expected pass, fail or "
-                             "unmeasured",
+                             "%s: %s.verdict: \"%.*s\"; expected pass, fail, "
+                             "unmeasured or inapplicable",
                              at.file, at.path, KVM_STR_ARG(verdict)));
         g->verdict = (kvm_gate_verdict)v;
         if (!g->title.len) g->title = g->name;

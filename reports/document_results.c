@@ -5,7 +5,8 @@
 static kvm_suite_arm read_suite_arm(kvm_doc_reader *r, kvm_jat at)
 {
     if (!r->status) r->status = kvm_json_object(at, r->err);
-    return (kvm_suite_arm){
+    const kvm_jat each = kvm_doc__get(r, at, "versus_controls");
+    kvm_suite_arm arm = {
         .present = true,
         .score = kvm_doc__est(r, at, "score"),
         .retention = kvm_doc__est(r, at, "retention"),
@@ -15,6 +16,9 @@ static kvm_suite_arm read_suite_arm(kvm_doc_reader *r, kvm_jat at)
         .versus_control = kvm_doc__est(r, at, "versus_control"),
         .versus_closed = kvm_doc__est(r, at, "versus_closed"),
     };
+    for (int i = 0; i < KVM_CONTROLS; i++)
+        arm.versus_each[i] = kvm_doc__est(r, each, kvm_arms[kvm_controls[i]].key);
+    return arm;
 }
 
 /* calls back for every member of the object at.arms; keys are arms */

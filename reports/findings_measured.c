@@ -250,7 +250,7 @@ void kvm_finding__DISTILLATION(kvm_judging *j)
         kvm_finding__rests_on(j, s->items);
         kvm_finding__claim(j, kvm_claim_below(trained->versus_closed, 0));
     }
-    if (isfinite(j->d->training.best_step) && !(j->d->training.best_step > 0))
+    if (kvm_document_kept_closed_form(j->d))
         kvm_finding__say_text(j, KVM_STR("no step validated better: the closed form "
                                          "was kept"));
     if (!j->d->training.present)

@@ -108,15 +108,16 @@ static void masthead(kvm_page *p)
 
 /* ---- verdict ---- */
 
+/* none: what stands in place of a figure that is not there */
 static void tile(kvm_page *p, const char *name, double v, kvm_format format,
-                 kvm_str under)
+                 const char *none, kvm_str under)
 {
     kvm_text_addf(p->out, "<div><dt>%s</dt>", name);
     if (isfinite(v)) {
         kvm_page__html(p, "<dd>");
         kvm_page__number(p, v, format);
     } else {
-        kvm_page__html(p, "<dd class=\"none\">not measured");
+        kvm_text_addf(p->out, "<dd class=\"none\">%s", none);
     }
     if (under.len) {
         kvm_page__html(p, "<small>");
@@ -164,27 +165,39 @@ static kvm_str break_even_words(kvm_page *p, kvm_est even)
                        kvm_numeral_interval(even, KVM_FORMAT_COUNT).at);
 }
 
+static kvm_str gate_words(kvm_page *p)
+{
+    const kvm_verdict *v = p->verdict;
+    const ptrdiff_t beside = p->d->gate_count - v->gates_apply;
+    const kvm_str of =
+        kvm_str_fmt(p->mem, "of %td; %td failed, %td not measured", v->gates_apply,
+                    v->gates_failed, v->gates_unmeasured);
+    if (!beside) return of;
+    return kvm_str_fmt(p->mem, "%.*s; %td more %s not apply", KVM_STR_ARG(of), beside,
+                       beside == 1 ? "does" : "do");
+}
+
 static void tiles(kvm_page *p)
 {
+    static const char *const none = "not measured";
     const kvm_verdict *v = p->verdict;
     const kvm_time_point *at = v->judged ? v->judged : v->longest;
     const kvm_est even = v->break_even;
+    const kvm_str gap = gap_words(p), untimed = KVM_STR("no timing section");
+    const bool timed = p->d->timing.count > 0, gates = p->d->gate_count > 0;
     kvm_page__html(p, "<dl class=\"tiles\">\n");
-    tile(p, "Retention", v->retention, KVM_FORMAT_PERCENT,
+    tile(p, "Retention", v->retention, KVM_FORMAT_PERCENT, none,
          over_suites(p, v->retention_suites));
-    tile(p, "After chance", v->floor_normalised, KVM_FORMAT_PERCENT,
+    tile(p, "After chance", v->floor_normalised, KVM_FORMAT_PERCENT, none,
          over_suites(p, v->floor_suites));
-    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT, gap_words(p));
+    tile(p, "Gap recovered", v->gap_recovered, KVM_FORMAT_PERCENT,
+         kvm_str_starts(gap, KVM_STR("no gap")) ? "no gap" : none, gap);
     tile(p, "Time to first token", at ? at->speedup.value : KVM_NONE, KVM_FORMAT_RATIO,
-         speedup_words(p, at));
+         none, timed ? speedup_words(p, at) : untimed);
     tile(p, "Sooner from", kvm_est_has(even) ? ceil(even.value) : KVM_NONE,
-         KVM_FORMAT_COUNT, break_even_words(p, even));
-    const bool gates = p->d->gate_count > 0;
+         KVM_FORMAT_COUNT, none, timed ? break_even_words(p, even) : untimed);
     tile(p, "Gates passed", gates ? (double)v->gates_passed : KVM_NONE,
-         KVM_FORMAT_COUNT,
-         gates ? kvm_str_fmt(p->mem, "of %td; %td failed, %td not measured",
-                             p->d->gate_count, v->gates_failed, v->gates_unmeasured)
-               : KVM_STR(""));
+         KVM_FORMAT_COUNT, none, gates ? gate_words(p) : KVM_STR(""));
     kvm_page__html(p, "</dl>\n");
 }
 

@@ -33,7 +33,8 @@
  *     "held_out_rows": 3277, "features": 256},
  *
  *   "gates": [{"name": "held_out_r2", "title": "Held-out R2, worst", "value": EST,
- *     "format": FORMAT, "need": "> 0.30", "verdict": "pass" | "fail" | "unmeasured",
+ *     "format": FORMAT, "need": "> 0.30", "verdict":
+ *       "pass" | "fail" | "unmeasured" | "inapplicable",
  *     "required": true,          (default) a failed one makes it "does not serve"
  *     "where": "layer 3, V", "note": "..."}],
  *
@@ -91,6 +92,7 @@
  *     "secondary": true,       shown, but neither the means nor the verdict look at it
  *     "arms": {ARM: {"score": EST, "retention": EST, "floor_normalised": EST,
  *       "gap_recovered": EST, "versus_native": EST, "versus_control": EST,
+ *       "versus_controls": {ARM: EST},                    less each control, paired
  *       "versus_closed": EST}}}],  of a trained translator: less the closed form
  *         kvm_comparison_json makes an arm's object
  *
@@ -181,12 +183,14 @@
  * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |
  *   "count" | "rate" | "s" | "ms" | "us" (of seconds); default "number".
  *
- * The verdict's words (KVM_SERVES_*): "serves" when every required gate passed, the
- * mean floor-normalised retention is at least 0.90 and every suite on which the target
- * on its own cache beats the strongest control is one on which the translated cache
- * does too; "does not serve" when a required gate failed, or that mean is below 0.50;
- * "serves in part" between; "not decided" when gates or quality were not measured, or
- * on no suite of that mean the target's own cache beats the strongest control. */
+ * The verdict's words (KVM_SERVES_*), the first that holds: "does not serve" when a
+ * required gate failed, or the mean floor-normalised retention is below 0.50; "worse
+ * than a control" when one of them (raw source, wrong donor, zero) surely scores better
+ * than the translated cache on a suite that is not secondary; "not decided" when a
+ * required gate or quality was not measured, or on no suite of that mean the target on
+ * its own cache surely beats any control; "serves in part" when that mean is below
+ * 0.90, or on some suite the target on its own cache surely beats a control that the
+ * translated cache does not; else "serves". An "inapplicable" gate counts nowhere. */
 #ifndef KVM_REPORTS_PAGE_H
 #define KVM_REPORTS_PAGE_H
 

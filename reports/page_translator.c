@@ -3,12 +3,6 @@
 
 #include <string.h>
 
-/* nothing that was validated was better than the closed form that it began with */
-static bool closed_form_was_kept(const kvm_document *d)
-{
-    return isfinite(d->training.best_step) && !(d->training.best_step > 0);
-}
-
 /* ---- recipes ---- */
 
 static void token_words(kvm_page *p)
@@ -35,7 +29,7 @@ static void token_words(kvm_page *p)
             p, kvm_est_text(p->mem, p->d->recipes.token_top1, KVM_FORMAT_PERCENT));
         kvm_page__html(p, " are read right.");
     }
-    if (closed_form_was_kept(p->d))
+    if (kvm_document_kept_closed_form(p->d))
         kvm_page__html(p, " Training has changed nothing of it: no step was better.");
     kvm_page__html(p, "</p>\n");
 }
@@ -168,7 +162,7 @@ kvm_status kvm_page__training(kvm_page *p)
                               "behind them: KL of the tokens after a translated prefix "
                               "against those after the target's own. The parameters of "
                               "the best step are kept."));
-    if (closed_form_was_kept(p->d))
+    if (kvm_document_kept_closed_form(p->d))
         kvm_page__html(p, "<p><b>The closed form was kept.</b> No step validated below "
                           "it: what is called distilled on this page is the closed "
                           "form itself.</p>\n");

@@ -12,8 +12,10 @@ kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
         HEAD("gate", "Gate", TEXT),         HEAD("verdict", "Verdict", TEXT),
         HEAD("value", "Measured", EST),     HEAD("need", "Needs", TEXT),
         HEAD("required", "Required", TEXT), HEAD("where", "Where, why", TEXT)};
-    static const char *const verdict[] = {"✓ passed", "✗ failed", "– not measured"};
-    static const kvm_tone tone[] = {KVM_TONE_GOOD, KVM_TONE_BAD, KVM_TONE_WARN};
+    static const char *const verdict[] = {"✓ passed", "✗ failed", "– not measured",
+                                          "– does not apply"};
+    static const kvm_tone tone[] = {KVM_TONE_GOOD, KVM_TONE_BAD, KVM_TONE_WARN,
+                                    KVM_TONE_MUTED};
     kvm_table t = kvm_table_new(keep, "gates", KVM_STR("Gates"), COLUMNS(columns));
     for (ptrdiff_t i = 0; i < d->gate_count; i++) {
         const kvm_gate *g = &d->gates[i];
@@ -21,7 +23,9 @@ kvm_table kvm_report_table_gates(kvm_arena *keep, const kvm_document *d)
         kvm_table_text(&t, kvm_str_of(verdict[g->verdict]), tone[g->verdict]);
         kvm_table_est(&t, g->value, g->format);
         kvm_table__words(&t, g->need.len ? g->need : KVM_STR("not stated"));
-        kvm_table__static(&t, g->required ? "yes" : "advice");
+        kvm_table__static(&t, g->verdict == KVM_GATE_INAPPLICABLE ? "–"
+                              : g->required                       ? "yes"
+                                                                  : "advice");
         const kvm_str where =
             g->where.len && g->note.len
                 ? kvm_str_fmt(keep, "%.*s: %.*s", KVM_STR_ARG(g->where),

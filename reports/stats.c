@@ -12,6 +12,9 @@ const kvm_arm_info kvm_arms[KVM_ARM_COUNT] = {
 #undef X
 };
 
+const kvm_arm kvm_controls[KVM_CONTROLS] = {KVM_ARM_RAW_SOURCE, KVM_ARM_WRONG_DONOR,
+                                            KVM_ARM_ZERO};
+
 bool kvm_arm_find(kvm_str key, kvm_arm *out)
 {
     for (int a = 0; a < KVM_ARM_COUNT; a++)
@@ -50,6 +53,13 @@ json_t *kvm_comparison_json(const kvm_comparison *c)
     json_object_set_new(obj, "gap_recovered", kvm_est_json(c->gap_recovered));
     json_object_set_new(obj, "versus_native", kvm_est_json(c->versus_native));
     json_object_set_new(obj, "versus_control", kvm_est_json(c->versus_control));
+    json_t *each = json_object();
+    for (int i = 0; i < KVM_CONTROLS; i++)
+        if (kvm_est_has(c->versus_each[i]))
+            json_object_set_new(each, kvm_arms[kvm_controls[i]].key,
+                                kvm_est_json(c->versus_each[i]));
+    if (json_object_size(each) > 0) json_object_set(obj, "versus_controls", each);
+    json_decref(each);
     return obj;
 }
 
@@ -238,8 +248,9 @@ static kvm_est gap_recovered(const boot *b, int arm)
 
 static bool is_donor_control(int arm)
 {
-    return arm == KVM_ARM_RAW_SOURCE || arm == KVM_ARM_WRONG_DONOR ||
-           arm == KVM_ARM_ZERO;
+    for (int i = 0; i < KVM_CONTROLS; i++)
+        if ((int)kvm_controls[i] == arm) return true;
+    return false;
 }
 
 static kvm_est of_a_control(void)
@@ -268,6 +279,17 @@ static kvm_est versus_control(const boot *b, int arm, int control)
     return e;
 }
 
+static void versus_each(kvm_est out[KVM_CONTROLS], const boot *b, int arm)
+{
+    for (int i = 0; i < KVM_CONTROLS; i++) {
+        const int control = kvm_controls[i];
+        out[i] = is_donor_control(arm) ? of_a_control()
+                 : b->s->item[control]
+                     ? difference(b, arm, (term){control, 0})
+                     : kvm_est_missing(KVM_STR("this control was not scored"));
+    }
+}
+
 static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control)
 {
     const kvm_scores *s = b->s;
@@ -276,6 +298,7 @@ static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control
     const bool native = s->item[KVM_ARM_NATIVE], source = s->item[KVM_ARM_SOURCE];
     out->score = difference(b, arm, nothing);
     out->versus_control = versus_control(b, arm, control);
+    versus_each(out->versus_each, b, arm);
     out->versus_native =
         native ? difference(b, arm, (term){KVM_ARM_NATIVE, 0}) : kvm_est_missing(alone);
     if (s->lower_better || !native) {
@@ -299,7 +322,7 @@ static void compare_arm(kvm_comparison *out, const boot *b, int arm, int control
 static void missing_all(kvm_comparison *out, kvm_str why)
 {
     const kvm_est e = kvm_est_missing(why);
-    *out = (kvm_comparison){e, e, e, e, e, e};
+    *out = (kvm_comparison){e, e, e, e, e, e, {e, e, e}};
 }
 
 kvm_status kvm_compare(kvm_comparison out[KVM_ARM_COUNT], const kvm_scores *s,

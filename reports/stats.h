@@ -73,6 +73,10 @@ typedef struct kvm_arm_info {
     kvm_arm_group group;
 } kvm_arm_info;
 extern const kvm_arm_info kvm_arms[KVM_ARM_COUNT];
+
+/* the caches that should not serve, whatever the translator */
+enum { KVM_CONTROLS = 3 };
+extern const kvm_arm kvm_controls[KVM_CONTROLS];
 bool kvm_arm_find(kvm_str key, kvm_arm *out);
 
 /* ---- scores of one suite ---- */
@@ -97,7 +101,8 @@ typedef struct kvm_comparison {
                                  surely the better one of the two; not of the controls
                                  below, which would show how bad a cache can be */
     kvm_est versus_native;    /* score - native, paired */
-    kvm_est versus_control; /* score - the strongest of raw_source, wrong_donor, zero */
+    kvm_est versus_control;   /* score - the strongest of kvm_controls */
+    kvm_est versus_each[KVM_CONTROLS]; /* score - each of them, paired */
 } kvm_comparison;
 
 /* kvm_compare - every arm of a suite at once.

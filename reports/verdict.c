@@ -1,5 +1,7 @@
 #include "reports/verdict.h"
 
+#include "reports/report_tables_internal.h"
+
 /* Text put together piece by piece; a spent arena is noticed once, at the end. */
 typedef struct phrase {
     kvm_arena *mem;
@@ -19,42 +21,94 @@ static void say_number(phrase *p, double v, kvm_format format)
     say(p, kvm_number(p->mem, v, format));
 }
 
-/* whether an arm is surely better than the strongest control on a suite */
-static bool beats_control(const kvm_suite *s, int arm)
+/* ---- beside the controls ---- */
+
+/* An arm less the i-th control of a suite; in a document without differences from each,
+ * less the strongest of them (i 0). False: not measured. */
+static bool lead_of(const kvm_suite *s, int arm, int i, kvm_est *lead)
 {
-    const kvm_est lead = s->arms[arm].versus_control;
-    if (!s->arms[arm].present || !kvm_est_has(lead)) return false;
+    const kvm_suite_arm *of = &s->arms[arm];
+    bool each = false;
+    for (int k = 0; k < KVM_CONTROLS; k++) each |= kvm_est_has(of->versus_each[k]);
+    *lead = each ? of->versus_each[i] : of->versus_control;
+    return of->present && kvm_est_has(*lead) && (each || i == 0);
+}
+
+static bool surely_better(const kvm_suite *s, kvm_est lead)
+{
     return s->lower_better ? kvm_est_most(lead) < 0 : kvm_est_least(lead) > 0;
 }
 
-/* What the controls say of the suites. A suite on which the target's own cache does not
- * surely beat the strongest control cannot tell a good cache from a bad one. */
+static bool surely_worse(const kvm_suite *s, kvm_est lead)
+{
+    return s->lower_better ? kvm_est_least(lead) > 0 : kvm_est_most(lead) < 0;
+}
+
+static bool beats(const kvm_suite *s, int arm, int control)
+{
+    kvm_est lead;
+    return lead_of(s, arm, control, &lead) && surely_better(s, lead);
+}
+
+/* one control on one suite; suite NULL: nowhere */
+typedef struct beside {
+    const kvm_suite *suite;
+    int control; /* of kvm_controls */
+} beside;
+
+/* What the controls say of the suites, each for itself: a cache that holds nothing can
+ * be told from the target's own where the source's rows, left as they are, cannot. */
 typedef struct controls {
-    ptrdiff_t telling;       /* suites of the mean that can tell */
-    const kvm_suite *silent; /* the first of the mean that cannot, or NULL */
-    const kvm_suite *beaten; /* the first that can, but on which the translated cache is
-                                not surely better than the control; or NULL */
+    ptrdiff_t telling, telling_apart; /* suites, of the mean and not of it, on which the
+                                         target's own cache surely beats a control */
+    const kvm_suite *silent; /* the first of the mean on which it beats none, or NULL */
+    beside alike; /* the first on a telling one that it does not surely beat */
+    beside
+        beaten;   /* the first that it surely beats and the translated cache does not */
+    beside worse; /* the first that is surely better than the translated cache */
 } controls;
+
+static void note(beside *first, const kvm_suite *s, int control)
+{
+    if (!first->suite) *first = (beside){s, control};
+}
+
+static void ask_suite(controls *c, const kvm_suite *s, int arm)
+{
+    bool tells = false;
+    kvm_est lead;
+    for (int i = 0; i < KVM_CONTROLS; i++) tells |= beats(s, KVM_ARM_NATIVE, i);
+    for (int i = 0; i < KVM_CONTROLS; i++) {
+        const bool scored = lead_of(s, arm, i, &lead);
+        if (scored && surely_worse(s, lead)) note(&c->worse, s, i);
+        if (beats(s, KVM_ARM_NATIVE, i)) {
+            if (!beats(s, arm, i)) note(&c->beaten, s, i);
+        } else if (scored && tells) {
+            note(&c->alike, s, i);
+        }
+    }
+    const bool counts = kvm_est_has(s->arms[arm].floor_normalised);
+    c->telling += tells && counts;
+    c->telling_apart += tells && !counts;
+    if (!tells && counts && !c->silent) c->silent = s;
+}
 
 static controls ask_controls(const kvm_document *d, int arm)
 {
     controls c = {0};
-    for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++) {
-        const kvm_suite *s = &d->suites[i];
-        if (s->secondary || !s->arms[arm].present) continue;
-        const bool tells = beats_control(s, KVM_ARM_NATIVE);
-        const bool counts = kvm_est_has(s->arms[arm].floor_normalised);
-        c.telling += tells && counts;
-        if (!tells && counts && !c.silent) c.silent = s;
-        if (tells && !beats_control(s, arm) && !c.beaten) c.beaten = s;
-    }
+    for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++)
+        if (!d->suites[i].secondary && d->suites[i].arms[arm].present)
+            ask_suite(&c, &d->suites[i], arm);
     return c;
 }
+
+/* ---- gates and lengths ---- */
 
 static void count_gates(kvm_verdict *v, const kvm_document *d)
 {
     for (ptrdiff_t i = 0; i < d->gate_count; i++) {
         const kvm_gate *g = &d->gates[i];
+        v->gates_apply += g->verdict != KVM_GATE_INAPPLICABLE;
         v->gates_passed += g->verdict == KVM_GATE_PASS;
         v->gates_failed += g->verdict == KVM_GATE_FAIL;
         v->gates_unmeasured += g->verdict == KVM_GATE_UNMEASURED;
@@ -84,6 +138,9 @@ static void decide(kvm_verdict *v, const controls *c)
         (v->floor_suites && v->floor_normalised < KVM_SERVES_NOT_BELOW)) {
         v->tone = KVM_TONE_BAD;
         v->headline = KVM_STR("The translated cache does not serve.");
+    } else if (c->worse.suite) {
+        v->tone = KVM_TONE_BAD;
+        v->headline = KVM_STR("The translated cache is worse than a control.");
     } else if (!v->floor_suites || v->gates_passed + v->required_unmeasured == 0 ||
                v->required_unmeasured) {
         v->tone = KVM_TONE_MUTED;
@@ -91,8 +148,11 @@ static void decide(kvm_verdict *v, const controls *c)
     } else if (!c->telling) {
         v->tone = KVM_TONE_MUTED;
         v->headline =
-            KVM_STR("Not decided: no measure tells a good cache from a bad one.");
-    } else if (v->floor_normalised < KVM_SERVES_FROM || c->beaten) {
+            c->telling_apart
+                ? KVM_STR("Not decided: no measure of the mean tells a good cache from "
+                          "a bad one.")
+                : KVM_STR("Not decided: no measure tells a good cache from a bad one.");
+    } else if (v->floor_normalised < KVM_SERVES_FROM || c->beaten.suite) {
         v->tone = KVM_TONE_WARN;
         v->headline = KVM_STR("The translated cache serves in part.");
     } else {
@@ -128,14 +188,12 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
             say(p,
                 kvm_str_fmt(p->mem, " on the %td where there is one", v->gap_suites));
     }
-    static const kvm_arm donors[] = {KVM_ARM_RAW_SOURCE, KVM_ARM_WRONG_DONOR,
-                                     KVM_ARM_ZERO};
     int best = -1;
     double most = -(double)INFINITY;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < KVM_CONTROLS; i++) {
         ptrdiff_t suites;
-        const double mean = kvm_mean_ratio(d, (int)donors[i], 0, &suites);
-        if (isfinite(mean) && mean > most) most = mean, best = (int)donors[i];
+        const double mean = kvm_mean_ratio(d, (int)kvm_controls[i], 0, &suites);
+        if (isfinite(mean) && mean > most) most = mean, best = (int)kvm_controls[i];
     }
     if (best >= 0) {
         say(p, KVM_STR("; the strongest control ("));
@@ -181,6 +239,66 @@ static void say_est(phrase *p, kvm_est e, kvm_format format)
 {
     say(p, kvm_est_text(p->mem, e, format));
 }
+
+/* ---- what the controls say ---- */
+
+/* "the raw source cache": where differences from each are not known, the strongest */
+static kvm_str control_name(phrase *p, beside at, int arm)
+{
+    const kvm_suite_arm *of = &at.suite->arms[arm];
+    if (!kvm_est_has(of->versus_each[at.control])) return KVM_STR("strongest control");
+    return kvm_str_fmt(p->mem, "control \"%s\"",
+                       kvm_arms[kvm_controls[at.control]].label);
+}
+
+/* "the raw source cache is better than the translated one" */
+static void say_worse(phrase *p, beside at, int arm)
+{
+    kvm_est lead;
+    const bool raw = kvm_controls[at.control] == KVM_ARM_RAW_SOURCE &&
+                     kvm_est_has(at.suite->arms[arm].versus_each[at.control]);
+    if (!lead_of(at.suite, arm, at.control, &lead)) return;
+    lead.note = KVM_STR("");
+    say(p, KVM_STR(" On "));
+    say(p, at.suite->title);
+    say(p, KVM_STR(" the "));
+    say(p, raw ? KVM_STR("untranslated source cache") : control_name(p, at, arm));
+    say(p, kvm_str_fmt(p->mem,
+                       " is better than the translated one (%s − control, paired: ",
+                       kvm_arms[arm].label));
+    say_est(p, lead, kvm_table__difference(at.suite->format));
+    say(p, KVM_STR(")."));
+}
+
+static void say_controls(phrase *p, const controls *c, int arm)
+{
+    if (c->worse.suite) say_worse(p, c->worse, arm);
+    if (c->beaten.suite &&
+        (c->beaten.suite != c->worse.suite || c->beaten.control != c->worse.control)) {
+        say(p, KVM_STR(" On "));
+        say(p, c->beaten.suite->title);
+        say(p, KVM_STR(" it is not shown to be better than the "));
+        say(p, control_name(p, c->beaten, arm));
+        say(p, KVM_STR("."));
+    }
+    if (c->alike.suite) {
+        say(p, KVM_STR(" On "));
+        say(p, c->alike.suite->title);
+        say(p, KVM_STR(
+                   " not even the target's own cache is shown to be better than the "));
+        say(p, control_name(p, c->alike, arm));
+        say(p, KVM_STR("."));
+    }
+    if (c->silent) {
+        say(p, KVM_STR(" On "));
+        say(p, c->silent->title);
+        say(p,
+            KVM_STR(" not even the target's own cache is shown to be better than any "
+                    "control: more items may tell."));
+    }
+}
+
+/* ---- time and gates ---- */
 
 /* "4,096 tokens ... 5.00x [4.80, 5.20] sooner": only what the whole interval says */
 static void say_speedup(phrase *p, const kvm_time_point *at, kvm_str until)
@@ -243,11 +361,12 @@ static void say_gates(phrase *p, const kvm_verdict *v, const kvm_document *d)
         return;
     }
     say(p, kvm_str_fmt(p->mem, " %td of %td gates passed", v->gates_passed,
-                       d->gate_count));
+                       v->gates_apply));
     int named = 0;
     for (ptrdiff_t i = 0; i < d->gate_count && named < 4; i++) {
         const kvm_gate *g = &d->gates[i];
-        if (g->verdict == KVM_GATE_PASS) continue;
+        if (g->verdict == KVM_GATE_PASS || g->verdict == KVM_GATE_INAPPLICABLE)
+            continue;
         say(p, named++ ? KVM_STR("; ") : KVM_STR(": "));
         say(p, g->title);
         say(p, g->verdict == KVM_GATE_FAIL ? KVM_STR(" failed")
@@ -271,18 +390,7 @@ kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep, const kvm_document 
     phrase p = {keep, KVM_STR("")};
     say_quality(&p, &v, d);
     say_basis(&p, &v, d);
-    if (c.beaten) {
-        say(&p, KVM_STR(" On "));
-        say(&p, c.beaten->title);
-        say(&p, KVM_STR(" it is not shown to be better than the strongest control."));
-    }
-    if (c.silent) {
-        say(&p, KVM_STR(" On "));
-        say(&p, c.silent->title);
-        say(&p,
-            KVM_STR(" not even the target's own cache is shown to be better than the "
-                    "strongest control: more items may tell."));
-    }
+    say_controls(&p, &c, v.arm);
     say_timing(&p, &v);
     say_gates(&p, &v, d);
     if (!p.so_far.at) return kvm_nomem(err, keep);

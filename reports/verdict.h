@@ -16,6 +16,7 @@ typedef struct kvm_verdict {
     double retention, floor_normalised, gap_recovered; /* means; NaN: not measured */
     ptrdiff_t retention_suites, floor_suites, gap_suites;
     ptrdiff_t gates_passed, gates_failed, gates_unmeasured; /* all of them */
+    ptrdiff_t gates_apply; /* that can be measured of such a pair */
     ptrdiff_t required_failed, required_unmeasured;
     const kvm_time_point *longest; /* the greatest length with a speedup, or NULL */
     const kvm_time_point

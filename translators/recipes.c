@@ -19,6 +19,10 @@ kvm_status kvm_mapping_find(kvm_mapping *m, kvm_space out, bool token,
         m->token = token;
         return KVM_OK;
     }
+    if (out == KVM_SPACE_LATENT_ENGINE)
+        return kvm_fail(err, KVM_UNSUPPORTED,
+                        "no recipe makes latents as engines keep them (latents: 3) out "
+                        "of what the source keeps: leave latents out, or write 1");
     return kvm_fail(err, KVM_UNSUPPORTED,
                     "no recipe makes rows of %s out of what the source keeps",
                     kvm_space_name(out));

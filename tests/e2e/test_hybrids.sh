@@ -76,14 +76,7 @@ ok $? "states in a way of their own in each recurrent layer"
 # --- killed while it learns
 spec killed small large '' \
     'distill: {steps: 40, validate: 2, batch: 2, lessons: 8, after: 16, rate: 0.001}'
-sum=0
-for i in 1 2 3 4 5 6; do
-    "$kvmill" run "$work/killed.yaml" --store "$work/b" --quiet >"$work/log" 2>&1 &
-    pid=$!
-    sleep "0.$((RANDOM % 9 + 1))"
-    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
-    wait $pid 2>/dev/null
-done
+kill_runs 6 1 "$work/killed.yaml" "$work/b"
 run b killed && run c killed
 ok $? "a distillation killed $sum times goes on to its end"
 curves() {
@@ -106,14 +99,7 @@ ok $? "mla-kda: conversations in both directions"
 [ "$(grep -c 'mla-talk.* fit .*skipped' "$work/log")" = 2 ]
 ok $? "what one direction's conversations fit, the other direction's graph has"
 turns talk-gdn gdn-a gdn-b ', refresh: 1' ''
-sum=0
-for i in 1 2 3 4 5 6; do
-    "$kvmill" run "$work/talk-gdn.yaml" --store "$work/e" --quiet >"$work/log" 2>&1 &
-    pid=$!
-    sleep "$((RANDOM % 2)).$((RANDOM % 9 + 1))"
-    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
-    wait $pid 2>/dev/null
-done
+kill_runs 6 2 "$work/talk-gdn.yaml" "$work/e"
 run e talk-gdn && run f talk-gdn
 ok $? "conversations killed $sum times go on to their end"
 talked e >"$work/e.items" && talked f >"$work/f.items" && cmp "$work/e.items" "$work/f.items" >"$work/log"

@@ -110,6 +110,13 @@ call 0 chat "$work/one.yaml" --switch --tokens 4 "Hello there." "And now?" &&
     [ "$(grep -c '^> ' "$work/out")" = 2 ] && [ "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" = '\n' ]
 ok $? "answers of a chat end with a newline"
 
+call 2 chat "$work/one.yaml" --tokens 4 "Hello there." "$(printf 'caf\351')" &&
+    grep -q 'message 2:1: byte 3 (0xe9) is not UTF-8' "$work/log"
+ok $? "a message in another encoding is refused with the place"
+call 2 chat "$work/one.yaml" --tokens 96 "$(printf 'word %.0s' {1..5000})" &&
+    grep -q 'the message has [0-9]* tokens; the models hold 4000 beside an answer of 96' "$work/log"
+ok $? "a first message that is too long is counted"
+
 # what was distilled, where it was, else the closed form, and which one is said
 spec learnt.yaml '{lambda: 1e-2}'
 sed -i '/^both/d; /^evaluate/d; s/^name: .*/name: learnt/' "$work/learnt.yaml"
@@ -127,17 +134,35 @@ for one in "$work/learnt.yaml" "$run"; do
         grep -q "^closed-form translator ${closed:0:12}" "$work/log"
     ok $? "... or the closed form, and says so"
 done
-for command in "translate|Hello there, how are you?" "chat|Hello there."; do
-    call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 &&
+for command in "translate|Hello there, how are you?|" "chat|Hello there.|--switch"; do
+    IFS='|' read -r name text more <<<"$command"
+    call 0 "$name" "$work/learnt.yaml" "$text" --tokens 2 $more &&
         grep -q "^distilled translator ${distilled:0:12}" "$work/log" &&
-        call 0 "${command%|*}" "$work/learnt.yaml" "${command#*|}" --tokens 2 --closed-form &&
+        call 0 "$name" "$work/learnt.yaml" "$text" --tokens 2 $more --closed-form &&
         grep -q "^closed-form translator ${closed:0:12}" "$work/log"
-    ok $? "${command%|*} takes the same"
+    ok $? "$name takes the same"
 done
+call 0 chat "$work/learnt.yaml" "Hello there." --tokens 2 && ! grep -q translator "$work/log"
+ok $? "... and names none where the source answers alone"
+sed -n '/^  "translator": {/,/}/p' "$work/a/reports/learnt.json" | grep -q '"arm": "distilled"'
+ok $? "the report's verdict speaks of it"
 call 0 translate "$work/learnt.yaml" "Hello there." --tokens 2 --json && grep -q "\"sha\": \"$distilled\"" "$work/out" &&
     call 0 export "$closed" --out "$work/t" --json && grep -q '"what": "closed-form translator"' "$work/out"
 ok $? "... and --json has its hash"
 call 2 export "$closed" --closed-form --out "$work/u" && grep -q 'names one artefact: leave it out' "$work/log" &&
     call 2 translate "$work/t" Hello --closed-form && grep -q 'names one file: leave it out' "$work/log"
 ok $? "a hash or a file leaves nothing to choose"
+
+# --- what the exit status says of gates
+unscored() { # unscored LIMIT - a spec that scores nothing, with this gate on the norm
+    spec "norm-$1.yaml" "{lambda: 1e-1, gates: {rows_per_feature: 0.01, held_out_r2: -1e9, weight_norm: $1}}"
+    sed -i 's/^name: .*/name: unscored/; /^both_dir/d; /^evaluate/d' "$work/norm-$1.yaml"
+}
+unscored 1e9 && call 0 run "$work/norm-1e9.yaml" --quiet &&
+    grep -q 'not measured: attention_cosine of unscored' "$work/log" &&
+    grep -q 'unscored: Not decided' "$work/out"
+ok $? "a gate that nothing measured is named, and has not failed"
+unscored 1e-9 && call 3 run "$work/norm-1e-9.yaml" --quiet &&
+    grep -q 'what it must pass: weight_norm of unscored' "$work/log"
+ok $? "a gate that failed is named, with an exit status of its own"
 echo "1..$n"

@@ -91,14 +91,7 @@ else
     echo "# skipped: no AVX-512 BF16, so no backend that rounds"
 fi
 
-sum=0
-for i in 1 2 3 4 5 6 7 8 9 10; do
-    "$kvmill" run "$work/pair.yaml" --store "$work/b" --quiet >"$work/log" 2>&1 &
-    pid=$!
-    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
-    kill -9 $pid 2>/dev/null && sum=$((sum + 1))
-    wait $pid 2>/dev/null
-done
+kill_runs 10 3 "$work/pair.yaml" "$work/b"
 run b pair.yaml
 ok $? "a run killed $sum times goes on to its end"
 results b >"$work/b.txt"

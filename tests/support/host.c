@@ -99,6 +99,12 @@ void host_close(host *h)
     kvm_arena_free(&h->keep);
 }
 
+int host_teardown(void **state)
+{
+    host_close(*state);
+    return 0;
+}
+
 ptrdiff_t host_node(const host *h, const char *label)
 {
     for (ptrdiff_t i = 0; i < h->graph.count; i++)

@@ -20,6 +20,7 @@ typedef struct host {
  * repository */
 void host_open(host *h, const char *name, const char *spec);
 void host_close(host *h);
+int host_teardown(void **state); /* of a group whose setup left a host in *state */
 /* the node of that label; the test fails when there is none */
 ptrdiff_t host_node(const host *h, const char *label);
 /* host_run - one node, in a new folder, on what its inputs' nodes have put out. The

@@ -13,7 +13,7 @@ static host h;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     check_tmpdir("ablations_text");
     check_write(
         DIR "/two.jsonl",
@@ -37,13 +37,6 @@ static int setup(void **state)
         "attention_items: 1, ablation_suites: [prose, ./ablations_text/two.yaml], "
         "ablations: [engine, no_token, zero_states]}\n");
     host_run_to(&h, h.graph.count - 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -195,5 +188,5 @@ int main(void)
         cmocka_unit_test(answers_are_told_by_their_length),
         cmocka_unit_test(each_lacks_its_recipe),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

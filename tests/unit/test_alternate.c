@@ -19,16 +19,9 @@ static host h;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     host_open(&h, "alternate", "name: mla-kda\n" SPEC("mla", "kda"));
     host_run_to(&h, h.graph.count - 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -306,5 +299,5 @@ int main(void)
         cmocka_unit_test(provenance_names_the_dialogues),
         cmocka_unit_test(a_killed_conversation_goes_on),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

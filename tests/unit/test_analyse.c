@@ -18,7 +18,7 @@ static host h;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     check_tmpdir("analyse_text");
     check_write(
         DIR "/two.jsonl",
@@ -35,13 +35,6 @@ static int setup(void **state)
               "analyse: {suites: [./analyse_text/two.yaml], tails: [0.25, 0.5], "
               "tail_lengths: [32]}\n");
     host_run_to(&h, h.graph.count - 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -271,5 +264,5 @@ int main(void)
         cmocka_unit_test(a_killed_analysis_goes_on),
         cmocka_unit_test(the_target_reads_whole_tokens),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

@@ -12,7 +12,7 @@ static ptrdiff_t choose;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     host_open(
         &h, "choose",
         "name: mla-kda\nsource: ../../tests/zoo/mla\ntarget: ../../tests/zoo/kda\n"
@@ -21,13 +21,6 @@ static int setup(void **state)
         "evaluate: {suites: [facts-mc], items: 1, attention_items: 0}\n");
     choose = host_node(&h, "choose mla-kda");
     host_run_to(&h, choose);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -285,5 +278,5 @@ int main(void)
         cmocka_unit_test(only_what_numbers_say_loses),
         cmocka_unit_test(a_log_of_others_is_refused),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

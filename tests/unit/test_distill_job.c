@@ -47,7 +47,7 @@ static kvm_str translator(void)
 /* a whole distillation, and one that ends after its third step */
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     kvm_err err = {0};
     kvm_progress p = {.show = look, .cancelled = three_are_done};
     host_open(&h, "distill_job",
@@ -65,13 +65,6 @@ static int setup(void **state)
     check_contains(err.msg, "after 3 of 4 steps");
     h.progress = NULL;
     half = left("distill.checkpoint");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -264,5 +257,5 @@ int main(void)
         cmocka_unit_test(a_damaged_checkpoint_is_not_used),
         cmocka_unit_test(a_config_knows_who_rounds),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

@@ -48,7 +48,7 @@ static void write_suite(void)
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &h;
     write_suite();
     host_open(&h, "jobs",
               "name: small-large\nsource: ../../tests/zoo/small\n"
@@ -57,13 +57,6 @@ static int setup(void **state)
               "fit: {k: 1, lambda: 1e-3}\n"
               "evaluate: {suites: [./jobs_text/unlike.yaml], attention_items: 1}\n");
     host_run_to(&h, h.graph.count - 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    host_close(&h);
     return 0;
 }
 
@@ -487,5 +480,5 @@ int main(void)
         cmocka_unit_test(scores_of_a_killed_attempt_stand),
         cmocka_unit_test(a_model_of_zeros_has_a_report),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, host_teardown);
 }

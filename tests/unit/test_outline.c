@@ -285,7 +285,7 @@ static void what_cannot_be_made_is_refused(void **state)
          "LL",
          {.keys = KVM_KEYS_CONTENT, .engine = true},
          KVM_UNSUPPORTED,
-         "latent_engine"},
+         "no recipe makes latents as engines keep them (latents: 3)"},
         {"LL", "KK", {.keys = KVM_KEYS_ROTATED}, KVM_UNSUPPORTED, "K_rotated"},
         {"RR",
          "RR",

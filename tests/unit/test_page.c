@@ -533,12 +533,75 @@ static void the_measures_are_named_with_their_items(void **at)
                    "against the controls only: prose: KL (1 item).");
 }
 
+/* a suite of losses: the target's own cache, then the closed form, each less raw
+ * source, wrong donor and zero */
+#define EACH(raw, donor, zero)                                                         \
+    "{\"score\":1,\"versus_control\":" raw ",\"versus_controls\":{\"raw_source\":" raw \
+    ",\"wrong_donor\":" donor ",\"zero\":" zero "}"
+#define LOSSES(native, closed)                                                         \
+    "{\"name\":\"p\",\"title\":\"prose: KL\",\"better\":\"low\",\"arms\":{"            \
+    "\"native\":" native "},\"closed_form\":" closed "}}}"
+#define HITS(native, closed)                                                           \
+    "{\"name\":\"mc\",\"arms\":{\"native\":" native "},\"closed_form\":" closed        \
+    ",\"floor_normalised\":0.97}}}"
+#define BELOW "{\"value\":-0.3,\"low\":-0.31,\"high\":-0.29}"
+
+/* two models whose caches are much alike: what is told apart, from which control, and
+ * which of two caches is the better one */
+static void each_control_is_asked_for_itself(void **at)
+{
+    const char *good = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
+        EACH(UNSURE, SURE, SURE), EACH(UNSURE, SURE, SURE)) "]}";
+    check_headline(*at, good, "The translated cache serves.");
+    check_contains(
+        sentence_of(*at, good),
+        "On mc not even the target's own cache is shown to be better than the "
+        "control \"raw source cache\".");
+    const char *part = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
+        EACH(UNSURE, SURE, SURE), EACH(UNSURE, SURE, UNSURE)) "]}";
+    check_headline(*at, part, "The translated cache serves in part.");
+    check_contains(
+        sentence_of(*at, part),
+        "On mc it is not shown to be better than the control \"zero cache\".");
+    const char *worse = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
+        EACH(UNSURE, UNSURE, UNSURE),
+        EACH(UNSURE, UNSURE, UNSURE)) "," LOSSES(EACH(BELOW, BELOW, BELOW),
+                                                 EACH("{\"value\":0.018,\"low\":"
+                                                      "0.012,\"high\":0.029}",
+                                                      BELOW, BELOW)) "]}";
+    check_headline(*at, worse, "The translated cache is worse than a control.");
+    check_contains(sentence_of(*at, worse),
+                   "On prose: KL the untranslated source cache is better than the "
+                   "translated one (closed form − control, paired: 0.0180 [0.0120, "
+                   "0.0290]).");
+    assert_null(strstr(sentence_of(*at, worse), "prose: KL it is not shown"));
+    const char *open = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
+        EACH(UNSURE, UNSURE, UNSURE),
+        EACH(UNSURE, UNSURE, UNSURE)) "," LOSSES(EACH(BELOW, BELOW, BELOW),
+                                                 EACH(BELOW, BELOW, BELOW)) "]}";
+    check_headline(
+        *at, open,
+        "Not decided: no measure of the mean tells a good cache from a bad one.");
+}
+
+/* what a pair cannot have is in no total */
+static void a_gate_that_does_not_apply_counts_nowhere(void **at)
+{
+    const char *doc = HEAD PAIR
+        ",\"gates\":[{\"name\":\"a\",\"verdict\":\"pass\"},{\"name\":\"b\",\"verdict\":"
+        "\"inapplicable\",\"required\":false,\"note\":\"maps are told no token\"}]}";
+    check_contains(sentence_of(*at, doc), " 1 of 1 gates passed.");
+    const kvm_str html = page_of(*at, parse(*at, doc));
+    check_contains(html.at, "of 1; 0 failed, 0 not measured; 1 more does not apply");
+    check_contains(html.at, "– does not apply");
+}
+
 static void a_suite_that_cannot_tell_is_named(void **at)
 {
     const char *doc = HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}";
     check_contains(sentence_of(*at, doc),
                    "On s not even the target's own cache is shown "
-                   "to be better than the strongest control");
+                   "to be better than any control: more items may tell");
 }
 
 static void speed_is_said_where_quality_was_measured(void **at)
@@ -586,7 +649,11 @@ static void empty_tiles_have_their_reasons(void **at)
         "\"retention\":0.8,\"gap_recovered\":{\"value\":null,\"note\":\"no gap: "
         "they are alike\"}") "}]}";
     const kvm_str html = page_of(*at, parse(*at, doc));
-    check_contains(html.at, "not measured<small>no gap: they are alike</small>");
+    check_contains(html.at, "no gap<small>no gap: they are alike</small>");
+    check_contains(html.at, "first token</dt><dd class=\"none\">not measured<small>no "
+                            "timing section");
+    check_contains(html.at, "Sooner from</dt><dd class=\"none\">not measured<small>no "
+                            "timing section");
     assert_null(strstr(html.at, "interpolated"));
 }
 
@@ -690,6 +757,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_rule_of_the_verdict, begin, end),
         cmocka_unit_test_setup_teardown(one_sentence_speaks_of_the_same_measures, begin,
                                         end),
+        cmocka_unit_test_setup_teardown(each_control_is_asked_for_itself, begin, end),
+        cmocka_unit_test_setup_teardown(a_gate_that_does_not_apply_counts_nowhere,
+                                        begin, end),
         cmocka_unit_test_setup_teardown(a_suite_that_cannot_tell_is_named, begin, end),
         cmocka_unit_test_setup_teardown(speed_is_said_where_quality_was_measured, begin,
                                         end),

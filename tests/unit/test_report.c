@@ -156,15 +156,18 @@ static void gates_look_at_every_map(void **state)
     const json_t *objects = get(part(h, "recipes"), "objects");
     double worst = 2;
     size_t i, n;
-    char where[80] = "";
+    char where[120] = "";
     json_array_foreach(objects, i, o) json_array_foreach(get(o, "layers"), n, l)
     {
         if (!json_object_get(o, "lambda")) continue; /* no map */
         if (json_number_value(get(l, "r2_held")) >= worst) continue;
         worst = json_number_value(get(l, "r2_held"));
-        snprintf(where, sizeof where, "layer %d, %s: the worst of 6 maps",
-                 (int)json_integer_value(get(l, "layer")),
-                 json_string_value(get(o, "title")));
+        snprintf(
+            where, sizeof where,
+            "layer %d, %s: the worst of 6 maps (of K, V, index key; not of states and "
+            "windows)",
+            (int)json_integer_value(get(l, "layer")),
+            json_string_value(get(o, "title")));
     }
     assert_string_equal(json_string_value(get(g, "where")), where);
     assert_true(json_number_value(get(g, "value")) == worst);

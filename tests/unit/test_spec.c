@@ -32,6 +32,7 @@ static int teardown(void **state)
 #define FEW /* 4 sequences of 8 tokens */                                              \
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 #define CALIBRATION "calibration: {text: calibration}\n"
+#define SCORED "evaluate: {suites: [prose]}\n"
 
 static kvm_status read(const char *yaml, kvm_spec *s, kvm_err *err)
 {
@@ -453,6 +454,18 @@ static void lessons_of_the_way_back_have_to_fit_too(void **state)
     check_contains(err.msg, ":5: distill.memory_mib: is 20, and ");
 }
 
+static void more_layers_than_there_are_are_noted(void **state)
+{
+    (void)state;
+    kvm_err err;
+    kvm_graph g[2];
+    check_ok(build(HEAD CALIBRATION SCORED "fit: {k_most: 5}\n", g, &err), &err);
+    check_contains(g[0].warning.at,
+                   "fit.k_most is 5, and 4 layers can be read: all are tried");
+    check_ok(build(HEAD CALIBRATION SCORED "fit: {k_most: 4}\n", g, &err), &err);
+    assert_true(kvm_str_find(g[0].warning, KVM_STR("k_most")) < 0);
+}
+
 /* a rate that never gets where the spec wants it is named before anything runs */
 static void a_warmup_without_an_end_is_warned_of(void **state)
 {
@@ -518,6 +531,10 @@ static const struct {
     const char *section, *part;
 } refused_ranges[] = {
     {"fit: {lambda: -1}\n", ":5: fit.lambda: is -1"},
+    {"fit: {lambda: 1e308}\n", ":5: fit.lambda: is 1e+308, must lie in 0..1e+06"},
+    {"fit: {lambda_absolute: 1e308}\n", ":5: fit.lambda_absolute: is 1e+308"},
+    {"distill: {batch: 3, lessons: 2, after: 16}\n",
+     ":5: distill.batch: is 3, and there are 2 lessons to learn from"},
     {"fit:\n  lambda: 1\n  lambda_absolute: 1\n", ":7: fit.lambda_absolute"},
     {"fit:\n  select: r2\n  k: 0\n",
      ":7: fit.k: is 0, must be a whole number from 1 to 4"},
@@ -698,27 +715,30 @@ static void auto_is_a_fit_for_each_word(void **state)
     }
 }
 
-/* the required gate that nothing will measure is named before anything runs */
+/* what the verdict needs and nothing will measure is named before anything runs */
 static void a_gate_that_will_not_be_measured_is_warned_of(void **state)
 {
     (void)state;
     static const struct {
         const char *section;
-        bool warned;
-    } specs[] = {{"", true},
-                 {"evaluate: {suites: [facts-mc]}\n", true},
-                 {"evaluate: {suites: [prose], attention_items: 0}\n", true},
-                 {"evaluate: {suites: [facts-mc, prose]}\n", false}};
+        bool gate, quality; /* warned of */
+    } specs[] = {{"", true, true},
+                 {"evaluate: {suites: [facts-mc]}\n", true, false},
+                 {"evaluate: {suites: [prose], attention_items: 0}\n", true, true},
+                 {"evaluate: {suites: [prose]}\n", false, true},
+                 {"evaluate: {suites: [facts-mc, prose]}\n", false, false}};
     for (size_t i = 0; i < COUNT(specs); i++) {
         kvm_err err;
         kvm_graph g[2];
         const kvm_str yaml =
             kvm_str_fmt(&arena, "%s%s%s", HEAD, CALIBRATION, specs[i].section);
         check_ok(build(yaml.at, g, &err), &err);
-        if (specs[i].warned)
-            check_contains(g[0].warning.at, "attention_cosine");
-        else
-            assert_int_equal(g[0].warning.len, 0);
+        const kvm_str w = g[0].warning;
+        assert_int_equal(kvm_str_find(w, KVM_STR("attention_cosine")) >= 0,
+                         specs[i].gate);
+        assert_int_equal(kvm_str_find(w, KVM_STR("recall, choice or answers")) >= 0,
+                         specs[i].quality);
+        if (!specs[i].gate && !specs[i].quality) assert_int_equal(w.len, 0);
     }
 }
 
@@ -732,6 +752,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_text_that_is_not_there_is_named, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(lessons_of_the_way_back_have_to_fit_too, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(more_layers_than_there_are_are_noted, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_warmup_without_an_end_is_warned_of, setup,
                                         teardown),

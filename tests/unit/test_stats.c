@@ -71,6 +71,12 @@ static void check_est(kvm_est got, const json_t *want, const char *what)
     near(got.high, high, 0.05 * (high - low) + 1e-12, what);
 }
 
+/* of an arm's score */
+static double value_of(const json_t *arm)
+{
+    return json_number_value(json_object_get(json_object_get(arm, "score"), "value"));
+}
+
 static void agrees_with_numpy(void **at)
 {
     (void)at;
@@ -106,6 +112,13 @@ static void agrees_with_numpy(void **at)
             if (control)
                 check_str(got[a].versus_control.note,
                           json_string_value(json_object_get(control, "note")));
+            for (int k = 0; want && control && k < KVM_CONTROLS; k++) {
+                const json_t *other = json_object_get(json_object_get(it, "arms"),
+                                                      kvm_arms[kvm_controls[k]].key);
+                const double by = value_of(want) - value_of(other);
+                assert_int_equal(other != NULL, kvm_est_has(got[a].versus_each[k]));
+                if (other) assert_true(fabs(got[a].versus_each[k].value - by) < 1e-9);
+            }
             checked += want != NULL;
         }
     }
@@ -376,9 +389,16 @@ static void json_leaves_out_what_is_missing(void **at)
     assert_true(json_is_null(json_object_get(none, "value")));
     json_decref(full);
     json_decref(none);
-    const kvm_comparison c = {kvm_est_of(1), kvm_est_of(1), kvm_est_of(1),
-                              kvm_est_of(1), kvm_est_of(1), kvm_est_of(1)};
+    const kvm_est one = kvm_est_of(1), nothing = kvm_est_missing(KVM_STR("why"));
+    kvm_comparison c = {one, one, one, one, one, one, {nothing, one, nothing}};
     json_t *arm = kvm_comparison_json(&c);
+    const json_t *each = json_object_get(arm, "versus_controls");
+    assert_int_equal(json_object_size(arm), 7);
+    assert_int_equal(json_object_size(each), 1);
+    assert_non_null(json_object_get(each, "wrong_donor"));
+    json_decref(arm);
+    c.versus_each[1] = nothing;
+    arm = kvm_comparison_json(&c);
     assert_int_equal(json_object_size(arm), 6);
     json_decref(arm);
 }

@@ -22,13 +22,18 @@ static int teardown(void **state)
     return 0;
 }
 
-static void write_card(const char *kind, const char *extra)
+static void write_named(const char *name, const char *kind, const char *extra)
 {
     check_write(DIR "/s.yaml",
                 kvm_str_fmt(&arena,
-                            "name: s\nkind: %s\nfile: s.jsonl\nlicence: CC0-1.0\n"
+                            "name: %s\nkind: %s\nfile: s.jsonl\nlicence: CC0-1.0\n"
                             "provenance: written for this test\n%s",
-                            kind, extra));
+                            name, kind, extra));
+}
+
+static void write_card(const char *kind, const char *extra)
+{
+    write_named("s", kind, extra);
 }
 
 static kvm_status read(kvm_suite **s, kvm_err *err)
@@ -282,6 +287,16 @@ static void wrong_cards_are_named(void **state)
     check_contains(err.msg, "recall");
     write_card("needle", "chance: 1.5\n");
     check_status(KVM_RANGE, read(&s, &err), &err);
+    check_contains(err.msg, "/s.yaml:6: chance: is 1.5, must lie in [0, 1)");
+    write_card("needle", "max_new_tokens: 0\n");
+    check_status(KVM_RANGE, read(&s, &err), &err);
+    check_contains(err.msg, "/s.yaml:6: max_new_tokens: is 0, must lie in 1..4096");
+    static const char *const names[] = {"a/b", "..", "../x", "\"\""};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        write_named(names[i], "needle", "");
+        check_status(KVM_FORMAT, read(&s, &err), &err);
+        check_contains(err.msg, "/s.yaml:1: name: is \"");
+    }
 }
 
 static void the_hash_covers_card_and_items(void **state)
