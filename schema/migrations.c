@@ -14,9 +14,11 @@
 
 SCRIPT(1, "0001_first.sql")
 SCRIPT(2, "0002_equal_suites.sql")
+SCRIPT(3, "0003_fleet.sql")
 
 const kvm_migration kvm_migrations[] = {
     {1, kvm_migration_1},
     {2, kvm_migration_2},
+    {3, kvm_migration_3},
 };
 const int kvm_migration_count = sizeof kvm_migrations / sizeof *kvm_migrations;
