@@ -118,36 +118,84 @@ static kvm_status rate(const kvm_cli *cli, kvm_opt_id id, double unit, double *o
     return KVM_OK;
 }
 
-static kvm_status run(kvm_cli *cli, kvm_err *err)
+/* a family's pairs in the order of the file */
+typedef struct planning {
+    kvm_spec *specs;
+    ptrdiff_t specs_n;
+    kvm_graph *graphs; /* of all specs, one behind the other */
+    kvm_graphs *of;
+    kvm_compute *compute;
+    kvm_machine_rates rates;
+} planning;
+
+static bool of_sizes(const planning *p)
+{
+    return p->specs_n == 1 && kvm_plan_is_config(p->specs->source_path) &&
+           kvm_plan_is_config(p->specs->target_path);
+}
+
+static kvm_status plan_graphs(kvm_cli *cli, planning *p, kvm_err *err)
+{
+    ptrdiff_t n = 0;
+    TRY(kvm_specs_graphs(p->specs, p->specs_n, cli->keep, p->compute, &p->of, err));
+    p->graphs = kvm_new(cli->keep, kvm_graph, 2 * p->specs_n);
+    if (!p->graphs) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = 0; i < p->specs_n; i++)
+        for (ptrdiff_t k = 0; k < p->of[i].n; k++) p->graphs[n++] = p->of[i].of[k];
+    return KVM_OK;
+}
+
+static kvm_status open_planning(kvm_cli *cli, planning *p, kvm_err *err)
 {
     kvm_str path;
-    kvm_spec spec;
-    kvm_compute *c;
-    kvm_machine_rates r;
-    kvm_graph graphs[2];
-    ptrdiff_t n = 0;
-    json_t *plan;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
-    TRY(kvm_spec_read(&spec, cli->keep, path, err));
-    TRY(kvm_cli_compute(cli, cli->keep, &c, err));
-    const bool sizes =
-        kvm_plan_is_config(spec.source_path) && kvm_plan_is_config(spec.target_path);
-    if (!sizes) /* refuse what run does */
-        TRY(kvm_spec_graphs(&spec, cli->keep, c, graphs, &n, err));
-    TRY(kvm_plan_measure(&r, c, err));
-    TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &r.flops, err));
-    TRY(rate(cli, KVM_OPT_GBS, 1e9, &r.bytes, err));
-    TRY(kvm_plan_json(&plan, &spec, graphs, n, c, &r, cli->keep, err));
-    const kvm_str warning = sizes
-                                ? KVM_STR("sizes of two configs: what the checkpoints "
-                                          "hold was not looked at")
-                                : graphs[0].warning;
+    TRY(kvm_specs_read(&p->specs, &p->specs_n, cli->keep, path, err));
+    TRY(kvm_cli_compute(cli, cli->keep, &p->compute, err));
+    if (!of_sizes(p)) TRY(plan_graphs(cli, p, err)); /* refuse what run does */
+    TRY(kvm_plan_measure(&p->rates, p->compute, err));
+    TRY(rate(cli, KVM_OPT_GFLOPS, 1e9, &p->rates.flops, err));
+    return rate(cli, KVM_OPT_GBS, 1e9, &p->rates.bytes, err);
+}
+
+static kvm_status plan_of(kvm_cli *cli, const planning *p, ptrdiff_t i,
+                          ptrdiff_t before, json_t **plan, kvm_err *err)
+{
+    kvm_str warning = KVM_STR("sizes of two configs: what the checkpoints hold was not "
+                              "looked at");
+    TRY(kvm_plan_json(plan, &p->specs[i], p->graphs, before, p->of ? p->of[i].n : 0,
+                      p->compute, &p->rates, cli->keep, err));
+    if (!kvm_json_own(cli->keep, *plan)) return kvm_nomem(err, cli->keep);
+    if (p->of) warning = p->graphs[before].warning;
     if (warning.len)
-        json_object_set_new(plan, "warning",
+        json_object_set_new(*plan, "warning",
                             json_stringn(warning.at, (size_t)warning.len));
-    if (kvm_cli_has(cli, KVM_OPT_JSON)) return kvm_cli_print_json(cli, plan, err);
-    kvm_json_own(cli->keep, plan);
-    return print_plan(cli, plan, err);
+    return KVM_OK;
+}
+
+static void print_heading(const planning *p, ptrdiff_t i)
+{
+    if (p->specs_n == 1) return;
+    printf("%s== %.*s%s\n", i ? "\n" : "", KVM_STR_ARG(p->specs[i].name),
+           i ? " (steps shared with those above cost nothing more)" : "");
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
+    planning p = {0};
+    ptrdiff_t before = 0;
+    const bool json = kvm_cli_has(cli, KVM_OPT_JSON);
+    json_t *plan = NULL, *list = kvm_json_own(cli->keep, json_array());
+    if (!list) return kvm_nomem(err, cli->keep);
+    TRY(open_planning(cli, &p, err));
+    for (ptrdiff_t i = 0; i < p.specs_n; i++) {
+        TRY(plan_of(cli, &p, i, before, &plan, err));
+        if (p.of) before += p.of[i].n;
+        json_array_append(list, plan);
+        if (!json) print_heading(&p, i);
+        if (!json) TRY(print_plan(cli, plan, err));
+    }
+    if (!json) return KVM_OK;
+    return kvm_cli_print_json(cli, json_incref(p.specs_n > 1 ? list : plan), err);
 }
 
 static const kvm_option options[] = {

@@ -22,42 +22,68 @@ typedef struct planned { /* one direction */
     kvm_submitted submitted;
 } planned;
 
-/* The store is made when the spec has been found good. */
-static kvm_status submit_spec(kvm_cli *cli, kvm_str path, planned out[2], ptrdiff_t *n,
-                              kvm_arena *plan, kvm_err *err)
+typedef struct plans { /* of one spec file: a pair's directions, or a family's */
+    planned *of;
+    ptrdiff_t n;
+} plans;
+
+static kvm_status submit_graphs(kvm_cli *cli, const kvm_graphs *g, kvm_catalogue *c,
+                                kvm_store *store, plans *out, kvm_arena scratch,
+                                kvm_err *err)
 {
-    kvm_spec spec;
+    const kvm_submit_options o = {
+        .again = kvm_cli_has(cli, KVM_OPT_AGAIN),
+        .machine = kvm_machine_class(&scratch, kvm_cli_backend(cli))};
+    for (ptrdiff_t i = 0; i < g->n; i++) {
+        planned *p = &out->of[out->n];
+        p->pair = kvm_str_copy(cli->keep, g->of[i].pair);
+        if (!p->pair.at) return kvm_nomem(err, cli->keep);
+        TRY(kvm_submit(c, store, &g->of[i], &o, &p->submitted, scratch, err));
+        out->n++;
+    }
+    return KVM_OK;
+}
+
+static void say_warning(kvm_str path, const kvm_graphs *g, ptrdiff_t specs)
+{
+    const kvm_str warning = g->of[0].warning; /* both directions have the same */
+    if (!warning.len) return;
+    if (specs > 1) path = g->of[0].pair;
+    fprintf(stderr, "%.*s: warning: %.*s\n", KVM_STR_ARG(path), KVM_STR_ARG(warning));
+}
+
+/* The store is made when the spec has been found good. */
+static kvm_status submit_spec(kvm_cli *cli, kvm_str path, plans *out, kvm_arena *plan,
+                              kvm_err *err)
+{
+    kvm_spec *specs;
+    ptrdiff_t n;
     kvm_compute *compute;
     kvm_catalogue *c;
     kvm_store *store;
-    kvm_graph graphs[2];
-    TRY(kvm_spec_read(&spec, plan, path, err));
+    kvm_graphs *graphs;
+    TRY(kvm_specs_read(&specs, &n, plan, path, err));
     TRY(kvm_cli_compute(cli, plan, &compute, err));
-    TRY(kvm_spec_graphs(&spec, plan, compute, graphs, n, err));
+    TRY(kvm_specs_graphs(specs, n, plan, compute, &graphs, err));
+    *out = (plans){.of = kvm_new(cli->keep, planned, 2 * n)};
+    if (!out->of) return kvm_nomem(err, cli->keep);
     TRY(kvm_cli_catalogue(cli, true, &c, err));
     TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
-    const kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
-                                  .machine =
-                                      kvm_machine_class(plan, kvm_cli_backend(cli))};
-    if (graphs[0].warning.len) /* of the spec: both directions have the same */
-        fprintf(stderr, "%.*s: warning: %.*s\n", KVM_STR_ARG(path),
-                KVM_STR_ARG(graphs[0].warning));
-    for (ptrdiff_t i = 0; i < *n; i++) {
-        out[i].pair = kvm_str_copy(cli->keep, graphs[i].pair);
-        if (!out[i].pair.at) return kvm_nomem(err, cli->keep);
-        TRY(kvm_submit(c, store, &graphs[i], &o, &out[i].submitted, *plan, err));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        say_warning(path, &graphs[i], n);
+        TRY(submit_graphs(cli, &graphs[i], c, store, out, *plan, err));
     }
     kvm_catalogue_close(c); /* not to be inherited by a worker's children */
     return KVM_OK;
 }
 
-static kvm_status submit(kvm_cli *cli, planned out[2], ptrdiff_t *n, kvm_err *err)
+static kvm_status submit(kvm_cli *cli, plans *out, kvm_err *err)
 {
     kvm_str path;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     kvm_arena plan = {0};
     TRY(kvm_arena_reserve(&plan, (size_t)1 << 38, err));
-    const kvm_status s = submit_spec(cli, path, out, n, &plan, err);
+    const kvm_status s = submit_spec(cli, path, out, &plan, err);
     kvm_arena_free(&plan);
     return s;
 }
@@ -356,17 +382,16 @@ static kvm_status publish(kvm_cli *cli, const planned *p, json_t *out, kvm_text 
 
 static kvm_status run_all(kvm_cli *cli, kvm_text *failed, kvm_err *err)
 {
-    planned p[2];
-    ptrdiff_t n;
+    plans p;
     size_t offload;
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
     TRY(kvm_cli_offload(cli, &offload, err)); /* before anything is submitted */
-    TRY(submit(cli, p, &n, err));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p[i]);
-        TRY(run_one(cli, &p[i], err));
-        TRY(publish(cli, &p[i], out, failed, err));
+    TRY(submit(cli, &p, err));
+    for (ptrdiff_t i = 0; i < p.n; i++) {
+        if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p.of[i]);
+        TRY(run_one(cli, &p.of[i], err));
+        TRY(publish(cli, &p.of[i], out, failed, err));
     }
     return kvm_cli_has(cli, KVM_OPT_JSON)
                ? kvm_cli_print_json(cli, json_incref(out), err)
@@ -388,17 +413,17 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
 
 static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
 {
-    planned p[2];
-    ptrdiff_t n;
-    TRY(submit(cli, p, &n, err));
+    plans p;
+    TRY(submit(cli, &p, err));
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
-    for (ptrdiff_t i = 0; i < n; i++) {
-        announce(&p[i]);
-        json_array_append_new(out, json_pack("{s:s%, s:I, s:I}", "pair", p[i].pair.at,
-                                             (size_t)p[i].pair.len, "run",
-                                             (json_int_t)p[i].submitted.run, "jobs",
-                                             (json_int_t)p[i].submitted.jobs));
+    for (ptrdiff_t i = 0; i < p.n; i++) {
+        announce(&p.of[i]);
+        json_array_append_new(out,
+                              json_pack("{s:s%, s:I, s:I}", "pair", p.of[i].pair.at,
+                                        (size_t)p.of[i].pair.len, "run",
+                                        (json_int_t)p.of[i].submitted.run, "jobs",
+                                        (json_int_t)p.of[i].submitted.jobs));
     }
     return kvm_cli_has(cli, KVM_OPT_JSON)
                ? kvm_cli_print_json(cli, json_incref(out), err)

@@ -242,28 +242,39 @@ static bool listed(const kvm_found_report *found, ptrdiff_t n, kvm_str pair)
 }
 
 /* Both directions of a spec are runs of their own, with its hash. */
-static kvm_status reports_of_spec(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
+static kvm_status reports_of_spec(kvm_cli *cli, kvm_catalogue *c, const kvm_spec *spec,
                                   kvm_found_report **found, ptrdiff_t *n, kvm_err *err)
 {
-    kvm_spec spec;
     char sha[65];
     json_t *rows;
-    TRY(kvm_spec_read(&spec, cli->keep, path, err));
-    TRY(spec_hash(cli, &spec, sha, err));
+    TRY(spec_hash(cli, spec, sha, err));
     const kvm_view_filter filter = {"spec_sha", kvm_str_of(sha), 0};
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_runs", &filter, 1, 0, err));
-    const ptrdiff_t runs = (ptrdiff_t)json_array_size(rows);
-    *found = kvm_new(cli->keep, kvm_found_report, runs + 1);
-    if (!*found) return kvm_nomem(err, cli->keep);
+    const ptrdiff_t runs = (ptrdiff_t)json_array_size(rows), had = *n;
+    kvm_found_report *all = kvm_new(cli->keep, kvm_found_report, had + runs + 1);
+    if (!all) return kvm_nomem(err, cli->keep);
+    for (ptrdiff_t i = 0; i < had; i++) all[i] = (*found)[i];
+    *found = all;
     for (ptrdiff_t i = runs - 1; i >= 0; i--) {
         const json_t *row = json_array_get(rows, (size_t)i);
         const kvm_str pair = kvm_str_of(text(row, "pair"));
         const int64_t run = json_integer_value(json_object_get(row, "run"));
         bool has = false;
-        if (!listed(*found, *n, pair)) TRY(has_report(cli, c, run, &has, err));
-        if (has) (*found)[(*n)++] = (kvm_found_report){pair, run};
+        if (!listed(all, *n, pair)) TRY(has_report(cli, c, run, &has, err));
+        if (has) all[(*n)++] = (kvm_found_report){pair, run};
     }
-    return *n ? KVM_OK : not_run(cli, "report", &spec, false, err);
+    return *n > had ? KVM_OK : not_run(cli, "report", spec, false, err);
+}
+
+static kvm_status reports_of_file(kvm_cli *cli, kvm_catalogue *c, kvm_str path,
+                                  kvm_found_report **found, ptrdiff_t *n, kvm_err *err)
+{
+    kvm_spec *specs;
+    ptrdiff_t count;
+    TRY(kvm_specs_read(&specs, &count, cli->keep, path, err));
+    for (ptrdiff_t i = 0; i < count; i++)
+        TRY(reports_of_spec(cli, c, &specs[i], found, n, err));
+    return KVM_OK;
 }
 
 /* at most one row of a view whose column is that text, or that number */
@@ -283,7 +294,7 @@ kvm_status kvm_cli_find_reports(kvm_cli *cli, kvm_catalogue *c, kvm_str what,
     int64_t run;
     *n = 0;
     if (kvm_str_ends(what, KVM_STR(".yaml")))
-        return reports_of_spec(cli, c, what, found, n, err);
+        return reports_of_file(cli, c, what, found, n, err);
     *found = kvm_new(cli->keep, kvm_found_report, 1);
     if (!*found) return kvm_nomem(err, cli->keep);
     (*found)[(*n)++] = (kvm_found_report){.pair = what};

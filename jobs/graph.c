@@ -396,48 +396,120 @@ static kvm_status open_side(kvm_graph_side *s, kvm_arena *keep, kvm_compute *c,
     return kvm_rows_shapes(&s->shapes, keep, m, err);
 }
 
-kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
-                           kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err)
-{
-    kvm_graph_side source, target;
-    kvm_str reverse = {0}, rounds = {0};
-    char sha[65];
+/* What the graphs of one file have in common. */
+typedef struct shared_side {
+    kvm_graph_side side;
+    kvm_spaces rows; /* all that a pair needs of it */
+    kvm_block_set gram;
+} shared_side;
+typedef struct common {
+    kvm_arena *keep;
+    kvm_compute *compute;
+    shared_side *sides; /* a model each */
+    ptrdiff_t side_count;
+    kvm_str rounds;
+    char text_sha[65];
     ptrdiff_t sequences;
-    const kvm_backend *backend = kvm_compute_backend(c);
-    if (kvm_backend_rounds(backend)) {
-        rounds = kvm_backend_label(backend, keep);
-        if (!rounds.at) return kvm_nomem(err, keep);
+} common;
+
+typedef struct pair { /* one spec */
+    const kvm_spec *spec;
+    shared_side *side[2];
+    kvm_needs needs;
+} pair;
+
+static kvm_status side_of(common *c, kvm_str path, shared_side **out, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < c->side_count; i++)
+        if (kvm_str_eq(c->sides[i].side.path, path)) {
+            *out = &c->sides[i];
+            return KVM_OK;
+        }
+    *out = &c->sides[c->side_count++];
+    return open_side(&(*out)->side, c->keep, c->compute, path, err);
+}
+
+static kvm_status open_pair(common *c, pair *p, kvm_err *err)
+{
+    TRY(side_of(c, p->spec->source_path, &p->side[0], err));
+    TRY(side_of(c, p->spec->target_path, &p->side[1], err));
+    const kvm_graph_side *a = &p->side[0]->side, *b = &p->side[1]->side;
+    const kvm_status differ = kvm_tokenizer_differ(a->tokenizer, b->tokenizer, err);
+    return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
+                          KVM_STR_ARG(a->path), KVM_STR_ARG(b->path));
+}
+
+static kvm_status read_needs(const common *c, pair *p, kvm_err *err)
+{
+    const kvm_shapes shapes[] = {p->side[0]->side.shapes, p->side[1]->side.shapes};
+    TRY(kvm_needs_read(&p->needs, p->spec, shapes, c->keep, err));
+    for (int i = 0; i < 2; i++)
+        kvm_needs_gather(&p->side[i]->rows, &p->side[i]->gram, &p->needs, i);
+    return KVM_OK;
+}
+
+static kvm_status graphs_of(const common *c, pair *p, kvm_graphs *graphs, kvm_err *err)
+{
+    const kvm_spec *s = p->spec;
+    kvm_str reverse = {0};
+    if (s->both_directions) TRY(reverse_name(s, c->keep, &reverse, err));
+    for (int i = 0; i < 2; i++) {
+        p->needs.rows[i] = p->side[i]->rows;
+        p->needs.gram[i] = p->side[i]->gram;
     }
-    TRY(open_side(&source, keep, c, s->source_path, err));
-    TRY(open_side(&target, keep, c, s->target_path, err));
-    const kvm_status differ =
-        kvm_tokenizer_differ(source.tokenizer, target.tokenizer, err);
-    if (differ)
-        return kvm_err_prefix(err, differ, "%.*s and %.*s do not share a tokenizer",
-                              KVM_STR_ARG(source.path), KVM_STR_ARG(target.path));
-    TRY(kvm_spec__check_text(s, sha, &sequences, source.tokenizer, keep, err));
-    const kvm_shapes shapes[] = {source.shapes, target.shapes};
-    kvm_needs *needs = kvm_new(keep, kvm_needs, 1);
-    if (!needs) return kvm_nomem(err, keep);
-    TRY(kvm_needs_read(needs, s, shapes, keep, err));
-    if (s->both_directions) TRY(reverse_name(s, keep, &reverse, err));
-    *n = s->both_directions ? 2 : 1;
-    for (ptrdiff_t i = 0; i < *n; i++) {
-        graphs[i] = (kvm_graph){.pair = i ? reverse : s->name};
+    graphs->n = s->both_directions ? 2 : 1;
+    for (int i = 0; i < graphs->n; i++) {
+        graphs->of[i] = (kvm_graph){.pair = i ? reverse : s->name};
         kvm_builder b = {.spec = s,
-                         .keep = keep,
-                         .graph = &graphs[i],
+                         .keep = c->keep,
+                         .graph = &graphs->of[i],
                          .reversed = i == 1,
-                         .source = i ? target : source,
-                         .target = i ? source : target,
-                         .needs = needs,
-                         .sequences = sequences,
-                         .rounds = rounds,
+                         .source = p->side[i]->side,
+                         .target = p->side[1 - i]->side,
+                         .needs = &p->needs,
+                         .sequences = c->sequences,
+                         .rounds = c->rounds,
                          .mlp = -1,
                          .distill = -1,
                          .err = err};
-        memcpy(b.text_sha, sha, 65);
+        memcpy(b.text_sha, c->text_sha, 65);
         TRY(build(&b, i ? s->name : reverse));
     }
+    return KVM_OK;
+}
+
+kvm_status kvm_specs_graphs(const kvm_spec *specs, ptrdiff_t count, kvm_arena *keep,
+                            kvm_compute *compute, kvm_graphs **graphs, kvm_err *err)
+{
+    common c = {.keep = keep,
+                .compute = compute,
+                .sides = kvm_new(keep, shared_side, 2 * count)};
+    pair *pairs = kvm_new(keep, pair, count);
+    *graphs = kvm_new(keep, kvm_graphs, count);
+    if (!c.sides || !pairs || !*graphs) return kvm_nomem(err, keep);
+    const kvm_backend *backend = kvm_compute_backend(compute);
+    if (kvm_backend_rounds(backend)) {
+        c.rounds = kvm_backend_label(backend, keep);
+        if (!c.rounds.at) return kvm_nomem(err, keep);
+    }
+    for (ptrdiff_t i = 0; i < count; i++) {
+        pairs[i].spec = &specs[i];
+        TRY(open_pair(&c, &pairs[i], err));
+    }
+    TRY(kvm_spec__check_text(&specs[0], c.text_sha, &c.sequences,
+                             pairs[0].side[0]->side.tokenizer, keep, err));
+    for (ptrdiff_t i = 0; i < count; i++) TRY(read_needs(&c, &pairs[i], err));
+    for (ptrdiff_t i = 0; i < count; i++)
+        TRY(graphs_of(&c, &pairs[i], &(*graphs)[i], err));
+    return KVM_OK;
+}
+
+kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
+                           kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err)
+{
+    kvm_graphs *both;
+    TRY(kvm_specs_graphs(s, 1, keep, c, &both, err));
+    memcpy(graphs, both->of, sizeof both->of);
+    *n = both->n;
     return KVM_OK;
 }

@@ -163,6 +163,13 @@ kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s, const kvm_shapes side
     return KVM_OK;
 }
 
+void kvm_needs_gather(kvm_spaces *rows, kvm_block_set *gram, const kvm_needs *n,
+                      int side)
+{
+    *rows |= n->rows[side];
+    add_set(gram, &n->gram[side], false);
+}
+
 json_t *kvm_needs_rows(kvm_spaces rows)
 {
     json_t *list = json_array();

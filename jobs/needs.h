@@ -22,6 +22,9 @@ typedef struct kvm_needs {
 KVM_MUST kvm_status kvm_needs_read(kvm_needs *n, const kvm_spec *s,
                                    const kvm_shapes sides[2], kvm_arena *keep,
                                    kvm_err *err);
+/* kvm_needs_gather - add what n needs of its side's model to what others need of it */
+void kvm_needs_gather(kvm_spaces *rows, kvm_block_set *gram, const kvm_needs *n,
+                      int side);
 /* as parameters of a capture and of a stats job; new references */
 json_t *kvm_needs_rows(kvm_spaces rows);
 json_t *kvm_needs_blocks(const kvm_block_set *set);

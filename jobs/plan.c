@@ -306,11 +306,11 @@ static kvm_status pairs_of(kvm_plan_context *p, kvm_err *err)
 }
 
 kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graphs,
-                         ptrdiff_t n, kvm_compute *c, const kvm_machine_rates *r,
-                         kvm_arena *keep, kvm_err *err)
+                         ptrdiff_t before, ptrdiff_t n, kvm_compute *c,
+                         const kvm_machine_rates *r, kvm_arena *keep, kvm_err *err)
 {
     kvm_model *source, *target;
-    const kvm_graph *g = n > 0 ? &graphs[0] : NULL;
+    const kvm_graph *g = n > 0 ? &graphs[before] : NULL;
     json_t *ttft, *jobs, *total;
     double tokens, stride;
     kvm_plan_context p = {
@@ -328,7 +328,7 @@ kvm_status kvm_plan_json(json_t **out, const kvm_spec *s, const kvm_graph *graph
     p.rows = p.sequences * tokens / stride;
     TRY(pairs_of(&p, err));
     TRY(ttft_plan(&ttft, &p, err));
-    TRY(kvm_plan__jobs(&jobs, &total, &p, graphs, n, err));
+    TRY(kvm_plan__jobs(&jobs, &total, &p, graphs, before, n, err));
     json_t *fits = json_array();
     for (int i = 0; i < (s->both_directions ? 2 : 1); i++)
         json_array_append_new(fits, fit_plan(&p, i));

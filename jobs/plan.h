@@ -19,7 +19,8 @@ KVM_MUST kvm_status kvm_plan_measure(kvm_machine_rates *r, kvm_compute *c,
                                      kvm_err *err);
 /* A model of which there is a config.json alone is planned with, and nothing else. */
 bool kvm_plan_is_config(kvm_str path);
-/* graphs: of the spec (kvm_spec_graphs); a step that both directions share counts once.
+/* graphs: [before + n], the last n of this spec (kvm_specs_graphs), the others of specs
+ * planned before it; a step that several share counts where it comes first.
  * n = 0: there are none, as of two configs; sequences are those of the spec, or 300 of
  * 512 tokens.
  * {"models": {...}, "capture": [...], "moments": {...},
@@ -30,7 +31,8 @@ bool kvm_plan_is_config(kvm_str path);
  * "memory_bytes"}}; new reference. Memory is that of the largest job: they run one
  * after another. Where the fit chooses k, the largest is counted. */
 KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s,
-                                  const kvm_graph *graphs, ptrdiff_t n, kvm_compute *c,
+                                  const kvm_graph *graphs, ptrdiff_t before,
+                                  ptrdiff_t n, kvm_compute *c,
                                   const kvm_machine_rates *r, kvm_arena *keep,
                                   kvm_err *err);
 

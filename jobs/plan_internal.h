@@ -71,6 +71,6 @@ double kvm_plan__invert_flops(const kvm_shapes *s, const kvm_model *m, double he
 /* kvm_plan__jobs - "jobs" and "total" of a plan (plan.h); both owned by p->keep */
 KVM_MUST kvm_status kvm_plan__jobs(json_t **jobs, json_t **total,
                                    const kvm_plan_context *p, const kvm_graph *graphs,
-                                   ptrdiff_t n, kvm_err *err);
+                                   ptrdiff_t before, ptrdiff_t n, kvm_err *err);
 
 #endif

@@ -127,13 +127,14 @@ static json_t *sum(const json_t *jobs, int threads)
 }
 
 kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context *p,
-                          const kvm_graph *graphs, ptrdiff_t n, kvm_err *err)
+                          const kvm_graph *graphs, ptrdiff_t before, ptrdiff_t n,
+                          kvm_err *err)
 {
     kvm_planner a = {.p = p,
                      .suites = kvm_new(p->keep, kvm_suite_items, KVM_PLAN_SUITES)};
     *jobs = kvm_json_own(p->keep, json_array());
     if (!a.suites || !*jobs) return kvm_nomem(err, p->keep);
-    for (ptrdiff_t g = 0; g < n; g++) {
+    for (ptrdiff_t g = before; g < before + n; g++) {
         a.graph = &graphs[g];
         double *bytes = kvm_new(p->keep, double, graphs[g].count);
         if (!bytes) return kvm_nomem(err, p->keep);
@@ -141,7 +142,7 @@ kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context 
             const kvm_node *node = &graphs[g].nodes[i];
             kvm_cost c;
             if (done_before(graphs, g, i)) continue;
-            face(&a, node, g == 1);
+            face(&a, node, g > before);
             TRY(cost_of(&a, node, &c, err));
             bytes[i] = c.bytes;
             c.seconds += START_S + hashed_s(&a, node, bytes) / p->threads;

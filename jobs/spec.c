@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "jobs/calibration.h"
 #include "jobs/params.h"
+#include "jobs/spec_internal.h"
 #include "jobs/suite.h"
 
 enum { SPEC_MAX_BYTES = 1 << 20 };
@@ -56,13 +57,17 @@ static const kvm_field alternate_fields[] = {
 };
 static const kvm_field timing_fields[] = {KVM_TIMING_PARAMS, {0}};
 const kvm_field kvm_spec_fields[] = {
-    {"name", KVM_FIELD_STR, true, "of the pair, SOURCE-TARGET say", NULL, 0},
+    {"name", KVM_FIELD_STR, true,
+     "of the pair, SOURCE-TARGET say; a family's pairs are called NAME.A-B", NULL, 0},
     {"reverse_name", KVM_FIELD_STR, false,
      "of the other direction (TARGET-SOURCE, else NAME-reversed)", NULL, 0},
-    {"source", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
-    {"target", KVM_FIELD_STR, true, "checkpoint: a folder or a .gguf file", NULL, 0},
+    {"source", KVM_FIELD_STR, false, "checkpoint: a folder or a .gguf file", NULL, 0},
+    {"target", KVM_FIELD_STR, false, "checkpoint: a folder or a .gguf file", NULL, 0},
     {"both_directions", KVM_FIELD_BOOL, false, "also target to source (false)", NULL,
      0},
+    {"family", KVM_FIELD_LIST, false,
+     "in place of source and target: checkpoints, each translated into every other",
+     NULL, KVM_FIELD_STR},
     {"seed", KVM_FIELD_INT, false, "of every random choice (1)", NULL, 0},
     {"calibration", KVM_FIELD_OBJECT, true, "the text both models are run over",
      calibration_fields, 0},
@@ -104,7 +109,14 @@ static kvm_status resolve(kvm_str *out, kvm_arena *keep, kvm_str dir, kvm_jat at
     return KVM_OK;
 }
 
-static kvm_status check_name(kvm_str name, kvm_jat at, kvm_err *err)
+kvm_status kvm_spec__resolve_model(kvm_str *out, kvm_arena *keep, const kvm_spec *s,
+                                   kvm_jat at, kvm_err *err)
+{
+    return resolve(out, keep, s->dir, at, "name a checkpoint, a folder or a .gguf file",
+                   err);
+}
+
+kvm_status kvm_spec__check_name(kvm_str name, kvm_jat at, kvm_err *err)
 {
     bool good = name.len > 0 && name.len <= 100 && name.at[0] != '.';
     for (ptrdiff_t i = 0; i < name.len; i++) {
@@ -125,7 +137,7 @@ static kvm_status check_reverse(const kvm_spec *s, kvm_jat at, kvm_err *err)
     kvm_str reverse;
     if (!kvm_json_has(at)) return KVM_OK;
     TRY(kvm_json_str(at, &reverse, err));
-    TRY(check_name(reverse, at, err));
+    TRY(kvm_spec__check_name(reverse, at, err));
     return kvm_str_eq(reverse, s->name)
                ? kvm_json_fail(err, KVM_FORMAT, at,
                                "is the name of the pair itself: both directions need "
@@ -133,28 +145,29 @@ static kvm_status check_reverse(const kvm_spec *s, kvm_jat at, kvm_err *err)
                : KVM_OK;
 }
 
-kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err)
+/* one of the two models that a pair names */
+static kvm_status read_model(kvm_str *path, const kvm_spec *s, const char *key,
+                             kvm_arena *keep, kvm_err *err)
 {
-    static const char model[] = "name a checkpoint, a folder or a .gguf file";
-    *s = (kvm_spec){.file = path, .dir = dir_of(keep, path)};
-    TRY(kvm_file_read(&s->text, keep, path, SPEC_MAX_BYTES, err));
-    TRY(kvm_yaml_parse(&s->root, keep, s->text, path, err));
-    TRY(kvm_schema_check(s->root, kvm_spec_fields, *keep, err));
-    const kvm_jat name = kvm_json_get(s->root, keep, "name");
-    TRY(kvm_json_str(name, &s->name, err));
-    TRY(check_name(s->name, name, err));
+    const kvm_jat at = kvm_json_get(s->root, keep, key);
+    if (kvm_json_has(at)) return kvm_spec__resolve_model(path, keep, s, at, err);
+    return kvm_json_fail(err, KVM_FORMAT, s->root,
+                         "\"%s\" is missing: checkpoint: a folder or a .gguf file "
+                         "(several models, all into each other: \"family\")",
+                         key);
+}
+
+static kvm_status read_pair(kvm_spec *s, kvm_arena *keep, kvm_err *err)
+{
     TRY(check_reverse(s, kvm_json_get(s->root, keep, "reverse_name"), err));
-    TRY(resolve(&s->source_path, keep, s->dir, kvm_json_get(s->root, keep, "source"),
-                model, err));
-    TRY(resolve(&s->target_path, keep, s->dir, kvm_json_get(s->root, keep, "target"),
-                model, err));
-    TRY(kvm_json_bool_or(kvm_json_get(s->root, keep, "both_directions"), false,
-                         &s->both_directions, err));
-    const kvm_jat seed = kvm_json_get(s->root, keep, "seed");
-    TRY(kvm_json_i64_or(seed, 1, &s->seed, err));
-    if (s->seed < 0)
-        return kvm_json_fail(err, KVM_RANGE, seed, "is %lld, must be 0 or more",
-                             (long long)s->seed);
+    TRY(read_model(&s->source_path, s, "source", keep, err));
+    TRY(read_model(&s->target_path, s, "target", keep, err));
+    return kvm_json_bool_or(kvm_json_get(s->root, keep, "both_directions"), false,
+                            &s->both_directions, err);
+}
+
+static kvm_status read_text(kvm_spec *s, kvm_arena *keep, kvm_err *err)
+{
     kvm_str text;
     const kvm_jat calibration = kvm_json_get(s->root, keep, "calibration");
     const kvm_jat at = kvm_json_get(calibration, keep, "text");
@@ -166,4 +179,50 @@ kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *er
                    "kvmill does not make it; the specs of tests/zoo say in their first "
                    "lines what does",
                    err);
+}
+
+/* what pairs and families have in common */
+static kvm_status read_common(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    *s = (kvm_spec){.file = path, .dir = dir_of(keep, path)};
+    TRY(kvm_file_read(&s->text, keep, path, SPEC_MAX_BYTES, err));
+    TRY(kvm_yaml_parse(&s->root, keep, s->text, path, err));
+    TRY(kvm_schema_check(s->root, kvm_spec_fields, *keep, err));
+    const kvm_jat name = kvm_json_get(s->root, keep, "name");
+    TRY(kvm_json_str(name, &s->name, err));
+    TRY(kvm_spec__check_name(s->name, name, err));
+    const kvm_jat seed = kvm_json_get(s->root, keep, "seed");
+    TRY(kvm_json_i64_or(seed, 1, &s->seed, err));
+    if (s->seed < 0)
+        return kvm_json_fail(err, KVM_RANGE, seed, "is %lld, must be 0 or more",
+                             (long long)s->seed);
+    return KVM_OK;
+}
+
+kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    TRY(read_common(s, keep, path, err));
+    const kvm_jat family = kvm_json_get(s->root, keep, "family");
+    if (kvm_json_has(family))
+        return kvm_json_fail(err, KVM_USAGE, family,
+                             "a spec of one pair is wanted here, with a source and a "
+                             "target; families are taken by run, submit, plan and "
+                             "report");
+    TRY(read_pair(s, keep, err));
+    return read_text(s, keep, err);
+}
+
+kvm_status kvm_specs_read(kvm_spec **specs, ptrdiff_t *n, kvm_arena *keep, kvm_str path,
+                          kvm_err *err)
+{
+    kvm_spec all;
+    TRY(read_common(&all, keep, path, err));
+    if (kvm_json_has(kvm_json_get(all.root, keep, "family"))) {
+        TRY(read_text(&all, keep, err));
+        return kvm_spec__family(specs, n, &all, keep, err);
+    }
+    *n = 1;
+    *specs = kvm_new(keep, kvm_spec, 1);
+    if (!*specs) return kvm_nomem(err, keep);
+    return kvm_spec_read(*specs, keep, path, err);
 }

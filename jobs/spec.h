@@ -28,11 +28,26 @@ typedef struct kvm_spec {
 KVM_MUST kvm_status kvm_spec_read(kvm_spec *s, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
 
+/* kvm_specs_read - the specs of a file: the one of a pair, or, of a family of models,
+ * one for every two of them */
+KVM_MUST kvm_status kvm_specs_read(kvm_spec **specs, ptrdiff_t *n, kvm_arena *keep,
+                                   kvm_str path, kvm_err *err);
+
 /* kvm_spec_graphs - one graph per direction (1 or 2), sharing captures and moments by
  * their keys. Opens both models once for their fingerprints. KVM_MISMATCH: the
  * tokenizers differ (first entry named). The reverse of "a-b" is called by
  * `reverse_name`, or "b-a" when the name is SOURCE-TARGET, else NAME-reversed. */
 KVM_MUST kvm_status kvm_spec_graphs(const kvm_spec *s, kvm_arena *keep, kvm_compute *c,
                                     kvm_graph graphs[2], ptrdiff_t *n, kvm_err *err);
+typedef struct kvm_graphs { /* of one spec: a direction each */
+    kvm_graph of[2];
+    ptrdiff_t n;
+} kvm_graphs;
+/* kvm_specs_graphs - the same of all specs of a file, whose captures and moments hold
+ * what any of them needs: a model is captured once for all its pairs.
+ *   graphs  [count] */
+KVM_MUST kvm_status kvm_specs_graphs(const kvm_spec *specs, ptrdiff_t count,
+                                     kvm_arena *keep, kvm_compute *c,
+                                     kvm_graphs **graphs, kvm_err *err);
 
 #endif

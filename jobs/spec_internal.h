@@ -8,6 +8,17 @@
 /* of the calibration, when the spec does not say */
 enum { KVM_SEQUENCES = 300, KVM_TOKENS = 512 };
 
+/* kvm_spec__family - the pairs of a family, whose spec is read but for its models */
+KVM_MUST kvm_status kvm_spec__family(kvm_spec **specs, ptrdiff_t *n,
+                                     const kvm_spec *all, kvm_arena *keep,
+                                     kvm_err *err);
+/* where the checkpoint named at `at` lies */
+KVM_MUST kvm_status kvm_spec__resolve_model(kvm_str *out, kvm_arena *keep,
+                                            const kvm_spec *s, kvm_jat at,
+                                            kvm_err *err);
+/* of a pair: also the name of files */
+KVM_MUST kvm_status kvm_spec__check_name(kvm_str name, kvm_jat at, kvm_err *err);
+
 /* whether the other direction's maps are fitted too: conversations need both */
 bool kvm_spec__fits_back(const kvm_spec *s);
 /* kvm_spec__check_graph - every node's parameters read as its job will read them; what

@@ -73,6 +73,17 @@ spec mixed gdn-a gdn-b ', states: [copy, replay, bilinear, zero, replay, bilinea
 run d mixed && [ "$(grep -c 'layer by layer: copy, replay, bilinear' "$work/d/reports/mixed.recipes.csv")" = 12 ]
 ok $? "states in a way of their own in each recurrent layer"
 
+# --- a family: every two models both ways, and one capture of each
+printf '%s\n' 'name: three' "family: [$zoo/small, $zoo/mla, $zoo/kda]" \
+    'calibration: {text: calibration, sequences: 24, tokens: 160}' \
+    'fit: {allow_wide: true, sweep: false, k: 1, lambda: 0.01}' >"$work/three.yaml"
+run f three
+[ "$(ls "$work"/f/reports/three.*.html | wc -l) $(ran f capture) $(ran f fit)" = '6 3 6' ]
+ok $? "family: six pairs, three captures"
+"$kvmill" plan "$work/three.yaml" --json >"$work/log" 2>&1 &&
+    [ "$(grep -c '"total": ' "$work/log") $(grep -A1 '"kind": "capture"' "$work/log" | grep -oE '[0-9]+,' | tr -d '\n')" = '3 2,1,' ]
+ok $? "family: planned pair by pair, a capture counted once"
+
 # --- killed while it learns
 spec killed small large '' \
     'distill: {steps: 40, validate: 2, batch: 2, lessons: 8, after: 16, rate: 0.001}'

@@ -45,7 +45,8 @@ static void fill(void)
               "INSERT INTO schedule(team_id, spec_id, name, cron, zone, catch_up, "
               "enabled, created_at) VALUES (1, 1, 'n', '* *', 'UTC', 'one', 1, 3);"
               "INSERT INTO tick VALUES (1, 1.5, 1);"
-              "INSERT INTO alert(run_id, at, what, text) VALUES (1, 2, 'w', '')");
+              "INSERT INTO alert(run_id, at, what, text) VALUES (1, 2, 'w', '');"
+              "INSERT INTO leader VALUES ('scheduler', 'h', 4)");
 }
 
 static int set_up(void **state)

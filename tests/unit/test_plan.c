@@ -30,7 +30,7 @@ static json_t *plan_of(kvm_arena *keep, const char *path)
     kvm_graph graphs[2];
     ptrdiff_t n;
     check_ok(kvm_spec_graphs(&spec, keep, c, graphs, &n, &err), &err);
-    check_ok(kvm_plan_json(&plan, &spec, graphs, n, c, &rates, keep, &err), &err);
+    check_ok(kvm_plan_json(&plan, &spec, graphs, 0, n, c, &rates, keep, &err), &err);
     kvm_json_own(keep, plan);
     return plan;
 }
@@ -528,7 +528,7 @@ static void check_sizes(const published *s, const published *t)
     check_ok(kvm_compute_new(&c, &keep, kvm_backend_find(KVM_STR("cpu")), 1, &err),
              &err);
     check_ok(kvm_spec_read(&spec, &keep, KVM_STR(DIR "/sizes.yaml"), &err), &err);
-    check_ok(kvm_plan_json(&plan, &spec, NULL, 0, c, &rates, &keep, &err), &err);
+    check_ok(kvm_plan_json(&plan, &spec, NULL, 0, 0, c, &rates, &keep, &err), &err);
     kvm_json_own(&keep, plan);
     for (size_t i = 0; i < 2; i++) {
         const double rows = 200 * 256;
