@@ -65,8 +65,8 @@ typedef struct kvm_view_filter {
 } kvm_view_filter;
 
 /* kvm_catalogue_view - rows of v_quality, v_ttft, v_regressions, v_queue, v_pairs,
- * v_artefacts, v_lineage, v_runs, v_attempts, v_events or v_metrics as [{column:
- * value}], in the view's documented order.
+ * v_artefacts, v_lineage, v_runs, v_attempts, v_events, v_metrics, v_workers, v_teams
+ * or v_schedules as [{column: value}], in the view's documented order.
  *   rows   out: owned by keep
  *   limit  0: all
  * KVM_NOTFOUND: no such view or column (the message lists those there are). */

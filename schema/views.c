@@ -8,12 +8,15 @@
 static const struct {
     const char *name, *columns, *order;
 } views[] = {
-    {"v_runs", "run team pair state priority created_at finished_at spec_sha key",
+    {"v_runs",
+     "run team pair state priority created_at finished_at spec_sha key file stale_at "
+     "stale_why",
      "run"},
     {"v_queue",
      "job run pair kind label state priority attempt crashes run_after lease_until "
      "worker "
-     "status message created_at started_at finished_at equal_job key waits",
+     "status message created_at started_at finished_at equal_job key waits team class "
+     "ranks paused done total unit",
      "job"},
     {"v_attempts",
      "job attempt token worker started_at ended_at outcome status message log",
@@ -28,14 +31,29 @@ static const struct {
      "run, job, tokens, arm, stage"},
     {"v_regressions", "pair run what name arm metric value previous change",
      "pair, what, name, arm, metric, run"},
-    {"v_pairs", "team pair runs last_run last_state last_created_at last_finished_at",
+    {"v_pairs",
+     "team pair runs last_run last_state last_created_at last_finished_at stale "
+     "stale_why",
      "team, pair"},
-    {"v_artefacts", "pair run job kind label output sha bytes equal_job",
+    {"v_artefacts",
+     "pair run job kind label output sha bytes equal_job sensitive expired_at",
      "run, job, output"},
     {"v_lineage",
      "pair run job kind label output sha bytes equal_job input from_job from_output "
      "from_sha",
      "run, job, output, input"},
+    {"v_workers",
+     "worker host machine classes ranks memory_mib started_at seen_at gone_at drain "
+     "live",
+     "started_at, worker"},
+    {"v_teams",
+     "team weight quota_live quota_day_s used_s used_at paused has_token live "
+     "created_at",
+     "team"},
+    {"v_schedules",
+     "schedule team file cron zone catch_up again paused since_at last_tick_at "
+     "last_status last_message",
+     "team, schedule"},
 };
 enum { VIEW_COUNT = sizeof views / sizeof *views, FILTERS = 8 };
 

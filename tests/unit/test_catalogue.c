@@ -194,8 +194,9 @@ static void every_view_answers_and_names_its_columns(void **state)
 {
     (void)state;
     static const char *const views[] = {
-        "v_runs",    "v_queue", "v_attempts",    "v_events", "v_metrics", "v_artefacts",
-        "v_quality", "v_ttft",  "v_regressions", "v_pairs",  "v_lineage"};
+        "v_runs",      "v_queue",   "v_attempts", "v_events",      "v_metrics",
+        "v_artefacts", "v_quality", "v_ttft",     "v_regressions", "v_pairs",
+        "v_lineage",   "v_workers", "v_teams",    "v_schedules"};
     kvm_catalogue *c;
     json_t *rows;
     MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
@@ -264,7 +265,7 @@ static void unequal_suites_are_not_compared(void **state)
             sql, sizeof sql,
             "UPDATE job SET state = 'succeeded' WHERE id = %lld; INSERT INTO sample "
             "VALUES (%lld, 'needle', 'native', 'recall', 'x', %g);"
-            "INSERT INTO artefact VALUES (%lld, 'items', 'h%d', 7, 0)",
+            "INSERT INTO artefact VALUES (%lld, 'items', 'h%d', 7, 0, NULL)",
             (long long)job, (long long)job, runs[i].value, (long long)job, i);
         kvm_test_sql(path, sql);
     }
@@ -294,10 +295,11 @@ static void the_check_finds_drift_and_damage(void **state)
     kvm_test_sql(path,
                  kvm_test_on_server
                      ? "ALTER TABLE tick DROP CONSTRAINT tick_schedule_id_fkey; INSERT "
-                       "INTO tick VALUES (77, 0, NULL); ALTER TABLE tick ADD FOREIGN "
-                       "KEY (schedule_id) REFERENCES schedule(id) NOT VALID"
-                     : "PRAGMA foreign_keys = OFF; INSERT INTO tick VALUES (77, 0, "
-                       "NULL)");
+                       "INTO tick(schedule_id, at, until_at) VALUES (77, 0, 0); "
+                       "ALTER TABLE tick ADD FOREIGN KEY "
+                       "(schedule_id) REFERENCES schedule(id) NOT VALID"
+                     : "PRAGMA foreign_keys = OFF; INSERT INTO tick(schedule_id, at, "
+                       "until_at) VALUES (77, 0, 0)");
     MUST(kvm_catalogue_check(c, &problems, &keep, e));
     assert_int_equal(json_array_size(problems), 2);
     kvm_test_sql(path, "DROP INDEX job_key_live; DROP VIEW v_lineage");

@@ -42,9 +42,10 @@ static void fill(void)
     kvm_test_sql(
         path, "INSERT INTO model(name, fingerprint, created_at) VALUES ('m', 'f', 1);"
               "INSERT INTO text_set(name, sha, created_at) VALUES ('t', 's', 2);"
-              "INSERT INTO schedule(team_id, spec_id, name, cron, zone, catch_up, "
-              "enabled, created_at) VALUES (1, 1, 'n', '* *', 'UTC', 'one', 1, 3);"
-              "INSERT INTO tick VALUES (1, 1.5, 1);"
+              "INSERT INTO schedule(team_id, name, file, cron, zone, catch_up, again, "
+              "paused, since_at, created_at) "
+              "VALUES (1, 'n', '/s', '* *', 'UTC', 'one', 1, 0, 3, 3);"
+              "INSERT INTO tick VALUES (1, 1.5, 2, 3, 0, '');"
               "INSERT INTO alert(run_id, at, what, text) VALUES (1, 2, 'w', '');"
               "INSERT INTO leader VALUES ('scheduler', 'h', 4)");
 }
