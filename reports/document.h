@@ -450,7 +450,10 @@ int kvm_document_arm(const kvm_document *d);
  * with, which is then what is called distilled */
 bool kvm_document_kept_closed_form(const kvm_document *d);
 
-/* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
+/* whether the means and the verdict look at a suite: it is not secondary, and has
+ * KVM_LEAST_ITEMS items, or does not say how many */
+bool kvm_suite_decides(const kvm_suite *s);
+/* kvm_mean_ratio - mean over the suites that decide of one arm's ratio (0 retention, 1
  * floor-normalised, 2 gap recovered, of suites that have a retention) where it was
  * measured; *suites how many */
 double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suites);

@@ -183,11 +183,16 @@
  * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |
  *   "count" | "rate" | "s" | "ms" | "us" (of seconds); default "number".
  *
- * The verdict's words (KVM_SERVES_*), the first that holds: "does not serve" when a
- * required gate failed, or the mean floor-normalised retention is below 0.50; "worse
- * than a control" when one of them (raw source, wrong donor, zero) surely scores better
- * than the translated cache on a suite that is not secondary; "not decided" when a
- * required gate or quality was not measured, or on no suite of that mean the target on
+ * The verdict looks at suites that are not secondary and have at least KVM_LEAST_ITEMS
+ * items (or do not say how many): on them rest the means, and they are held against the
+ * controls. "Surely" is said of a 95 % interval clear of zero, widened for the number
+ * of comparisons with controls on all of these suites (kvm_widening).
+ *
+ * Its words (KVM_SERVES_*), the first that holds: "does not serve" when a required gate
+ * failed, or the mean floor-normalised retention is below 0.50; "worse than a control"
+ * when one of them (raw source, wrong donor, zero) surely scores better than the
+ * translated cache on such a suite; "not decided" when a required gate or quality was
+ * not measured, or quality on too few items, or on no suite of that mean the target on
  * its own cache surely beats any control; "serves in part" when that mean is below
  * 0.90, or on some suite the target on its own cache surely beats a control that the
  * translated cache does not; else "serves". An "inapplicable" gate counts nowhere. */

@@ -500,37 +500,29 @@ static void one_sentence_speaks_of_the_same_measures(void **at)
                    " of the gap between the two models on the 1 where there is one");
 }
 
+#define MEASURE(name, items, arm)                                                      \
+    "{\"name\":\"" name "\",\"items\":" items "," ARMS(arm) "}"
+
 /* what a verdict rests on is said, and on how many items */
 static void the_measures_are_named_with_their_items(void **at)
 {
     const char *doc = HEAD PAIR
         ",\"suites\":[{\"name\":\"plain\",\"title\":\"prose: "
-        "KL\",\"better\":\"low\","
-        "\"items\":1," ARMS(
-            "\"gap_recovered\":0.9") "},"
-                                     "{\"name\":\"a\",\"items\":1200," ARMS(
-                                         "\"retention\":0.8") "},"
-                                                              "{\"name\":\"s\","
-                                                              "\"secondary\":true,"
-                                                              "\"items\":7," ARMS(
-                                                                  "\"retention\":"
-                                                                  "0.8") "},"
-                                                                         "{\"name"
-                                                                         "\":"
-                                                                         "\"b\","
-                                                                         "\"items"
-                                                                         "\":"
-                                                                         "90"
-                                                                         "," ARMS(
-                                                                             "\"re"
-                                                                             "tent"
-                                                                             "ion"
-                                                                             "\":"
-                                                                             "0.6") "}]"
-                                                                                    "}";
+        "KL\",\"better\":\"low\",\"items\":20," ARMS(
+            "\"gap_recovered\":0."
+            "9") "}," MEASURE("a", "1200",
+                              "\"retention\":0.8") ",{\"name\":\"s\","
+                                                   "\"secondary\":true,"
+                                                   "\"items\":"
+                                                   "7," ARMS(
+                                                       "\"retention\":0."
+                                                       "8") "}," MEASURE("b", "90",
+                                                                         "\"retention\""
+                                                                         ":0.6") "]"
+                                                                                 "}";
     check_contains(sentence_of(*at, doc),
                    " The means rest on a (1,200 items), b (90 items); checked "
-                   "against the controls only: prose: KL (1 item).");
+                   "against the controls only: prose: KL (20 items).");
 }
 
 /* a suite of losses: the target's own cache, then the closed form, each less raw
@@ -582,6 +574,63 @@ static void each_control_is_asked_for_itself(void **at)
     check_headline(
         *at, open,
         "Not decided: no measure of the mean tells a good cache from a bad one.");
+}
+
+/* one of n items, each arm less raw source, wrong donor and zero */
+#define OF_ITEMS(name, n, floor, native, closed)                                       \
+    "{\"name\":\"" name "\",\"items\":" n ",\"arms\":{\"native\":" native              \
+    "},\"closed_form\":" closed ",\"retention\":" floor ",\"floor_normalised\":" floor \
+    "}}}"
+#define OVER "{\"value\":-0.5,\"low\":-0.6,\"high\":-0.4}"
+
+/* of 19 items nothing follows: not that it serves, nor that a control is better, nor is
+ * the mean moved */
+static void few_items_decide_nothing(void **at)
+{
+    const char *few = HEAD PAIR GATE("pass", "true") ",\"suites\":[" OF_ITEMS(
+        "a", "19", "0.97", EACH(SURE, SURE, SURE), EACH(SURE, SURE, SURE)) "]}";
+    check_headline(*at, few, "Not decided: too few items.");
+    check_contains(sentence_of(*at, few), "was measured on too few items");
+    check_contains(sentence_of(*at, few),
+                   " Too few items to decide (at least 20): a (19 items).");
+    check_contains(page_of(*at, parse(*at, few)).at, "no measure of enough items");
+    const char *beside = HEAD PAIR GATE("pass", "true") ",\"suites\":[" OF_ITEMS(
+        "a", "19", "0.1", EACH(SURE, SURE, SURE),
+        EACH(OVER, OVER, OVER)) "," OF_ITEMS("b", "20", "0.97", EACH(SURE, SURE, SURE),
+                                             EACH(SURE, SURE, SURE)) "]}";
+    check_headline(*at, beside, "The translated cache serves.");
+    check_contains(sentence_of(*at, beside), "On 1 measure, B keeps 97.0");
+}
+
+/* clear of zero as the only comparison, and as one of three, not of six */
+#define OF_ONE "{\"value\":-0.18,\"low\":-0.35,\"high\":-0.01}"
+#define OF_THREE "{\"value\":-0.18,\"low\":-0.3,\"high\":-0.04}"
+
+/* with every comparison more one is sooner better by chance */
+static void comparisons_are_corrected_for_their_number(void **at)
+{
+    const char *worse = "The translated cache is worse than a control.";
+    const char *in_part = "The translated cache serves in part.";
+    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.95", SURE, OF_ONE) "}",
+                   worse);
+    const char *three = HEAD PAIR GATE("pass", "true") ",\"suites\":[" OF_ITEMS(
+        "a", "50", "0.97", EACH(SURE, SURE, SURE), EACH(OF_ONE, SURE, SURE)) "]}";
+    check_headline(*at, three, in_part);
+    check_contains(sentence_of(*at, three),
+                   " With 3 comparisons with controls, one is sure when its 95 % "
+                   "interval, made 1.22 times as wide (Bonferroni), is clear of zero.");
+    check_headline(
+        *at,
+        HEAD PAIR GATE("pass", "true") ",\"suites\":[" OF_ITEMS(
+            "a", "50", "0.97", EACH(SURE, SURE, SURE), EACH(OF_THREE, SURE, SURE)) "]}",
+        worse);
+    const char *six = HEAD PAIR GATE("pass", "true") ",\"suites\":[" OF_ITEMS(
+        "a", "50", "0.97", EACH(SURE, SURE, SURE),
+        EACH(SURE, SURE, SURE)) "," OF_ITEMS("b", "50", "0.97", EACH(SURE, SURE, SURE),
+                                             EACH(OF_THREE, SURE, SURE)) "]}";
+    check_headline(*at, six, in_part);
+    check_contains(sentence_of(*at, six), " With 6 comparisons with controls");
+    check_contains(sentence_of(*at, six), "made 1.35 times as wide");
 }
 
 /* what a pair cannot have is in no total */
@@ -758,6 +807,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_sentence_speaks_of_the_same_measures, begin,
                                         end),
         cmocka_unit_test_setup_teardown(each_control_is_asked_for_itself, begin, end),
+        cmocka_unit_test_setup_teardown(few_items_decide_nothing, begin, end),
+        cmocka_unit_test_setup_teardown(comparisons_are_corrected_for_their_number,
+                                        begin, end),
         cmocka_unit_test_setup_teardown(a_gate_that_does_not_apply_counts_nowhere,
                                         begin, end),
         cmocka_unit_test_setup_teardown(a_suite_that_cannot_tell_is_named, begin, end),
