@@ -307,6 +307,20 @@ static const struct {
                                 "0.5") "],\"versus\":[" CELLS("0.01",
                                                               E(-0.5, -0.6, -0.4),
                                                               "0")))},
+    /* KL is judged by the interval of its difference, here from 0.02: what lies on both
+     * sides of twice that leaves it open, whichever side its value is on */
+    {"hidden_loss", OPEN, "difference 0.01",
+     DOC(KV, KV,
+         ABLATED("0.02", "1", "1", "k1", CELLS("0.03", "0.4", "0.4"),
+                 CELLS(E(0.01, -0.01, 0.05), E(-0.6, -0.7, -0.5), "0")))},
+    {"hidden_loss", OPEN, "difference 0.03",
+     DOC(KV, KV,
+         ABLATED("0.02", "1", "1", "k1", CELLS("0.05", "0.4", "0.4"),
+                 CELLS(E(0.03, 0.01, 0.06), E(-0.6, -0.7, -0.5), "0")))},
+    {"hidden_loss", YES, "difference 0.01",
+     DOC(KV, KV,
+         ABLATED("0.02", "1", "1", "k1", CELLS("0.03", "0.4", "0.4"),
+                 CELLS(E(0.01, 0.005, 0.015), E(-0.6, -0.7, -0.5), "0")))},
     /* lost, and KL says so */
     {"hidden_loss", NO, "no ablation",
      DOC(KV, KV,
