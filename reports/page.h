@@ -146,6 +146,11 @@
  *         "share": 0.05, "score": EST,                    share: of a tail
  *         "versus": EST}],                                less the first one's, paired:
  *                                                         it is the translated cache
+ *       "best_layer": {"cache": "layer.3", "title": "layer 3 native",
+ *         "chosen_on": 10, "items": 10,                   one half of the items each
+ *         "translated": EST, "all": EST, "score": EST, "versus": EST, of the half that
+ *         "share": EST},                                  did not choose: of what all
+ *                                                         native restores
  *       "indexers": [{"title": "translated",              in its first measure, of
  *         "overlap": EST, "needle": EST}]}],              targets that choose tokens:
  *                                                         jobs/selection.h
