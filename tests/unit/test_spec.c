@@ -586,6 +586,8 @@ static const struct {
     {"evaluate: {suites: [prose], ablation_suite: prose}\n",
      ":5: evaluate.ablation_suite: unknown key; did you mean \"ablation_suites\"?"},
     {"analyse: {suites: []}\n", ":5: analyse.suites: names none"},
+    {"analyse: {suites: [prose, prose.yaml]}\n",
+     ":5: analyse.suites[1]: \"prose.yaml\" has the name of a suite before it"},
     {"analyse: {suites: [prose], tails: [0.5, 0.1]}\n", ":5: analyse.tails[1]: is 0.1"},
     {"analyse: {suites: [prose], tails: [1]}\n", ":5: analyse.tails[0]: is 1, must be"},
     {"analyse: {suites: [prose], tail_lengths: [50000]}\n",
