@@ -40,16 +40,15 @@ static kvm_status print_rows(kvm_cli *cli, json_t *rows, const char *const *colu
 
 static kvm_status add_card(kvm_cli *cli, json_t *rows, kvm_str path, kvm_err *err)
 {
-    static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",
-                                        "generation",  "needle",     "dialogue"};
     kvm_suite *s;
     TRY(kvm_suite_read(&s, cli->keep, path, err));
-    json_t *row = json_pack(
-        "{s:s%, s:s, s:I, s:s%, s:f, s:s%, s:s%, s:s%}", "suite", s->name.at,
-        (size_t)s->name.len, "kind", kinds[s->kind], "items", (json_int_t)s->count,
-        "metric", s->metric.at ? s->metric.at : "", (size_t)s->metric.len, "chance",
-        s->chance, "licence", s->licence.at, (size_t)s->licence.len, "provenance",
-        s->provenance.at, (size_t)s->provenance.len, "card", path.at, (size_t)path.len);
+    json_t *row =
+        json_pack("{s:s%, s:s, s:I, s:s%, s:f, s:s%, s:s%, s:s%}", "suite", s->name.at,
+                  (size_t)s->name.len, "kind", kvm_suite_kind_name(s->kind), "items",
+                  (json_int_t)s->count, "metric", s->metric.at ? s->metric.at : "",
+                  (size_t)s->metric.len, "chance", s->chance, "licence", s->licence.at,
+                  (size_t)s->licence.len, "provenance", s->provenance.at,
+                  (size_t)s->provenance.len, "card", path.at, (size_t)path.len);
     if (!row || json_array_append_new(rows, row)) return kvm_nomem(err, cli->keep);
     return KVM_OK;
 }

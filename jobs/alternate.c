@@ -254,7 +254,8 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_job_compute(j, &c, err));
     TRY(kvm_job_model(j, c, "source", &source, err));
     TRY(kvm_job_model(j, c, "target", &target, err));
-    TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(target), true, err));
+    TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(target), KVM_HOLDS_DIALOGUES,
+                        err));
     TRY(open_lines(&a, source, target, err));
     TRY(kvm_job_path(j, "seconds.jsonl", &a.seconds_path, err));
     TRY(kvm_log_open(&a.seconds, j->keep, a.seconds_path, err));

@@ -130,7 +130,8 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_job_compute(j, &c, err));
     TRY(kvm_job_model(j, c, "source", &a.source, err));
     TRY(kvm_job_model(j, c, "target", &a.target, err));
-    TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(a.target), false, err));
+    TRY(kvm_scored_open(&a.scored, j, kvm_model_tokenizer(a.target), KVM_HOLDS_ITEMS,
+                        err));
     TRY(open_caches(&a, &tails, err));
     TRY(kvm_scored_resume(&a.scored, err));
     TRY(kvm_scored_all(&a.scored, score_one, &a, err));

@@ -218,7 +218,8 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(kvm_job_model(j, c, "source", &e.source, err));
     TRY(kvm_job_model(j, c, "target", &e.target, err));
     TRY(read_arms(&e, err));
-    TRY(kvm_scored_open(&e.scored, j, kvm_model_tokenizer(e.target), false, err));
+    TRY(kvm_scored_open(&e.scored, j, kvm_model_tokenizer(e.target), KVM_HOLDS_ITEMS,
+                        err));
     TRY(open_caches(&e, err));
     TRY(choose_donors(&e, err));
     TRY(kvm_scored_resume(&e.scored, err));

@@ -11,7 +11,8 @@
  *   report                       takes all of it
  *
  * Evaluations and ablations are made in graph_evaluate.c, analyses in graph_analyse.c,
- * conversations in graph_alternate.c, the report in graph_report.c.
+ * conversations in graph_alternate.c, what these have in common in graph_suites.c, the
+ * report in graph_report.c.
  *
  * Params hold content (fingerprints, hashes); members named *_path are places and take
  * no part in keys. */

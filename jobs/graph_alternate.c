@@ -44,34 +44,23 @@ static kvm_status add_back(kvm_builder *b, ptrdiff_t *node)
     return report_back(b, &back);
 }
 
-static kvm_status alternate_params(kvm_builder *b, kvm_jat at, kvm_jat suite,
-                                   json_t **params, kvm_str *name)
-{
-    static const char *const given[] = {"turns", "refresh"};
-    kvm_suite *s;
-    TRY(kvm_graph__suite_params(b, suite, "alternate", !b->reversed, params, &s));
-    for (int i = 0; i < 2; i++) {
-        json_t *v = json_object_get(at.v, given[i]);
-        if (v) json_object_set(*params, given[i], v);
-    }
-    json_object_set_new(
-        *params, "as",
-        json_pack("s%+", s->name.at, (size_t)s->name.len, "/alternation"));
-    *name = s->name;
-    return KVM_OK;
-}
+static const char *const keys[] = {"items", "turns", "refresh", NULL};
+/* of one suite, whose job takes other inputs */
+static const kvm_scoring alternate_by = {
+    .section = "alternate",
+    .kind = KVM_JOB_ALTERNATE,
+    .wanted = KVM_HOLDS_DIALOGUES,
+    .as = "/alternation",
+    .keys = keys,
+};
 
 kvm_status kvm_graph__alternation(kvm_builder *b)
 {
     if (!kvm_graph__has_section(b, "alternate")) return KVM_OK;
     const kvm_jat at = kvm_json_get(b->spec->root, b->keep, "alternate");
-    json_t *p;
-    kvm_str name;
     ptrdiff_t back, node;
     TRY(add_back(b, &back));
-    TRY(alternate_params(b, at, kvm_json_get(at, b->keep, "suite"), &p, &name));
-    TRY(kvm_graph__node(b, KVM_JOB_ALTERNATE, kvm_graph__label(b, "alternate", name), p,
-                        &node));
+    TRY(kvm_graph__score(b, &alternate_by, kvm_json_get(at, b->keep, "suite"), &node));
     TRY(kvm_graph__input(b, node, "translator", b->distill >= 0 ? b->distill : b->fit,
                          "translator"));
     TRY(kvm_graph__input(b, node, "back", back, "translator"));

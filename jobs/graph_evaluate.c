@@ -7,41 +7,6 @@
 
 /* ---- suites ---- */
 
-/* n texts, each one once */
-static kvm_status listed_once(kvm_builder *b, kvm_jat list, ptrdiff_t n)
-{
-    for (ptrdiff_t i = 0; i < n; i++)
-        for (ptrdiff_t k = 0; k < i; k++) {
-            const kvm_jat at = kvm_json_item(list, b->keep, i);
-            if (json_equal(at.v, kvm_json_item(list, b->keep, k).v))
-                return kvm_json_fail(b->err, KVM_FORMAT, at,
-                                     "\"%s\" stands in the list twice",
-                                     json_string_value(at.v));
-        }
-    return KVM_OK;
-}
-
-kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n)
-{
-    TRY(kvm_json_array(list, n, b->err));
-    if (*n == 0)
-        return kvm_json_fail(b->err, KVM_FORMAT, list,
-                             "names none: name one, or leave the list out");
-    return listed_once(b, list, *n);
-}
-
-/* the suite that the spec names at this place */
-static kvm_status suite_of(kvm_builder *b, kvm_jat at, bool dialogues, kvm_str *path,
-                           kvm_suite **out)
-{
-    kvm_str name;
-    TRY(kvm_json_str(at, &name, b->err));
-    kvm_status s = kvm_suite_find(path, b->keep, b->spec->dir, name, b->err);
-    if (!s) s = kvm_suite_read(out, b->keep, *path, b->err);
-    if (!s) s = kvm_suite_serves(*out, dialogues, b->err);
-    return s ? kvm_json_prefix(b->err, s, at) : KVM_OK;
-}
-
 /* A spec that asks for more items than are scored would be answered with fewer. */
 static kvm_status enough_items(kvm_builder *b, const kvm_suite *s)
 {
@@ -57,105 +22,32 @@ static kvm_status enough_items(kvm_builder *b, const kvm_suite *s)
                          (long long)wanted, (long long)items, KVM_STR_ARG(s->name));
 }
 
-static kvm_status look_at_items(kvm_builder *b, kvm_suite *s, kvm_jat at,
-                                const char *section)
+/* in params: of how many items attention outputs are compared */
+static kvm_status with_attention(kvm_builder *b, const kvm_suite *s, json_t *params)
 {
-    const kvm_model_info *const models[] = {b->source.info, b->target.info};
-    if (!b->overlap)
-        TRY(kvm_spec__read_overlap(b->spec, &b->overlap, b->sequences,
-                                   b->target.tokenizer, b->keep, b->err));
-    return kvm_spec__check_items(
-        b->spec, s, at, kvm_json_get(b->spec->root, b->keep, section), b->overlap,
-        models, b->target.tokenizer, b->keep, b->err);
-}
-
-/* among what the report says that it comes from; of two suites of one name the second
- * is told by its section too */
-static kvm_status tell_report(kvm_builder *b, const kvm_suite *s, const char *section)
-{
-    json_t *suites = json_object_get(b->graph->nodes[b->report].params, "suites");
-    const char *there = json_string_value(json_object_get(suites, s->name.at));
-    const kvm_str key =
-        !there || strcmp(there, s->sha) == 0
-            ? s->name
-            : kvm_str_fmt(b->keep, "%.*s, of %s", KVM_STR_ARG(s->name), section);
-    if (!key.at) return kvm_nomem(b->err, b->keep);
-    json_object_set_new(suites, key.at, json_string(s->sha));
-    return KVM_OK;
-}
-
-kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite, const char *section,
-                                   bool check, json_t **params, kvm_suite **out)
-{
-    kvm_str path;
-    kvm_suite *s;
-    TRY(suite_of(b, suite, strcmp(section, "alternate") == 0, &path, &s));
-    if (check) TRY(look_at_items(b, s, suite, section));
-    TRY(tell_report(b, s, section));
-    json_t *given = kvm_graph__section(b, section), *p = json_object();
-    kvm_graph__put_models(b, p);
-    kvm_graph__put_calibration(b, p);
-    json_object_set_new(p, "suite", json_string(s->sha));
-    json_object_set_new(p, "suite_path", kvm_graph__str(path));
-    if (json_object_get(given, "items"))
-        json_object_set(p, "items", json_object_get(given, "items"));
-    json_decref(given);
-    *params = p;
-    *out = s;
-    return KVM_OK;
-}
-
-static kvm_status evaluate_params(kvm_builder *b, kvm_jat suite, bool attention,
-                                  json_t **out, kvm_str *name)
-{
-    kvm_suite *s;
-    /* ablations score no other items */
-    TRY(kvm_graph__suite_params(b, suite, "evaluate", attention && !b->reversed, out,
-                                &s));
-    *name = s->name;
     b->quality |=
         s->kind != KVM_SUITE_PERPLEXITY || kvm_str_eq(s->metric, KVM_STR("agreement"));
-    if (!attention || s->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
-    const kvm_status st = enough_items(b, s);
-    if (st) return json_decref(*out), st;
+    if (s->kind != KVM_SUITE_PERPLEXITY) return KVM_OK;
+    TRY(enough_items(b, s));
     json_t *given = kvm_graph__section(b, "evaluate");
     kvm_graph__set(given, "attention_items", json_integer(8));
     json_t *items = json_object_get(given, "attention_items");
-    json_object_set(*out, "attention_items", items);
+    json_object_set(params, "attention_items", items);
     b->attention |= json_integer_value(items) > 0;
     json_decref(given);
     return KVM_OK;
 }
 
-/* Samples and the report know a suite by its name. */
-static kvm_status named_once(kvm_builder *b, kvm_str evaluate, kvm_jat at)
-{
-    for (ptrdiff_t i = 0; i < b->graph->count; i++)
-        if (kvm_str_eq(b->graph->nodes[i].label, evaluate))
-            return kvm_json_fail(b->err, KVM_FORMAT, at,
-                                 "\"%s\" has the name of a suite before it: each needs "
-                                 "one of its own on its card",
-                                 json_string_value(at.v));
-    return KVM_OK;
-}
-
-static kvm_status add_suite(kvm_builder *b, kvm_jat suite, ptrdiff_t i)
-{
-    json_t *p;
-    kvm_str name;
-    ptrdiff_t node;
-    TRY(evaluate_params(b, suite, true, &p, &name));
-    const kvm_str evaluate = kvm_graph__label(b, "evaluate", name);
-    const kvm_status s = named_once(b, evaluate, suite);
-    if (s) return json_decref(p), s;
-    TRY(kvm_graph__node(b, KVM_JOB_EVALUATE, evaluate, p, &node));
-    TRY(kvm_graph__input(b, node, "translator", b->fit, "translator"));
-    if (b->mlp >= 0) TRY(kvm_graph__input(b, node, "mlp", b->mlp, "translator"));
-    if (b->distill >= 0)
-        TRY(kvm_graph__input(b, node, "distilled", b->distill, "translator"));
-    TRY(kvm_graph__numbered(b, b->report, "items", i, node, "items"));
-    return kvm_graph__numbered(b, b->report, "figures", i, node, "figures");
-}
+static const char *const keys[] = {"items", NULL};
+static const kvm_scoring evaluate_by = {
+    .section = "evaluate",
+    .kind = KVM_JOB_EVALUATE,
+    .wanted = KVM_HOLDS_ITEMS,
+    .keys = keys,
+    .fill = with_attention,
+    .items = "items",
+    .figures = "figures",
+};
 
 /* ---- ablations ---- */
 
@@ -178,9 +70,11 @@ static kvm_status score_ablation(kvm_builder *b, const kvm_ablation *a, ptrdiff_
                                  kvm_jat suite)
 {
     json_t *p;
-    kvm_str name;
+    kvm_suite *s;
     ptrdiff_t node;
-    TRY(evaluate_params(b, suite, false, &p, &name));
+    /* the evaluation has looked at these items, and compares attention outputs */
+    TRY(kvm_graph__suite_params(b, &evaluate_by, suite, false, &p, &s));
+    const kvm_str name = s->name;
     json_object_set_new(p, "arms", json_pack("[s]", "closed_form"));
     json_object_set_new(p, "as",
                         json_pack("s%++", name.at, (size_t)name.len, "/", a->name));
@@ -214,7 +108,7 @@ static kvm_status among_suites(kvm_builder *b, kvm_jat at)
 {
     kvm_str path;
     kvm_suite *s;
-    TRY(suite_of(b, at, false, &path, &s));
+    TRY(kvm_graph__suite(b, at, evaluate_by.wanted, &path, &s));
     for (ptrdiff_t i = 0; i < b->graph->count; i++) {
         const kvm_node *n = &b->graph->nodes[i];
         const char *sha = json_string_value(json_object_get(n->params, "suite"));
@@ -260,7 +154,7 @@ static kvm_status add_ablations(kvm_builder *b, kvm_jat evaluate, kvm_jat first_
     TRY(ablation_suites(b, evaluate, first_suite, &suites, &suite_count));
     if (kvm_json_has(list)) TRY(kvm_json_array(list, &n, b->err));
     TRY(not_idle(b, evaluate, n));
-    TRY(listed_once(b, list, n));
+    TRY(kvm_graph__listed_once(b, list, n));
     if (n) TRY(add_ablation(b, &complete, suites, suite_count));
     for (ptrdiff_t i = 0; i < n; i++) {
         const kvm_jat at = kvm_json_item(list, b->keep, i);
@@ -280,9 +174,6 @@ kvm_status kvm_graph__evaluations(kvm_builder *b)
     if (!kvm_graph__has_section(b, "evaluate")) return KVM_OK;
     const kvm_jat evaluate = kvm_json_get(b->spec->root, b->keep, "evaluate");
     const kvm_jat list = kvm_json_get(evaluate, b->keep, "suites");
-    ptrdiff_t n;
-    TRY(kvm_graph__suites(b, list, &n));
-    for (ptrdiff_t i = 0; i < n; i++)
-        TRY(add_suite(b, kvm_json_item(list, b->keep, i), i));
+    TRY(kvm_graph__score_suites(b, &evaluate_by));
     return add_ablations(b, evaluate, kvm_json_item(list, b->keep, 0));
 }

@@ -1,6 +1,7 @@
 /* graph_internal.h - a graph while it is built, for the files that add to it: graph.c
- * (captures, moments, timing), graph_fit.c (the translator), graph_evaluate.c,
- * graph_analyse.c, graph_alternate.c, graph_report.c. */
+ * (captures, moments, timing), graph_fit.c (the translator), graph_suites.c (what
+ * scores a suite), graph_evaluate.c, graph_analyse.c, graph_alternate.c,
+ * graph_report.c. */
 #ifndef KVM_JOBS_GRAPH_INTERNAL_H
 #define KVM_JOBS_GRAPH_INTERNAL_H
 
@@ -70,15 +71,42 @@ void kvm_graph__put_models(const kvm_builder *b, json_t *params);
 void kvm_graph__put_calibration(const kvm_builder *b, json_t *params);
 /* so many tokens must fit both models' contexts */
 KVM_MUST kvm_status kvm_graph__fits(kvm_builder *b, kvm_jat at);
+
+/* ---- suites ---- */
+
+/* How the suites of a section are scored: each by a job of this kind. */
+typedef struct kvm_scoring {
+    const char *section; /* labels begin with it */
+    kvm_kind_id kind;
+    kvm_suite_holds wanted;
+    const char *as; /* behind the suite's name in samples; NULL: just the name */
+    const char *const *keys; /* of the section that params take over; ends with NULL */
+    /* what params hold besides, by the suite; NULL: nothing */
+    kvm_status (*fill)(kvm_builder *b, const kvm_suite *s, json_t *params);
+    /* the report's inputs, numbered, where there is a list of suites */
+    const char *items, *figures;
+} kvm_scoring;
+
+/* n texts, each one once */
+KVM_MUST kvm_status kvm_graph__listed_once(kvm_builder *b, kvm_jat list, ptrdiff_t n);
 /* n suites, at least one, each once */
 KVM_MUST kvm_status kvm_graph__suites(kvm_builder *b, kvm_jat list, ptrdiff_t *n);
+/* the suite that the spec names at this place, and where its card lies */
+KVM_MUST kvm_status kvm_graph__suite(kvm_builder *b, kvm_jat at, kvm_suite_holds wanted,
+                                     kvm_str *path, kvm_suite **out);
 /* kvm_graph__suite_params - params of a job that scores the suite named at `suite`
- * (scored.h), with the `items` of a section; check: look at the items, which is done
+ * (scored.h), with the keys of its section; check: look at the items, which is done
  * once for a section: the other direction's models read the same. The report is told of
- * the suite. */
-KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, kvm_jat suite,
-                                            const char *section, bool check,
-                                            json_t **params, kvm_suite **out);
+ * the suite. A new reference. */
+KVM_MUST kvm_status kvm_graph__suite_params(kvm_builder *b, const kvm_scoring *by,
+                                            kvm_jat suite, bool check, json_t **params,
+                                            kvm_suite **out);
+/* the job that scores the suite named at `suite`, without inputs; *node: its index */
+KVM_MUST kvm_status kvm_graph__score(kvm_builder *b, const kvm_scoring *by,
+                                     kvm_jat suite, ptrdiff_t *node);
+/* the jobs of all suites that the section lists, on the translators that the kind
+ * takes, for the report to take */
+KVM_MUST kvm_status kvm_graph__score_suites(kvm_builder *b, const kvm_scoring *by);
 
 /* ---- what each file adds ---- */
 

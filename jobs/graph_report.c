@@ -38,7 +38,7 @@ static kvm_status report_params(kvm_builder *b, kvm_str reverse, json_t **out)
     json_object_set_new(p, "target", model_json(&b->target));
     json_object_set_new(p, "calibration", kvm_graph__calibration(b));
     json_object_set_new(p, "text", json_string(b->text_sha));
-    json_object_set_new(p, "suites", json_object()); /* by graph_evaluate.c */
+    json_object_set_new(p, "suites", json_object()); /* by graph_suites.c */
     json_object_set_new(p, "spec", kvm_graph__str(b->spec->text));
     json_object_set_new(p, "seed", json_integer(b->spec->seed));
     if (b->rounds.len) json_object_set_new(p, "backend", kvm_graph__str(b->rounds));

@@ -314,7 +314,7 @@ kvm_status kvm_score_item(kvm_figures *out, const kvm_suite *s, const kvm_item *
         break;
     case KVM_SUITE_CALIBRATION:
     case KVM_SUITE_DIALOGUE:
-        st = kvm_suite_serves(s, false, err);
+        st = kvm_suite_serves(s, KVM_HOLDS_ITEMS, err);
         break;
     }
     kvm_arena_free(&scratch);

@@ -4,8 +4,8 @@
 
 #include "jobs/open.h"
 
-static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t, bool dialogues,
-                             kvm_err *err)
+static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t,
+                             kvm_suite_holds holds, kvm_err *err)
 {
     kvm_job *j = s->job;
     kvm_str path;
@@ -13,8 +13,8 @@ static kvm_status open_suite(kvm_scored *s, const kvm_tokenizer *t, bool dialogu
     TRY(kvm_json_str(kvm_json_get(j->params, j->keep, "suite_path"), &path, err));
     TRY(kvm_suite_read(&s->suite, j->keep, path, err));
     TRY(kvm_job_unchanged(j, "suite", s->suite->sha, err));
-    TRY(kvm_suite_serves(s->suite, dialogues, err));
-    if (dialogues)
+    TRY(kvm_suite_serves(s->suite, holds, err));
+    if (holds == KVM_HOLDS_DIALOGUES)
         TRY(kvm_job_i64(j, "turns", KVM_TURNS, 1, INT32_MAX, &s->suite->turns, err));
     TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "as"), s->suite->name,
                         &s->name, err));
@@ -39,10 +39,10 @@ static kvm_status refuse_overlap(kvm_scored *s, const kvm_tokenizer *t, kvm_err 
 }
 
 kvm_status kvm_scored_open(kvm_scored *s, kvm_job *j, const kvm_tokenizer *t,
-                           bool dialogues, kvm_err *err)
+                           kvm_suite_holds holds, kvm_err *err)
 {
     *s = (kvm_scored){.job = j};
-    TRY(open_suite(s, t, dialogues, err));
+    TRY(open_suite(s, t, holds, err));
     return refuse_overlap(s, t, err);
 }
 
@@ -174,14 +174,12 @@ kvm_status kvm_scored_all(kvm_scored *s, kvm_score_one *one, void *ctx, kvm_err 
 kvm_status kvm_scored_card(const kvm_scored *s, const kvm_compute *c, json_t **card,
                            kvm_err *err)
 {
-    static const char *const kinds[] = {"calibration", "perplexity", "multiple_choice",
-                                        "generation",  "needle",     "dialogue"};
     const kvm_str backend = kvm_backend_label(kvm_compute_backend(c), s->job->keep);
     if (!backend.at) return kvm_nomem(err, s->job->keep);
-    *card =
-        json_pack("{s:s%, s:s, s:s, s:f, s:I, s:s%}", "suite", s->suite->name.at,
-                  (size_t)s->suite->name.len, "kind", kinds[s->suite->kind], "metric",
-                  s->suite->metric.at, "chance", s->suite->chance, "items",
-                  (json_int_t)s->items.n, "backend", backend.at, (size_t)backend.len);
+    *card = json_pack(
+        "{s:s%, s:s, s:s, s:f, s:I, s:s%}", "suite", s->suite->name.at,
+        (size_t)s->suite->name.len, "kind", kvm_suite_kind_name(s->suite->kind),
+        "metric", s->suite->metric.at, "chance", s->suite->chance, "items",
+        (json_int_t)s->items.n, "backend", backend.at, (size_t)backend.len);
     return *card ? KVM_OK : kvm_nomem(err, s->job->keep);
 }

@@ -23,12 +23,12 @@ typedef struct kvm_scored {
 } kvm_scored;
 
 /* kvm_scored_open - the suite and items that the parameters name (KVM_SCORED_PARAMS);
- * dialogues: as many of their turns as "turns" says. KVM_USAGE for a suite of another
- * kind than the job scores (kvm_suite_serves), KVM_MISMATCH when they are not what was
- * planned with, or also stand in the calibration text: what was fitted on must not be
- * scored on */
+ * of dialogues as many turns as "turns" says. KVM_USAGE for a suite that holds
+ * something else (kvm_suite_serves), KVM_MISMATCH when they are not what was planned
+ * with, or also stand in the calibration text: what was fitted on must not be scored
+ * on */
 KVM_MUST kvm_status kvm_scored_open(kvm_scored *s, kvm_job *j, const kvm_tokenizer *t,
-                                    bool dialogues, kvm_err *err);
+                                    kvm_suite_holds holds, kvm_err *err);
 /* kvm_scored_resume - the log, and the samples of the lines that an earlier attempt
  * left;
  * KVM_MISMATCH when they are of other items */

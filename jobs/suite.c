@@ -29,18 +29,6 @@ const kvm_field kvm_suite_card_fields[] = {
     {0},
 };
 
-static const struct {
-    const char *name;
-    kvm_suite_kind kind;
-} suite_kinds[] = {
-    {"calibration", KVM_SUITE_CALIBRATION},
-    {"perplexity", KVM_SUITE_PERPLEXITY},
-    {"multiple_choice", KVM_SUITE_MULTIPLE_CHOICE},
-    {"generation", KVM_SUITE_GENERATION},
-    {"needle", KVM_SUITE_NEEDLE},
-    {"dialogue", KVM_SUITE_DIALOGUE},
-};
-
 /* what an item of each kind holds */
 static const kvm_field calibration_item[] = {
     {"id", KVM_FIELD_STR, true, NULL, NULL, 0},
@@ -83,27 +71,33 @@ static const kvm_field turn_fields[] = {
     {"question", KVM_FIELD_STR, true, NULL, NULL, 0},
     {"answers", KVM_FIELD_LIST, true, NULL, NULL, KVM_FIELD_STR},
     {0}};
-static const kvm_field *const item_fields[] = {
-    [KVM_SUITE_CALIBRATION] = calibration_item,
-    [KVM_SUITE_PERPLEXITY] = perplexity_item,
-    [KVM_SUITE_MULTIPLE_CHOICE] = choice_item,
-    [KVM_SUITE_GENERATION] = generation_item,
-    [KVM_SUITE_NEEDLE] = needle_item,
-    [KVM_SUITE_DIALOGUE] = dialogue_item};
+static const struct {
+    const char *name;
+    const kvm_field *item;
+    kvm_suite_holds holds;
+    bool generates; /* answers, which end at a stop string */
+} kinds[] = {
+    [KVM_SUITE_CALIBRATION] = {"calibration", calibration_item, KVM_HOLDS_TEXTS, false},
+    [KVM_SUITE_PERPLEXITY] = {"perplexity", perplexity_item, KVM_HOLDS_ITEMS, false},
+    [KVM_SUITE_MULTIPLE_CHOICE] = {"multiple_choice", choice_item, KVM_HOLDS_ITEMS,
+                                   false},
+    [KVM_SUITE_GENERATION] = {"generation", generation_item, KVM_HOLDS_ITEMS, true},
+    [KVM_SUITE_NEEDLE] = {"needle", needle_item, KVM_HOLDS_ITEMS, true},
+    [KVM_SUITE_DIALOGUE] = {"dialogue", dialogue_item, KVM_HOLDS_DIALOGUES, true},
+};
 
-static bool generates(kvm_suite_kind kind)
+const char *kvm_suite_kind_name(kvm_suite_kind kind)
 {
-    return kind == KVM_SUITE_GENERATION || kind == KVM_SUITE_NEEDLE ||
-           kind == KVM_SUITE_DIALOGUE;
+    return kinds[kind].name;
 }
 
 static kvm_status find_kind(kvm_jat at, kvm_suite_kind *kind, kvm_err *err)
 {
     kvm_str name;
     TRY(kvm_json_str(at, &name, err));
-    for (size_t i = 0; i < sizeof suite_kinds / sizeof *suite_kinds; i++)
-        if (kvm_str_eq(name, kvm_str_of(suite_kinds[i].name))) {
-            *kind = suite_kinds[i].kind;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kvm_str_eq(name, kvm_str_of(kinds[i].name))) {
+            *kind = (kvm_suite_kind)i;
             return KVM_OK;
         }
     return kvm_fail(err, KVM_FORMAT,
@@ -252,9 +246,9 @@ static kvm_status read_item(kvm_item *it, const kvm_suite *s, kvm_jat root,
                             kvm_arena *keep, kvm_err *err)
 {
     const kvm_suite_kind kind = s->kind;
-    TRY(kvm_schema_check(root, item_fields[kind], *keep, err));
+    TRY(kvm_schema_check(root, kinds[kind].item, *keep, err));
     *it = (kvm_item){.stop = s->stop, .stop_count = s->stop_count};
-    if (generates(kind))
+    if (kinds[kind].generates)
         TRY(read_stop(kvm_json_get(root, keep, "stop"), keep, &it->stop,
                       &it->stop_count, err));
     TRY(kvm_json_str(kvm_json_get(root, keep, "id"), &it->id, err));
@@ -424,7 +418,7 @@ static kvm_status read_figures(kvm_suite *s, kvm_jat card, kvm_arena *keep,
     int64_t most;
     const kvm_jat chance = kvm_json_get(card, keep, "chance");
     const kvm_jat tokens = kvm_json_get(card, keep, "max_new_tokens");
-    const int least = generates(s->kind);
+    const int least = kinds[s->kind].generates;
     TRY(kvm_json_f64_or(chance, 0, &s->chance, err));
     if (!(s->chance >= 0 && s->chance < 1))
         return kvm_json_fail(err, KVM_RANGE, chance, "is %g, must lie in [0, 1)",
@@ -449,7 +443,7 @@ static kvm_status read_card(kvm_suite *s, kvm_arena *keep, kvm_jat card, kvm_str
     TRY(check_name(kvm_json_get(card, keep, "name"), s->name, err));
     TRY(check_metric(s, card, keep, err));
     TRY(read_figures(s, card, keep, err));
-    const bool answers = generates(s->kind);
+    const bool answers = kinds[s->kind].generates;
     const kvm_jat stop = kvm_json_get(card, keep, "stop");
     if (kvm_json_has(stop) && !answers)
         return kvm_json_fail(err, KVM_FORMAT, stop,
@@ -475,17 +469,16 @@ kvm_status kvm_suite_read(kvm_suite **out, kvm_arena *keep, kvm_str path, kvm_er
     return KVM_OK;
 }
 
-kvm_status kvm_suite_serves(const kvm_suite *s, bool dialogues, kvm_err *err)
+kvm_status kvm_suite_serves(const kvm_suite *s, kvm_suite_holds wanted, kvm_err *err)
 {
-    if (s->kind == KVM_SUITE_CALIBRATION)
-        return kvm_fail(err, KVM_USAGE,
-                        "suite %.*s is for calibration, not for scoring",
-                        KVM_STR_ARG(s->name));
-    if (dialogues == (s->kind == KVM_SUITE_DIALOGUE)) return KVM_OK;
+    const kvm_suite_holds has = kinds[s->kind].holds;
+    if (has == wanted) return KVM_OK;
     return kvm_fail(err, KVM_USAGE,
-                    dialogues ? "suite %.*s holds no dialogues"
-                              : "suite %.*s holds dialogues, which only `alternate` "
-                                "scores",
+                    has == KVM_HOLDS_TEXTS
+                        ? "suite %.*s is for calibration, not for scoring"
+                    : wanted == KVM_HOLDS_DIALOGUES
+                        ? "suite %.*s holds no dialogues"
+                        : "suite %.*s holds dialogues, which only `alternate` scores",
                     KVM_STR_ARG(s->name));
 }
 

@@ -27,6 +27,13 @@ typedef enum kvm_suite_kind {
     KVM_SUITE_DIALOGUE
 } kvm_suite_kind;
 
+/* What the items of a kind are; a job that scores suites asks for one of these. */
+typedef enum kvm_suite_holds {
+    KVM_HOLDS_TEXTS, /* to calibrate with: nothing to score */
+    KVM_HOLDS_ITEMS,
+    KVM_HOLDS_DIALOGUES
+} kvm_suite_holds;
+
 enum { KVM_STOP_BYTES = 64 }; /* of a stop string, at most */
 enum { KVM_TURNS = 5 };       /* of a dialogue that are asked, when nothing is said */
 
@@ -72,12 +79,15 @@ typedef struct kvm_suite {
 
 extern const kvm_field kvm_suite_card_fields[]; /* for `kvmill help suites` */
 
+const char *kvm_suite_kind_name(kvm_suite_kind kind); /* as cards say it; static */
+
 /* kvm_suite_read - card and items, whole; KVM_FORMAT names file and line. */
 KVM_MUST kvm_status kvm_suite_read(kvm_suite **s, kvm_arena *keep, kvm_str path,
                                    kvm_err *err);
-/* kvm_suite_serves - KVM_USAGE: the suite is for calibration, or holds dialogues where
- * single items are scored, or the other way round */
-KVM_MUST kvm_status kvm_suite_serves(const kvm_suite *s, bool dialogues, kvm_err *err);
+/* kvm_suite_serves - KVM_USAGE: the suite's kind holds something else than is wanted;
+ * says what */
+KVM_MUST kvm_status kvm_suite_serves(const kvm_suite *s, kvm_suite_holds wanted,
+                                     kvm_err *err);
 /* kvm_suites_dir - where the bundled cards lie: KVMILL_SUITES, else beside the program
  * (as installed: ../share/kvmill/suites; in the source tree: ../../jobs/suites), else
  * ./jobs/suites. */

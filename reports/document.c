@@ -331,13 +331,18 @@ kvm_status kvm_document_read(kvm_document *out, kvm_arena *keep, kvm_jat doc,
 
 /* ---- questions asked of it ---- */
 
+bool kvm_suite_decides(const kvm_suite *s)
+{
+    return !s->secondary && !(s->items < KVM_LEAST_ITEMS);
+}
+
 double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suites)
 {
     double sum = 0;
     *suites = 0;
     for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++) {
         const kvm_suite_arm *a = &d->suites[i].arms[arm];
-        if (d->suites[i].secondary) continue;
+        if (!kvm_suite_decides(&d->suites[i])) continue;
         const double v = which == 0   ? a->retention.value
                          : which == 1 ? a->floor_normalised.value
                                       : a->gap_recovered.value;

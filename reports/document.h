@@ -234,6 +234,16 @@ typedef struct kvm_analysed_cache {
     kvm_est score, versus; /* versus: less the translated cache's, paired */
 } kvm_analysed_cache;
 
+/* The single layer whose native objects help most, chosen on half of the items; its
+ * figures are of the other half. */
+typedef struct kvm_best_layer {
+    kvm_str name, title;     /* of the cache: "layer.3"; empty: there is none */
+    double chosen_on, items; /* of either half */
+    kvm_est translated, all; /* scores of the translated cache, of all native */
+    kvm_est score, versus;   /* of the layer; less the translated cache's, paired */
+    kvm_est share;           /* of what all native restores */
+} kvm_best_layer;
+
 /* What indexers choose of the prefix on one of them (jobs/selection.h). */
 typedef struct kvm_chosen_units {
     kvm_str title;
@@ -251,6 +261,7 @@ typedef struct kvm_analysis {
     kvm_est native;
     kvm_analysed_cache *caches; /* the translated one first */
     ptrdiff_t count;
+    kvm_best_layer best;
     kvm_chosen_units *chosen; /* (chosen_count) 0: of another measure, or no indexers */
     ptrdiff_t chosen_count;
 } kvm_analysis;
@@ -450,7 +461,10 @@ int kvm_document_arm(const kvm_document *d);
  * with, which is then what is called distilled */
 bool kvm_document_kept_closed_form(const kvm_document *d);
 
-/* kvm_mean_ratio - mean over the suites of one arm's ratio (0 retention, 1
+/* whether the means and the verdict look at a suite: it is not secondary, and has
+ * KVM_LEAST_ITEMS items, or does not say how many */
+bool kvm_suite_decides(const kvm_suite *s);
+/* kvm_mean_ratio - mean over the suites that decide of one arm's ratio (0 retention, 1
  * floor-normalised, 2 gap recovered, of suites that have a retention) where it was
  * measured; *suites how many */
 double kvm_mean_ratio(const kvm_document *d, int arm, int which, ptrdiff_t *suites);

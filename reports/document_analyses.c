@@ -15,6 +15,19 @@ static void read_cache(kvm_doc_reader *r, kvm_analysed_cache *c, kvm_jat at)
     };
 }
 
+static kvm_best_layer read_best(kvm_doc_reader *r, kvm_jat at)
+{
+    return (kvm_best_layer){.name = kvm_doc__str(r, at, "cache"),
+                            .title = kvm_doc__str(r, at, "title"),
+                            .chosen_on = kvm_doc__num(r, at, "chosen_on"),
+                            .items = kvm_doc__num(r, at, "items"),
+                            .translated = kvm_doc__est(r, at, "translated"),
+                            .all = kvm_doc__est(r, at, "all"),
+                            .score = kvm_doc__est(r, at, "score"),
+                            .versus = kvm_doc__est(r, at, "versus"),
+                            .share = kvm_doc__est(r, at, "share")};
+}
+
 static void read_chosen(kvm_doc_reader *r, kvm_analysis *a, kvm_jat list)
 {
     a->chosen = kvm_doc__list_at(r, list, sizeof *a->chosen, &a->chosen_count);
@@ -40,6 +53,7 @@ static void read_suite(kvm_doc_reader *r, kvm_analysis *a, kvm_jat at)
         .items = kvm_doc__num(r, at, "items"),
         .translator = (int)kvm_doc__arm(r, at, arm),
         .native = kvm_doc__est(r, at, "native"),
+        .best = read_best(r, kvm_doc__get(r, at, "best_layer")),
     };
     a->caches = kvm_doc__list_at(r, list, sizeof *a->caches, &a->count);
     for (ptrdiff_t i = 0; i < a->count; i++)

@@ -28,20 +28,6 @@ static const kvm_analysed_cache *cache_of(const kvm_analysis *a, const char *nam
     return NULL;
 }
 
-/* the single layer whose native objects help most */
-static const kvm_analysed_cache *best_layer(const kvm_analysis *a)
-{
-    const double sign = a->lower_better ? -1 : 1;
-    const kvm_analysed_cache *best = NULL;
-    for (ptrdiff_t i = 0; i < a->count; i++) {
-        const kvm_analysed_cache *c = &a->caches[i];
-        if (!kvm_str_starts(c->name, KVM_STR("layer.")) || !kvm_est_has(c->score))
-            continue;
-        if (!best || sign * c->score.value > sign * best->score.value) best = c;
-    }
-    return best;
-}
-
 /* of a recipe's layers, that one among them; 0: it is not */
 static ptrdiff_t layers_beside(const kvm_recipe *r, int64_t layer)
 {
@@ -50,15 +36,15 @@ static ptrdiff_t layers_beside(const kvm_recipe *r, int64_t layer)
     return 0;
 }
 
-/* how many layers keep what this one keeps, as the recipes say; where they do not, how
- * many were made native one by one */
-static ptrdiff_t layers_alike(const kvm_document *d, const kvm_analysis *a,
-                              const kvm_analysed_cache *one)
+/* how many layers keep what the best one keeps, as the recipes say; where they do not,
+ * how many were made native one by one */
+static ptrdiff_t layers_alike(const kvm_document *d, const kvm_analysis *a)
 {
     ptrdiff_t alike = 0, swapped = 0;
     int64_t layer = -1; /* of no recipe */
     kvm_str head, number;
-    if (kvm_str_cut(one->name, '.', &head, &number) && !kvm_str_to_i64(number, &layer))
+    if (kvm_str_cut(a->best.name, '.', &head, &number) &&
+        !kvm_str_to_i64(number, &layer))
         layer = -1;
     for (ptrdiff_t i = 0; i < d->recipes.count; i++) {
         const ptrdiff_t n = layers_beside(&d->recipes.at[i], layer);
@@ -69,7 +55,7 @@ static ptrdiff_t layers_alike(const kvm_document *d, const kvm_analysis *a,
     return alike ? alike : swapped;
 }
 
-static void say_too_alike(kvm_judging *j, const kvm_analysed_cache *best, ptrdiff_t n)
+static void say_too_alike(kvm_judging *j, const kvm_best_layer *best, ptrdiff_t n)
 {
     const kvm_str says =
         kvm_str_fmt(j->mem,
@@ -82,32 +68,45 @@ static void say_too_alike(kvm_judging *j, const kvm_analysed_cache *best, ptrdif
         kvm_finding__say_text(j, says);
 }
 
-/* What one measure says of a single layer; nothing where nothing is left to restore.
- * *few: the layers are so few that one of them holds much whatever is measured. */
-static void judge_layer(kvm_judging *j, const kvm_analysis *a, bool *few)
+/* which layer, by which items, and its figures of the others */
+static void say_best(kvm_judging *j, const kvm_analysis *a)
 {
-    const kvm_analysed_cache *all = cache_of(a, "swap.all"), *best = best_layer(a);
-    const double now = a->caches[0].score.value;
-    if (!all || !best || !isfinite(now)) return;
-    const double left = all->score.value - now;
-    if (a->lower_better ? !(left < 0) : !(left > 0)) return;
-    const kvm_est share = kvm_est_of((best->score.value - now) / left);
+    const kvm_best_layer *best = &a->best;
     const kvm_format difference =
         a->format == KVM_FORMAT_PERCENT ? KVM_FORMAT_POINTS : a->format;
-    const ptrdiff_t alike = layers_alike(j->d, a, best);
+    const kvm_str on = kvm_counted(j->mem, best->chosen_on, "item");
+    const kvm_str others = kvm_counted(j->mem, best->items, "other");
+    const kvm_str says =
+        kvm_str_fmt(j->mem, "%.*s, chosen on %.*s, judged on %.*s",
+                    KVM_STR_ARG(best->title), KVM_STR_ARG(on), KVM_STR_ARG(others));
     kvm_finding__say_text(j, a->title);
-    kvm_finding__say(j, "translated", a->caches[0].score, a->format);
-    kvm_finding__say_text(j, best->title);
+    kvm_finding__say(j, "translated", best->translated, a->format);
+    if (!on.at || !others.at || !says.at)
+        j->said.failed = true;
+    else
+        kvm_finding__say_text(j, says);
     kvm_finding__say(j, "then", best->score, a->format);
     kvm_finding__say(j, "difference", best->versus, difference);
-    kvm_finding__say(j, "of what all layers restore", share, KVM_FORMAT_PERCENT);
+    kvm_finding__say(j, "of what all layers restore", best->share, KVM_FORMAT_PERCENT);
+}
+
+/* What one measure says of a single layer, on items that did not choose it; nothing
+ * where nothing is left to restore. *few: the layers are so few that one of them holds
+ * much whatever is measured. */
+static void judge_layer(kvm_judging *j, const kvm_analysis *a, bool *few)
+{
+    const kvm_best_layer *best = &a->best;
+    const double left = best->all.value - best->translated.value;
+    if (a->lower_better ? !(left < 0) : !(left > 0)) return;
+    const ptrdiff_t alike = layers_alike(j->d, a);
+    say_best(j, a);
     if (j->bar * (double)alike < j->other) {
         say_too_alike(j, best, alike);
         *few = true;
         return;
     }
-    kvm_finding__rests_on(j, a->items);
-    kvm_finding__claim(j, kvm_claim_at_least(share, j->bar));
+    kvm_finding__rests_on(j, best->items);
+    kvm_finding__claim(j, kvm_claim_at_least(best->share, j->bar));
     kvm_finding__claim(j, a->lower_better ? kvm_claim_below(best->versus, 0)
                                           : kvm_claim_above(best->versus, 0));
 }
@@ -118,8 +117,9 @@ void kvm_finding__ONE_LAYER(kvm_judging *j)
     bool any = false, few = false;
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         const kvm_analysis *a = analysis_of(j->d, metrics[i]);
-        any |= a != NULL;
-        if (a) judge_layer(j, a, &few);
+        if (!a || !a->best.name.len) continue;
+        any = true;
+        judge_layer(j, a, &few);
     }
     if (few && j->claims)
         kvm_finding__claim(j, KVM_CLAIM_OPEN); /* half of it was seen */

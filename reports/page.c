@@ -129,8 +129,11 @@ static void tile(kvm_page *p, const char *name, double v, kvm_format format,
 
 static kvm_str over_suites(kvm_page *p, ptrdiff_t n)
 {
-    return n ? kvm_str_fmt(p->mem, "mean of %td %s", n, n == 1 ? "measure" : "measures")
-             : KVM_STR("no measure has it");
+    if (n)
+        return kvm_str_fmt(p->mem, "mean of %td %s", n,
+                           n == 1 ? "measure" : "measures");
+    return p->verdict->suites_too_few ? KVM_STR("no measure of enough items has it")
+                                      : KVM_STR("no measure has it");
 }
 
 /* of no suite: why the first that has a retention has no share of the gap */

@@ -146,6 +146,11 @@
  *         "share": 0.05, "score": EST,                    share: of a tail
  *         "versus": EST}],                                less the first one's, paired:
  *                                                         it is the translated cache
+ *       "best_layer": {"cache": "layer.3", "title": "layer 3 native",
+ *         "chosen_on": 10, "items": 10,                   one half of the items each
+ *         "translated": EST, "all": EST, "score": EST, "versus": EST, of the half that
+ *         "share": EST},                                  did not choose: of what all
+ *                                                         native restores
  *       "indexers": [{"title": "translated",              in its first measure, of
  *         "overlap": EST, "needle": EST}]}],              targets that choose tokens:
  *                                                         jobs/selection.h
@@ -183,11 +188,16 @@
  * FORMAT: "percent" (of a fraction) | "number" | "r2" | "ratio" | "seconds" | "bytes" |
  *   "count" | "rate" | "s" | "ms" | "us" (of seconds); default "number".
  *
- * The verdict's words (KVM_SERVES_*), the first that holds: "does not serve" when a
- * required gate failed, or the mean floor-normalised retention is below 0.50; "worse
- * than a control" when one of them (raw source, wrong donor, zero) surely scores better
- * than the translated cache on a suite that is not secondary; "not decided" when a
- * required gate or quality was not measured, or on no suite of that mean the target on
+ * The verdict looks at suites that are not secondary and have at least KVM_LEAST_ITEMS
+ * items (or do not say how many): on them rest the means, and they are held against the
+ * controls. "Surely" is said of a 95 % interval clear of zero, widened for the number
+ * of comparisons with controls on all of these suites (kvm_widening).
+ *
+ * Its words (KVM_SERVES_*), the first that holds: "does not serve" when a required gate
+ * failed, or the mean floor-normalised retention is below 0.50; "worse than a control"
+ * when one of them (raw source, wrong donor, zero) surely scores better than the
+ * translated cache on such a suite; "not decided" when a required gate or quality was
+ * not measured, or quality on too few items, or on no suite of that mean the target on
  * its own cache surely beats any control; "serves in part" when that mean is below
  * 0.90, or on some suite the target on its own cache surely beats a control that the
  * translated cache does not; else "serves". An "inapplicable" gate counts nowhere. */

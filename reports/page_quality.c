@@ -119,7 +119,9 @@ kvm_status kvm_page__quality(kvm_page *p)
                    "<b>After chance</b> = (score − chance) ÷ (own − chance). <b>Gap "
                    "recovered</b> = (score − source alone) ÷ (own − source alone). "
                    "<b>Versus control</b> = score − the best of raw source, "
-                   "wrong donor and zero.</p>\n");
+                   "wrong donor and zero. The verdict looks at measures of enough "
+                   "items only, and at these intervals widened for the number of "
+                   "comparisons with controls.</p>\n");
     const kvm_table full = kvm_report_table_quality(p->mem, p->d);
     TRY(kvm_page__folded(p, &full, KVM_STR("All caches, all figures")));
     kvm_page__section_end(p);

@@ -34,6 +34,14 @@ kvm_table kvm_report_table_analyses(kvm_arena *keep, const kvm_document *d)
             kvm_table_est(&t, a->caches[k].score, a->format);
             kvm_table_est(&t, a->caches[k].versus, difference);
         }
+        if (a->best.name.len) {
+            kvm_table__words(&t, a->title);
+            kvm_table__words(&t,
+                             KVM_STR("best layer, on items that did not choose it"));
+            kvm_table__words(&t, a->best.title);
+            kvm_table_est(&t, a->best.score, a->format);
+            kvm_table_est(&t, a->best.versus, difference);
+        }
     }
     return t;
 }

@@ -43,6 +43,34 @@ json_t *kvm_est_json(kvm_est e)
     return obj;
 }
 
+/* z such that a standard normal is further than z from 0 with probability p */
+static double two_sided(double p)
+{
+    double low = 0, high = 40;
+    for (int i = 0; i < 80; i++) {
+        const double z = (low + high) / 2;
+        if (erfc(z / sqrt(2.0)) > p)
+            low = z;
+        else
+            high = z;
+    }
+    return low;
+}
+
+double kvm_widening(ptrdiff_t n)
+{
+    return n > 1 ? two_sided(0.05 / (double)n) / two_sided(0.05) : 1;
+}
+
+/* a percentile interval need not hold its value */
+kvm_est kvm_est_widened(kvm_est e, double times)
+{
+    if (!kvm_est_has_interval(e)) return e;
+    e.low = fmin(e.low, e.value - times * (e.value - e.low));
+    e.high = fmax(e.high, e.value + times * (e.high - e.value));
+    return e;
+}
+
 json_t *kvm_comparison_json(const kvm_comparison *c)
 {
     json_t *obj = json_object();

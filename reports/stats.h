@@ -52,6 +52,19 @@ static inline kvm_est kvm_est_missing(kvm_str why)
 {
     return (kvm_est){KVM_NONE, KVM_NONE, KVM_NONE, why};
 }
+/* the fewest items that decide anything, a verdict or a finding: resamples of few
+ * items, which may all be alike, know nothing of the others */
+enum { KVM_LEAST_ITEMS = 20 };
+
+/* kvm_widening - how many times as wide a 95 % interval becomes when n comparisons are
+ * made and none of them is to err in more than 5 % of cases: of the normal
+ * distribution, z(1 - .05/2n) / z(1 - .05/2) (Bonferroni; Dunn, Multiple Comparisons
+ * Among Means, 1961). n <= 1: 1. */
+double kvm_widening(ptrdiff_t n);
+/* e with each end of its interval so many times as far from its value, never nearer;
+ * without an interval e */
+kvm_est kvm_est_widened(kvm_est e, double times);
+
 /* kvm_est_json - {"value","low","high","note"}, absent members left out, a missing
  * value as null; gives a new reference, NULL when memory is out */
 json_t *kvm_est_json(kvm_est e);

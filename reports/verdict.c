@@ -34,6 +34,17 @@ static bool lead_of(const kvm_suite *s, int arm, int i, kvm_est *lead)
     return of->present && kvm_est_has(*lead) && (each || i == 0);
 }
 
+/* the controls that an arm was held against on a suite: of which the strongest is one
+ * that was picked among them */
+static ptrdiff_t controls_of(const kvm_suite *s, int arm)
+{
+    ptrdiff_t n = 0;
+    for (int i = 0; i < KVM_CONTROLS; i++)
+        n += s->arms[kvm_controls[i]].present ||
+             kvm_est_has(s->arms[arm].versus_each[i]);
+    return n ? n : kvm_est_has(s->arms[arm].versus_control);
+}
+
 static bool surely_better(const kvm_suite *s, kvm_est lead)
 {
     return s->lower_better ? kvm_est_most(lead) < 0 : kvm_est_least(lead) > 0;
@@ -42,12 +53,6 @@ static bool surely_better(const kvm_suite *s, kvm_est lead)
 static bool surely_worse(const kvm_suite *s, kvm_est lead)
 {
     return s->lower_better ? kvm_est_least(lead) > 0 : kvm_est_most(lead) < 0;
-}
-
-static bool beats(const kvm_suite *s, int arm, int control)
-{
-    kvm_est lead;
-    return lead_of(s, arm, control, &lead) && surely_better(s, lead);
 }
 
 /* one control on one suite; suite NULL: nowhere */
@@ -59,6 +64,10 @@ typedef struct beside {
 /* What the controls say of the suites, each for itself: a cache that holds nothing can
  * be told from the target's own where the source's rows, left as they are, cannot. */
 typedef struct controls {
+    /* One control that is better anywhere decides, so every comparison of the verdict
+     * is a chance of a false alarm: intervals are widened for the number of them. */
+    ptrdiff_t comparisons;
+    double widening;
     ptrdiff_t telling, telling_apart; /* suites, of the mean and not of it, on which the
                                          target's own cache surely beats a control */
     const kvm_suite *silent; /* the first of the mean on which it beats none, or NULL */
@@ -73,16 +82,24 @@ static void note(beside *first, const kvm_suite *s, int control)
     if (!first->suite) *first = (beside){s, control};
 }
 
+static bool beats(const controls *c, const kvm_suite *s, int arm, int control)
+{
+    kvm_est lead;
+    return lead_of(s, arm, control, &lead) &&
+           surely_better(s, kvm_est_widened(lead, c->widening));
+}
+
 static void ask_suite(controls *c, const kvm_suite *s, int arm)
 {
     bool tells = false;
     kvm_est lead;
-    for (int i = 0; i < KVM_CONTROLS; i++) tells |= beats(s, KVM_ARM_NATIVE, i);
+    for (int i = 0; i < KVM_CONTROLS; i++) tells |= beats(c, s, KVM_ARM_NATIVE, i);
     for (int i = 0; i < KVM_CONTROLS; i++) {
         const bool scored = lead_of(s, arm, i, &lead);
-        if (scored && surely_worse(s, lead)) note(&c->worse, s, i);
-        if (beats(s, KVM_ARM_NATIVE, i)) {
-            if (!beats(s, arm, i)) note(&c->beaten, s, i);
+        if (scored && surely_worse(s, kvm_est_widened(lead, c->widening)))
+            note(&c->worse, s, i);
+        if (beats(c, s, KVM_ARM_NATIVE, i)) {
+            if (!beats(c, s, arm, i)) note(&c->beaten, s, i);
         } else if (scored && tells) {
             note(&c->alike, s, i);
         }
@@ -93,12 +110,26 @@ static void ask_suite(controls *c, const kvm_suite *s, int arm)
     if (!tells && counts && !c->silent) c->silent = s;
 }
 
+static bool looks_at(const kvm_suite *s, int arm)
+{
+    return arm >= 0 && s->arms[arm].present && kvm_suite_decides(s);
+}
+
+/* it would be looked at if it had more items */
+static bool too_few(const kvm_suite *s, int arm)
+{
+    return arm >= 0 && s->arms[arm].present && !s->secondary && !kvm_suite_decides(s);
+}
+
 static controls ask_controls(const kvm_document *d, int arm)
 {
     controls c = {0};
-    for (ptrdiff_t i = 0; i < d->suite_count && arm >= 0; i++)
-        if (!d->suites[i].secondary && d->suites[i].arms[arm].present)
-            ask_suite(&c, &d->suites[i], arm);
+    for (ptrdiff_t i = 0; i < d->suite_count; i++)
+        if (looks_at(&d->suites[i], arm))
+            c.comparisons += controls_of(&d->suites[i], arm);
+    c.widening = kvm_widening(c.comparisons);
+    for (ptrdiff_t i = 0; i < d->suite_count; i++)
+        if (looks_at(&d->suites[i], arm)) ask_suite(&c, &d->suites[i], arm);
     return c;
 }
 
@@ -141,6 +172,9 @@ static void decide(kvm_verdict *v, const controls *c)
     } else if (c->worse.suite) {
         v->tone = KVM_TONE_BAD;
         v->headline = KVM_STR("The translated cache is worse than a control.");
+    } else if (!v->floor_suites && v->suites_too_few) {
+        v->tone = KVM_TONE_MUTED;
+        v->headline = KVM_STR("Not decided: too few items.");
     } else if (!v->floor_suites || v->gates_passed + v->required_unmeasured == 0 ||
                v->required_unmeasured) {
         v->tone = KVM_TONE_MUTED;
@@ -164,7 +198,11 @@ static void decide(kvm_verdict *v, const controls *c)
 static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
 {
     if (v->arm < 0 || !v->retention_suites) {
-        say(p, KVM_STR("How much of its quality the target keeps was not measured."));
+        say(p, v->suites_too_few
+                   ? KVM_STR("How much of its quality the target keeps was measured on "
+                             "too few items, or not at all.")
+                   : KVM_STR("How much of its quality the target keeps was not "
+                             "measured."));
         return;
     }
     say(p, kvm_str_fmt(p->mem, "On %td %s, ", v->retention_suites,
@@ -204,6 +242,15 @@ static void say_quality(phrase *p, const kvm_verdict *v, const kvm_document *d)
     say(p, KVM_STR("."));
 }
 
+/* "ARC (400 items)" */
+static void say_suite(phrase *p, const kvm_suite *s)
+{
+    say(p, s->title);
+    say(p, KVM_STR(" ("));
+    say(p, kvm_counted(p->mem, s->items, "item"));
+    say(p, KVM_STR(")"));
+}
+
 /* the measures that the verdict looks at, with their items: those of the means, or
  * those that are held against the controls alone; how many */
 static int say_measures(phrase *p, const kvm_verdict *v, const kvm_document *d,
@@ -213,13 +260,9 @@ static int say_measures(phrase *p, const kvm_verdict *v, const kvm_document *d,
     for (ptrdiff_t i = 0; i < d->suite_count && v->arm >= 0; i++) {
         const kvm_suite *s = &d->suites[i];
         const kvm_suite_arm *arm = &s->arms[v->arm];
-        if (s->secondary || !arm->present) continue;
-        if (kvm_est_has(arm->retention) != of_means) continue;
+        if (!looks_at(s, v->arm) || kvm_est_has(arm->retention) != of_means) continue;
         say(p, named++ ? KVM_STR(", ") : before);
-        say(p, s->title);
-        say(p, KVM_STR(" ("));
-        say(p, kvm_counted(p->mem, s->items, "item"));
-        say(p, KVM_STR(")"));
+        say_suite(p, s);
     }
     return named;
 }
@@ -233,6 +276,19 @@ static void say_basis(phrase *p, const kvm_verdict *v, const kvm_document *d)
                                           : KVM_STR(" Checked against the controls "
                                                     "only: "));
     if (means + others) say(p, KVM_STR("."));
+}
+
+static void say_too_few(phrase *p, const kvm_verdict *v, const kvm_document *d)
+{
+    int named = 0;
+    for (ptrdiff_t i = 0; i < d->suite_count; i++) {
+        if (!too_few(&d->suites[i], v->arm)) continue;
+        say(p, named++ ? KVM_STR(", ")
+                       : kvm_str_fmt(p->mem, " Too few items to decide (at least %d): ",
+                                     KVM_LEAST_ITEMS));
+        say_suite(p, &d->suites[i]);
+    }
+    if (named) say(p, KVM_STR("."));
 }
 
 static void say_est(phrase *p, kvm_est e, kvm_format format)
@@ -272,6 +328,12 @@ static void say_worse(phrase *p, beside at, int arm)
 
 static void say_controls(phrase *p, const controls *c, int arm)
 {
+    if (c->comparisons > 1)
+        say(p, kvm_str_fmt(p->mem,
+                           " With %td comparisons with controls, one is sure when its "
+                           "95 %% interval, made %.2f times as wide (Bonferroni), is "
+                           "clear of zero.",
+                           c->comparisons, c->widening));
     if (c->worse.suite) say_worse(p, c->worse, arm);
     if (c->beaten.suite &&
         (c->beaten.suite != c->worse.suite || c->beaten.control != c->worse.control)) {
@@ -385,11 +447,14 @@ kvm_status kvm_verdict_of(kvm_verdict *out, kvm_arena *keep, const kvm_document 
     v.gap_recovered = kvm_mean_ratio(d, v.arm, 2, &v.gap_suites);
     count_gates(&v, d);
     find_lengths(&v, d);
+    for (ptrdiff_t i = 0; i < d->suite_count; i++)
+        v.suites_too_few += too_few(&d->suites[i], v.arm);
     const controls c = ask_controls(d, v.arm);
     decide(&v, &c);
     phrase p = {keep, KVM_STR("")};
     say_quality(&p, &v, d);
     say_basis(&p, &v, d);
+    say_too_few(&p, &v, d);
     say_controls(&p, &c, v.arm);
     say_timing(&p, &v);
     say_gates(&p, &v, d);

@@ -15,6 +15,7 @@ typedef struct kvm_verdict {
     int arm;                    /* < 0: no translator was scored */
     double retention, floor_normalised, gap_recovered; /* means; NaN: not measured */
     ptrdiff_t retention_suites, floor_suites, gap_suites;
+    ptrdiff_t suites_too_few; /* not secondary, of too few items to decide */
     ptrdiff_t gates_passed, gates_failed, gates_unmeasured; /* all of them */
     ptrdiff_t gates_apply; /* that can be measured of such a pair */
     ptrdiff_t required_failed, required_unmeasured;

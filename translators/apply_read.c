@@ -198,6 +198,16 @@ static kvm_status ids_room(kvm_apply *a, ptrdiff_t tokens, kvm_err *err)
     return KVM_OK;
 }
 
+static kvm_status untold(const kvm_apply *a, ptrdiff_t first, ptrdiff_t n, kvm_err *err)
+{
+    const kvm_str path = a->t->path.len ? a->t->path : KVM_STR("the translator");
+    return kvm_fail(err, KVM_USAGE,
+                    "%.*s: needs the ids of tokens %td to %td, which did not come with "
+                    "the source's cache: hand them over with it, or fit a translator "
+                    "that reads them out of the cache (token: decoded)",
+                    KVM_STR_ARG(path), first, first + n);
+}
+
 kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t first,
                              ptrdiff_t n, kvm_err *err)
 {
@@ -207,11 +217,7 @@ kvm_status kvm_apply__tokens(kvm_apply *a, const kvm_handover *from, ptrdiff_t f
     a->told = a->ids;
     a->told_from = first;
     if (!a->codebook) {
-        if (!from->ids)
-            return kvm_fail(
-                err, KVM_USAGE,
-                "the translator needs the prompt's token ids, and they were "
-                "not handed over with the cache");
+        if (!from->ids) return untold(a, first, n, err);
         memcpy(a->ids, from->ids + first, sizeof *a->ids * (size_t)n);
         return KVM_OK;
     }

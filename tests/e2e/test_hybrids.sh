@@ -124,6 +124,13 @@ refuse() { # refuse TEXT NAME - the plan says so
 spec copied mla kda ', states: copy'
 refuse 'states: replay' copied
 ok $? "states that the source has not cannot be copied, and replay is offered"
+spec unlike gdn-a kda ', states: copy'
+unlike='unlike.yaml:5: fit: the window of source layer 0 has 256 heads of 4 (0 keys), that of target layer 0 384 of 4 (0)'
+refuse "$unlike: it cannot be copied; states: replay" unlike
+ok $? "states of unlike geometry cannot be copied: the plan says which differ, and offers replay"
+"$kvmill" run "$work/unlike.yaml" --store "$work/unlike" >"$work/log" 2>&1
+[ $? = 2 ] && grep -q "$unlike: it cannot be copied; states: replay" "$work/log" && [ ! -e "$work/unlike" ]
+ok $? "... and so does a run, before there is a store"
 spec told mla kda ', token: maybe'
 refuse 'is none, given, decoded or auto' told
 ok $? "token is one of its words"

@@ -1,6 +1,7 @@
 /* An analysis of a hybrid pair, run in this process: which caches there are, that all
  * of the target's own objects are its own cache again, that a killed one goes on. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +180,33 @@ static void the_report_pairs_caches(void **state)
     assert_int_equal(json_array_size(switches), 3); /* of the whole, and two tails */
 }
 
+/* of two items the first chooses the layer, the second says what it is worth */
+static void the_best_layer_is_judged_on_other_items(void **state)
+{
+    (void)state;
+    const json_t *doc = host_json(&h, h.graph.count - 1, "json").v;
+    const json_t *suites = json_object_get(json_object_get(doc, "analyses"), "suites");
+    const json_t *suite = json_array_get(suites, 0);
+    const json_t *best = json_object_get(suite, "best_layer");
+    assert_string_equal(json_string_value(json_object_get(suite, "name")), "two.kl");
+    assert_non_null(best);
+    const char *cache = json_string_value(json_object_get(best, "cache"));
+    assert_true(strncmp(cache, "layer.", 6) == 0);
+    for (int l = 0; l < 8; l++) {
+        char other[16];
+        snprintf(other, sizeof other, "layer.%d", l);
+        assert_true(score(0, cache, "kl") <= score(0, other, "kl"));
+    }
+    const double now = score(1, "translated", "kl"), then = score(1, cache, "kl");
+    assert_int_equal(json_integer_value(json_object_get(best, "chosen_on")), 1);
+    assert_int_equal(json_integer_value(json_object_get(best, "items")), 1);
+    assert_true(fabs(value_of(best, "translated") - now) < 1e-12);
+    assert_true(fabs(value_of(best, "score") - then) < 1e-12);
+    assert_true(fabs(value_of(best, "versus") - (then - now)) < 1e-12);
+    assert_true(value_of(best, "all") == 0);
+    assert_true(fabs(value_of(best, "share") - (now - then) / now) < 1e-9);
+}
+
 /* rows of the series of that model, object and point */
 static const json_t *inverted(const char *model, const char *object, int point)
 {
@@ -259,6 +287,7 @@ int main(void)
         cmocka_unit_test(all_native_is_native),
         cmocka_unit_test(parts_matter),
         cmocka_unit_test(the_report_pairs_caches),
+        cmocka_unit_test(the_best_layer_is_judged_on_other_items),
         cmocka_unit_test(cached_rows_tell_their_tokens),
         cmocka_unit_test(an_analysis_may_do_without_inversion),
         cmocka_unit_test(a_killed_analysis_goes_on),

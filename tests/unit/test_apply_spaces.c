@@ -135,12 +135,45 @@ static void told_or_read_the_tokens_are_the_same(void **state)
         assert_memory_equal(kvm_apply_ids(a), ids, sizeof *ids * TOKENS);
         /* rows of a few tokens at once and of all of them round alike */
         assert_true(caches_differ(keep, m, got, from.cache) < 1e-6F);
+    }
+}
+
+/* Maps that are told the token, and n-grams: the message has the file, which tokens,
+ * and both ways out; the target is as it was and can be given them all the same. */
+static void missing_ids_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        kvm_space latents;
+        kvm_state_map states;
+    } of[] = {{"tests/zoo/mla", KVM_SPACE_LATENT, KVM_STATE_ZERO},
+              {MODELS "qwen4_exp", KVM_SPACE_LATENT_ENGINE, KVM_STATE_COPY}};
+    check_tmpdir("apply_spaces");
+    for (size_t i = 0; i < COUNT(of); i++) {
         kvm_err err = {0};
-        from.hand.ids = NULL;
-        if (kind == KVM_TOKEN_DECODED) continue;
-        check_status(KVM_USAGE, kvm_apply_run(a, &from.hand, empty(m), NULL, &err),
-                     &err);
-        check_contains(err.msg, "ids");
+        kvm_translator t;
+        kvm_model *m = open_model(&keep, compute, of[i].model);
+        const kvm_str path = KVM_STR("build/tmp/apply_spaces/told.safetensors");
+        const kvm_translator made =
+            making_identity(&keep, m, of[i].latents, KVM_TOKEN_GIVEN, of[i].states);
+        check_ok(kvm_translator_write(&made, KVM_F32, path, keep, NULL, &err), &err);
+        check_ok(kvm_translator_read(&t, &keep, path, &err), &err);
+        kvm_apply *a = ready(&t, m, m);
+        const source from = prefill(m, kvm_apply_takes(a));
+        kvm_handover untold = from.hand;
+        untold.ids = NULL;
+        kvm_cache *to = empty(m);
+        check_status(KVM_USAGE, kvm_apply_run(a, &untold, to, NULL, &err), &err);
+        check_contains(err.msg,
+                       "apply_spaces/told.safetensors: needs the ids of tokens "
+                       "0 to 37, ");
+        check_contains(err.msg, "hand them over with it, or fit a translator ");
+        check_contains(err.msg, "(token: decoded)");
+        assert_int_equal(kvm_cache_length(to), 0);
+        err = (kvm_err){0};
+        check_ok(kvm_apply_run(a, &from.hand, to, NULL, &err), &err);
+        assert_int_equal(kvm_cache_length(to), TOKENS);
     }
 }
 
@@ -450,6 +483,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latents_come_back_as_they_are),
         cmocka_unit_test(told_or_read_the_tokens_are_the_same),
+        cmocka_unit_test(missing_ids_are_refused),
         cmocka_unit_test(copied_states_go_on_as_they_were),
         cmocka_unit_test(states_may_start_empty),
         cmocka_unit_test(ngrams_are_told_the_tokens),

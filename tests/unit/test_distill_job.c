@@ -1,5 +1,6 @@
-/* The job `distill` from its lessons to its files: killed and gone on, stopped by a
- * loss that is no number, and what it does not go on from. */
+/* The job `distill` from its spec and lessons to its files: what prefix and decay do,
+ * killed and gone on, stopped by a loss that is no number, and what it does not go on
+ * from. */
 #include <math.h>
 #include <string.h>
 
@@ -13,6 +14,15 @@
 #include "tests/support/host.h"
 
 enum { STEPS = 4, VALIDATE = 2, TOKENS = 64, AFTER = 16 };
+
+/* sequences of so many tokens, and keys of the section distill */
+#define SPEC(tokens, distill)                                                          \
+    "name: pair\nsource: ../../tests/zoo/small\ntarget: ../../tests/zoo/large\n"       \
+    "calibration: {text: calibration, sequences: 24, tokens: " tokens "}\n"            \
+    "fit: {allow_wide: true, k: 1, lambda: 0.01, sweep: false}\n"                      \
+    "distill: {batch: 2, lessons: 4, after: 16, " distill "}\n"
+#define TRAINED "steps: 4, validate: 2"
+#define ONCE "steps: 1, validate: 1, warmup: 0, rate: 0.1"
 
 static host h;
 static ptrdiff_t node; /* of the distillation */
@@ -50,12 +60,7 @@ static int setup(void **state)
     *state = &h;
     kvm_err err = {0};
     kvm_progress p = {.show = look, .cancelled = three_are_done};
-    host_open(&h, "distill_job",
-              "name: pair\nsource: ../../tests/zoo/small\n"
-              "target: ../../tests/zoo/large\n"
-              "calibration: {text: calibration, sequences: 24, tokens: 64}\n"
-              "fit: {allow_wide: true, k: 1, lambda: 0.01, sweep: false}\n"
-              "distill: {steps: 4, validate: 2, batch: 2, lessons: 4, after: 16}\n");
+    host_open(&h, "distill_job", SPEC("64", TRAINED));
     node = host_node(&h, "distill pair");
     host_run_to(&h, node);
     whole = translator();
@@ -78,6 +83,81 @@ static void a_killed_one_goes_on_bit_for_bit(void **state)
     assert_true(kvm_str_eq(again, whole));
     const json_t *curve = json_object_get(host_json(&h, node, "figures").v, "curve");
     assert_int_equal(json_array_size(curve), 1 + STEPS / VALIDATE);
+}
+
+/* what the last validation's checkpoint holds; (n) each */
+typedef struct trained {
+    const float *p, *m, *v, *best;
+    ptrdiff_t n;
+} trained;
+
+/* the job as another spec has it planned, on the fit that is there */
+static trained train_as(const char *spec)
+{
+    kvm_err err = {0};
+    host other;
+    kvm_st *st;
+    host_open(&other, "distill_job_other", spec);
+    json_t *const given = h.graph.nodes[node].params;
+    h.graph.nodes[node].params =
+        other.graph.nodes[host_node(&other, "distill pair")].params;
+    const kvm_status s = host_run(&h, node, &err);
+    h.graph.nodes[node].params = given;
+    host_close(&other);
+    check_ok(s, &err);
+    check_ok(
+        kvm_st_parse(&st, &h.keep, left("distill.checkpoint"), KVM_STR("left"), &err),
+        &err);
+    const kvm_tensor *p = &kvm_st_find(st, KVM_STR("p"))->t;
+    return (trained){.p = p->data,
+                     .m = kvm_st_find(st, KVM_STR("m"))->t.data,
+                     .v = kvm_st_find(st, KVM_STR("v"))->t.data,
+                     .best = kvm_st_find(st, KVM_STR("best"))->t.data,
+                     .n = p->dim[0]};
+}
+
+static bool same(const float *a, const float *b, ptrdiff_t n)
+{
+    return memcmp(a, b, sizeof *a * (size_t)n) == 0;
+}
+
+/* Capped at 8 tokens, a lesson is what sequences of 8 + 16 tokens give; a cap that is
+ * longer than they are changes nothing. */
+static void a_capped_prefix_is_that_of_shorter_sequences(void **state)
+{
+    (void)state;
+    const trained capped = train_as(SPEC("64", TRAINED ", prefix: 8"));
+    const trained shorter = train_as(SPEC("24", TRAINED));
+    const trained uncapped = train_as(SPEC("64", TRAINED ", prefix: 1000"));
+    assert_true(kvm_str_eq(translator(), whole));
+    assert_true(capped.n == shorter.n && capped.n == uncapped.n);
+    assert_true(same(capped.p, shorter.p, capped.n));
+    assert_false(same(capped.p, uncapped.p, capped.n));
+}
+
+/* AdamW's decay is rate * decay of each weight, beside Adam's step and not in its
+ * moments. At a rate too high to gain anything the best weights are still those that
+ * training began with. */
+static void weights_decay_beside_the_gradient(void **state)
+{
+    (void)state;
+    const double share = 0.1 * 0.5;
+    const trained none = train_as(SPEC("64", ONCE));
+    const trained some = train_as(SPEC("64", ONCE ", decay: 0.5"));
+    const json_t *figures = host_json(&h, node, "figures").v;
+    assert_int_equal(json_integer_value(json_object_get(figures, "best_step")), 0);
+    assert_true(none.n == some.n && same(none.best, some.best, none.n));
+    assert_true(same(none.m, some.m, none.n) && same(none.v, some.v, none.n));
+    double most = 0;
+    for (ptrdiff_t i = 0; i < none.n; i++) {
+        const double began = (double)none.best[i];
+        const double less = (double)none.p[i] - (double)some.p[i];
+        if (!(fabs(less - share * began) < 1e-6 * (1 + fabs(began))))
+            fail_msg("parameter %td of %g decays by %g, not %g", i, began, less,
+                     share * began);
+        most = fmax(most, fabs(began));
+    }
+    assert_true(share * most > 1e-3); /* which rounding alone would not be */
 }
 
 /* linear up over the warm-up, then a cosine towards a tenth */
@@ -250,6 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_one_goes_on_bit_for_bit),
+        cmocka_unit_test(a_capped_prefix_is_that_of_shorter_sequences),
+        cmocka_unit_test(weights_decay_beside_the_gradient),
         cmocka_unit_test(the_rate_rises_and_falls),
         cmocka_unit_test(a_loss_that_is_no_number_leaves_the_checkpoint),
         cmocka_unit_test(a_checkpoint_of_other_options_is_not_used),

@@ -1,37 +1,14 @@
-#include "tests/support/check.h"
-
+/* The page of a report: every section, parts that are missing, documents that are
+ * refused, and the files that are published. */
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
 #include "reports/document.h"
-#include "reports/page.h"
-#include "tests/support/markup.h"
+#include "tests/support/pages.h"
 
 #define SAMPLE "tests/golden/reports/sample.json"
 #define DIR "build/tmp/test_page"
-
-typedef struct state {
-    kvm_arena keep, scratch;
-} state;
-
-static int begin(void **at)
-{
-    static state s;
-    kvm_err err = {0};
-    assert_int_equal(kvm_arena_init(&s.keep, (size_t)64 << 20, &err), KVM_OK);
-    assert_int_equal(kvm_arena_init(&s.scratch, (size_t)64 << 20, &err), KVM_OK);
-    *at = &s;
-    return 0;
-}
-
-static int end(void **at)
-{
-    state *s = *at;
-    kvm_arena_free(&s->keep);
-    kvm_arena_free(&s->scratch);
-    return 0;
-}
 
 static kvm_jat sample(state *s)
 {
@@ -39,28 +16,6 @@ static kvm_jat sample(state *s)
     kvm_err err = {0};
     check_ok(kvm_json_read(&doc, &s->keep, KVM_STR(SAMPLE), &err), &err);
     return doc;
-}
-
-static kvm_jat parse(state *s, const char *text)
-{
-    kvm_jat doc;
-    kvm_err err = {0};
-    check_ok(kvm_json_parse(&doc, &s->keep, kvm_str_of(text), KVM_STR("doc"), &err),
-             &err);
-    return doc;
-}
-
-/* the page of a document, checked to be well-formed */
-static kvm_str page_of(state *s, kvm_jat doc)
-{
-    kvm_text out = {0};
-    kvm_err err = {0};
-    check_ok(kvm_page_html(&out, doc, s->scratch, &err), &err);
-    const kvm_str html = kvm_str_copy(&s->keep, kvm_text_str(&out));
-    kvm_text_free(&out);
-    assert_non_null(html.at);
-    check_markup(html);
-    return html;
 }
 
 /* no number of the page is nan or inf; "provenance" is fine */
@@ -75,11 +30,6 @@ static void check_no_nan(kvm_str html)
                 fail_msg("%s near %.60s", words[w], p - 20);
         }
 }
-
-#define HEAD "{\"format\":\"kvmill.report\",\"version\":4,"
-#define PAIR                                                                           \
-    "\"pair\":{\"name\":\"a-b\",\"source\":{\"name\":\"A\"},\"target\":{\"name\":"     \
-    "\"B\"}}"
 
 static void sample_has_every_section(void **at)
 {
@@ -111,6 +61,9 @@ static void sample_has_every_section(void **at)
         "recall beyond 512",
         "Native objects put in",
         "Partial recompute",
+        "chosen on every second of the items (32 items), judged on the 32 others: "
+        "layer "
+        "1 native, 0.0240 [0.0210, 0.0270]; translated 0.0660",
         "attention alone",
         "zoo-large K, point 3",
         "6,144 held-out rows, 2,048 tokens",
@@ -421,269 +374,6 @@ static void spent_arena_is_an_error(void **at)
     }
 }
 
-/* ---- the verdict's rule ---- */
-
-static void check_headline(state *s, const char *doc, const char *headline)
-{
-    kvm_str got, sentence;
-    kvm_err err = {0};
-    check_ok(kvm_report_verdict(&got, &sentence, &s->keep, parse(s, doc), &err), &err);
-    check_str(got, headline);
-}
-
-#define GATE(verdict, required)                                                        \
-    ",\"gates\":[{\"name\":\"g\",\"verdict\":\"" verdict "\",\"required\":" required   \
-    "}]"
-#define SUITE(floor, native_lead, lead)                                                \
-    ",\"suites\":[{\"name\":\"s\",\"arms\":{\"native\":{\"score\":1,\"versus_"         \
-    "control\":" native_lead                                                           \
-    "},\"closed_form\":{\"score\":1,\"floor_normalised\":" floor                       \
-    ",\"versus_control\":" lead "}}}]"
-#define SURE "{\"value\":0.5,\"low\":0.4,\"high\":0.6}"
-#define UNSURE "{\"value\":0.1,\"low\":-0.1,\"high\":0.3}"
-
-static void the_rule_of_the_verdict(void **at)
-{
-    const char *serves = "The translated cache serves.";
-    const char *in_part = "The translated cache serves in part.";
-    const char *not = "The translated cache does not serve.";
-    const char *open = "Not decided: not everything was measured.";
-    const char *mute = "Not decided: no measure tells a good cache from a bad one.";
-    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.9", SURE, SURE) "}",
-                   serves);
-    check_headline(*at, HEAD PAIR GATE("fail", "false") SUITE("0.9", SURE, SURE) "}",
-                   open); /* advice alone decides nothing */
-    check_headline(*at, HEAD PAIR GATE("fail", "true") SUITE("0.99", SURE, SURE) "}",
-                   not );
-    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.89", SURE, SURE) "}",
-                   in_part);
-    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.49", SURE, SURE) "}",
-                   not );
-    check_headline(*at, HEAD PAIR GATE("pass", "true") SUITE("0.95", SURE, UNSURE) "}",
-                   in_part);
-    check_headline(*at,
-                   HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}",
-                   mute); /* whatever the cache is, the suite would say so */
-    check_headline(
-        *at, HEAD PAIR GATE("unmeasured", "true") SUITE("0.95", SURE, SURE) "}", open);
-    check_headline(*at, HEAD PAIR SUITE("0.95", SURE, SURE) "}", open);
-    check_headline(*at, HEAD PAIR GATE("pass", "true") "}", open);
-}
-
-static const char *sentence_of(state *s, const char *doc)
-{
-    kvm_str headline, sentence;
-    kvm_err err = {0};
-    check_ok(kvm_report_verdict(&headline, &sentence, &s->keep, parse(s, doc), &err),
-             &err);
-    return sentence.at;
-}
-
-#define ARMS(arm)                                                                      \
-    "\"arms\":{\"native\":{\"score\":1,\"versus_control\":" SURE                       \
-    "},\"closed_form\":{\"score\":1,\"versus_control\":" SURE "," arm "}}"
-
-/* the gap is said of measures that have a retention, and of how many */
-static void one_sentence_speaks_of_the_same_measures(void **at)
-{
-    const char *doc = HEAD PAIR
-        ",\"suites\":["
-        "{\"name\":\"kl\",\"better\":\"low\"," ARMS(
-            "\"gap_recovered\":0.9") "},"
-                                     "{\"name\":\"a\"," ARMS(
-                                         "\"retention\":0.8,\"gap_recovered\":"
-                                         "0.5") "},"
-                                                "{\"name\":\"b\"," ARMS(
-                                                    "\"retention\":0.6") "}]}";
-    check_contains(sentence_of(*at, doc), "On 2 measures, B keeps 70.0");
-    check_contains(sentence_of(*at, doc),
-                   " of the gap between the two models on the 1 where there is one");
-}
-
-/* what a verdict rests on is said, and on how many items */
-static void the_measures_are_named_with_their_items(void **at)
-{
-    const char *doc = HEAD PAIR
-        ",\"suites\":[{\"name\":\"plain\",\"title\":\"prose: "
-        "KL\",\"better\":\"low\","
-        "\"items\":1," ARMS(
-            "\"gap_recovered\":0.9") "},"
-                                     "{\"name\":\"a\",\"items\":1200," ARMS(
-                                         "\"retention\":0.8") "},"
-                                                              "{\"name\":\"s\","
-                                                              "\"secondary\":true,"
-                                                              "\"items\":7," ARMS(
-                                                                  "\"retention\":"
-                                                                  "0.8") "},"
-                                                                         "{\"name"
-                                                                         "\":"
-                                                                         "\"b\","
-                                                                         "\"items"
-                                                                         "\":"
-                                                                         "90"
-                                                                         "," ARMS(
-                                                                             "\"re"
-                                                                             "tent"
-                                                                             "ion"
-                                                                             "\":"
-                                                                             "0.6") "}]"
-                                                                                    "}";
-    check_contains(sentence_of(*at, doc),
-                   " The means rest on a (1,200 items), b (90 items); checked "
-                   "against the controls only: prose: KL (1 item).");
-}
-
-/* a suite of losses: the target's own cache, then the closed form, each less raw
- * source, wrong donor and zero */
-#define EACH(raw, donor, zero)                                                         \
-    "{\"score\":1,\"versus_control\":" raw ",\"versus_controls\":{\"raw_source\":" raw \
-    ",\"wrong_donor\":" donor ",\"zero\":" zero "}"
-#define LOSSES(native, closed)                                                         \
-    "{\"name\":\"p\",\"title\":\"prose: KL\",\"better\":\"low\",\"arms\":{"            \
-    "\"native\":" native "},\"closed_form\":" closed "}}}"
-#define HITS(native, closed)                                                           \
-    "{\"name\":\"mc\",\"arms\":{\"native\":" native "},\"closed_form\":" closed        \
-    ",\"floor_normalised\":0.97}}}"
-#define BELOW "{\"value\":-0.3,\"low\":-0.31,\"high\":-0.29}"
-
-/* two models whose caches are much alike: what is told apart, from which control, and
- * which of two caches is the better one */
-static void each_control_is_asked_for_itself(void **at)
-{
-    const char *good = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
-        EACH(UNSURE, SURE, SURE), EACH(UNSURE, SURE, SURE)) "]}";
-    check_headline(*at, good, "The translated cache serves.");
-    check_contains(
-        sentence_of(*at, good),
-        "On mc not even the target's own cache is shown to be better than the "
-        "control \"raw source cache\".");
-    const char *part = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
-        EACH(UNSURE, SURE, SURE), EACH(UNSURE, SURE, UNSURE)) "]}";
-    check_headline(*at, part, "The translated cache serves in part.");
-    check_contains(
-        sentence_of(*at, part),
-        "On mc it is not shown to be better than the control \"zero cache\".");
-    const char *worse = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
-        EACH(UNSURE, UNSURE, UNSURE),
-        EACH(UNSURE, UNSURE, UNSURE)) "," LOSSES(EACH(BELOW, BELOW, BELOW),
-                                                 EACH("{\"value\":0.018,\"low\":"
-                                                      "0.012,\"high\":0.029}",
-                                                      BELOW, BELOW)) "]}";
-    check_headline(*at, worse, "The translated cache is worse than a control.");
-    check_contains(sentence_of(*at, worse),
-                   "On prose: KL the untranslated source cache is better than the "
-                   "translated one (closed form − control, paired: 0.0180 [0.0120, "
-                   "0.0290]).");
-    assert_null(strstr(sentence_of(*at, worse), "prose: KL it is not shown"));
-    const char *open = HEAD PAIR GATE("pass", "true") ",\"suites\":[" HITS(
-        EACH(UNSURE, UNSURE, UNSURE),
-        EACH(UNSURE, UNSURE, UNSURE)) "," LOSSES(EACH(BELOW, BELOW, BELOW),
-                                                 EACH(BELOW, BELOW, BELOW)) "]}";
-    check_headline(
-        *at, open,
-        "Not decided: no measure of the mean tells a good cache from a bad one.");
-}
-
-/* what a pair cannot have is in no total */
-static void a_gate_that_does_not_apply_counts_nowhere(void **at)
-{
-    const char *doc = HEAD PAIR
-        ",\"gates\":[{\"name\":\"a\",\"verdict\":\"pass\"},{\"name\":\"b\",\"verdict\":"
-        "\"inapplicable\",\"required\":false,\"note\":\"maps are told no token\"}]}";
-    check_contains(sentence_of(*at, doc), " 1 of 1 gates passed.");
-    const kvm_str html = page_of(*at, parse(*at, doc));
-    check_contains(html.at, "of 1; 0 failed, 0 not measured; 1 more does not apply");
-    check_contains(html.at, "– does not apply");
-}
-
-static void a_suite_that_cannot_tell_is_named(void **at)
-{
-    const char *doc = HEAD PAIR GATE("pass", "true") SUITE("0.95", UNSURE, UNSURE) "}";
-    check_contains(sentence_of(*at, doc),
-                   "On s not even the target's own cache is shown "
-                   "to be better than any control: more items may tell");
-}
-
-static void speed_is_said_where_quality_was_measured(void **at)
-{
-    const char *doc =
-        HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":512},{\"tokens\":1024}]},"
-                  "\"timing\":{\"rounds\":10,\"warmups\":2,\"points\":["
-                  "{\"tokens\":512,\"speedup\":4},{\"tokens\":1000,\"speedup\":5},"
-                  "{\"tokens\":32768,\"speedup\":90,\"rounds\":3}]}}";
-    check_contains(
-        sentence_of(*at, doc),
-        "At 1,000 tokens, up to where quality was measured, the first token "
-        "comes 5.00\u00d7 sooner than after a cold prefill; at 32,768 tokens "
-        "90.0\u00d7 sooner");
-    const kvm_str html = page_of(*at, parse(*at, doc));
-    check_contains(html.at, "cold ÷ switch at 1,000 tokens");
-    check_contains(html.at, "3 to 10 rounds (the fewest where they take longest)");
-}
-
-/* a ratio whose interval holds 1 is no speed-up */
-static void no_speed_is_claimed_beyond_its_interval(void **at)
-{
-#define TIMED(speedup)                                                                 \
-    HEAD PAIR                                                                          \
-        ",\"timing\":{\"rounds\":10,\"points\":[{\"tokens\":4096,\"speedup\":" speedup \
-        "}]}}"
-    const char *unsure = TIMED("{\"value\":1.2,\"low\":0.9,\"high\":1.5}");
-    check_contains(sentence_of(*at, unsure),
-                   "At 4,096 tokens the first token comes neither surely sooner nor "
-                   "surely later than after a cold prefill (cold ÷ switch 1.20× "
-                   "[0.90, 1.50])");
-    check_contains(page_of(*at, parse(*at, unsure)).at,
-                   "neither surely sooner nor later");
-    check_contains(sentence_of(*at, TIMED("{\"value\":2,\"low\":1.6,\"high\":2.5}")),
-                   "comes 2.00× [1.60, 2.50] sooner than after a cold prefill");
-    check_contains(sentence_of(*at, TIMED("{\"value\":0.5,\"low\":0.4,\"high\":0.8}")),
-                   "comes 2.00× [1.25, 2.50] later than after a cold prefill");
-#undef TIMED
-}
-
-/* a tile without a figure says why, and nothing of how it was got */
-static void empty_tiles_have_their_reasons(void **at)
-{
-    const char *doc = HEAD PAIR ",\"suites\":[{\"name\":\"a\"," ARMS(
-        "\"retention\":0.8,\"gap_recovered\":{\"value\":null,\"note\":\"no gap: "
-        "they are alike\"}") "}]}";
-    const kvm_str html = page_of(*at, parse(*at, doc));
-    check_contains(html.at, "no gap<small>no gap: they are alike</small>");
-    check_contains(html.at, "first token</dt><dd class=\"none\">not measured<small>no "
-                            "timing section");
-    check_contains(html.at, "Sooner from</dt><dd class=\"none\">not measured<small>no "
-                            "timing section");
-    assert_null(strstr(html.at, "interpolated"));
-}
-
-/* a training that gained nothing says so where it is read */
-static void a_kept_closed_form_is_said(void **at)
-{
-    const char *kept = HEAD PAIR ",\"training\":{\"steps\":8,\"best_step\":0},"
-                                 "\"recipes\":{\"objects\":[{\"title\":\"K\"}]}}";
-    const char *trained = HEAD PAIR ",\"training\":{\"steps\":8,\"best_step\":4}}";
-    const kvm_str html = page_of(*at, parse(*at, kept));
-    check_contains(html.at, "The closed form was kept.");
-    check_contains(html.at, "Training has changed nothing of it");
-    assert_null(strstr(page_of(*at, parse(*at, trained)).at, "closed form was kept"));
-}
-
-static void items_are_counted_in_words(void **at)
-{
-    check_contains(
-        page_of(*at, parse(*at, HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":64,"
-                                          "\"items\":1}]}}"))
-            .at,
-        "1 item at each length");
-    check_contains(
-        page_of(*at, parse(*at, HEAD PAIR ",\"needle\":{\"points\":[{\"tokens\":64,"
-                                          "\"items\":2},{\"tokens\":128,"
-                                          "\"items\":3}]}}"))
-            .at,
-        "2 to 3 items at each length");
-}
-
 /* ---- files ---- */
 
 static void publishes_page_json_and_csv(void **at)
@@ -754,22 +444,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_documents_are_refused_with_the_place,
                                         begin, end),
         cmocka_unit_test_setup_teardown(spent_arena_is_an_error, begin, end),
-        cmocka_unit_test_setup_teardown(the_rule_of_the_verdict, begin, end),
-        cmocka_unit_test_setup_teardown(one_sentence_speaks_of_the_same_measures, begin,
-                                        end),
-        cmocka_unit_test_setup_teardown(each_control_is_asked_for_itself, begin, end),
-        cmocka_unit_test_setup_teardown(a_gate_that_does_not_apply_counts_nowhere,
-                                        begin, end),
-        cmocka_unit_test_setup_teardown(a_suite_that_cannot_tell_is_named, begin, end),
-        cmocka_unit_test_setup_teardown(speed_is_said_where_quality_was_measured, begin,
-                                        end),
-        cmocka_unit_test_setup_teardown(the_measures_are_named_with_their_items, begin,
-                                        end),
-        cmocka_unit_test_setup_teardown(no_speed_is_claimed_beyond_its_interval, begin,
-                                        end),
-        cmocka_unit_test_setup_teardown(items_are_counted_in_words, begin, end),
-        cmocka_unit_test_setup_teardown(a_kept_closed_form_is_said, begin, end),
-        cmocka_unit_test_setup_teardown(empty_tiles_have_their_reasons, begin, end),
         cmocka_unit_test_setup_teardown(publishes_page_json_and_csv, begin, end),
         cmocka_unit_test_setup_teardown(names_that_leave_the_folder_are_refused, begin,
                                         end),

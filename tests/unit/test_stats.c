@@ -508,6 +508,26 @@ static void a_pair_is_a_comparison_of_two(void **state)
     assert_true(versus.value == 0 && versus.low == 0 && versus.high == 0);
 }
 
+/* ratios of scipy's normal quantiles */
+static void more_comparisons_take_wider_intervals(void **state)
+{
+    (void)state;
+    near(kvm_widening(0), 1, 0, "none");
+    near(kvm_widening(1), 1, 0, "one");
+    near(kvm_widening(3), 1.2214407094731936, 1e-12, "three");
+    near(kvm_widening(12), 1.4618943312902386, 1e-12, "twelve");
+    near(kvm_widening(1000), 2.0692354620351066, 1e-12, "a thousand");
+    const kvm_est e = kvm_est_widened((kvm_est){1, 0.5, 3, KVM_STR("")}, 2);
+    near(e.value, 1, 0, "value");
+    near(e.low, 0, 1e-15, "low");
+    near(e.high, 5, 1e-15, "high");
+    /* an interval beside its value does not move towards it */
+    const kvm_est beside = kvm_est_widened((kvm_est){1, 2, 3, KVM_STR("")}, 2);
+    near(beside.low, 2, 0, "low beside");
+    near(beside.high, 5, 0, "high beside");
+    assert_false(kvm_est_has_interval(kvm_est_widened(kvm_est_of(1), 2)));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -528,6 +548,7 @@ int main(void)
         TEST(break_even_lies_between_lengths),
         TEST(a_break_even_is_as_sure_as_its_ratios),
         TEST(a_build_pays_after_so_many_switches),
+        TEST(more_comparisons_take_wider_intervals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,8 +111,8 @@ static void dialogues_have_turns(void **state)
     check_str(s->items[0].turns[1].question, "What?");
     assert_int_equal(s->items[0].stop_count, 1);
     check_str(s->metric, "f1");
-    check_ok(kvm_suite_serves(s, true, &err), &err);
-    check_status(KVM_USAGE, kvm_suite_serves(s, false, &err), &err);
+    check_ok(kvm_suite_serves(s, KVM_HOLDS_DIALOGUES, &err), &err);
+    check_status(KVM_USAGE, kvm_suite_serves(s, KVM_HOLDS_ITEMS, &err), &err);
     check_contains(err.msg, "holds dialogues");
 }
 

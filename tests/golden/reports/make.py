@@ -418,6 +418,9 @@ doc = {
                                      ("translated", {"value": .71, "low": .69, "high": .73}, .97),
                                      ("index keys native", {"value": .88, "low": .87, "high": .89}, .98))],
                     "format": "number", "better": "low", "items": 64, "native": 0.,
+                    "best_layer": {"cache": "layer.1", "title": "layer 1 native", "chosen_on": 32, "items": 32,
+                                   "translated": around(.066, .004), "all": 0., "score": around(.024, .003),
+                                   "versus": around(-.042, .004), "share": around(.64, .05)},
                     "caches": [{"group": g, "title": t, "score": {"value": v, "low": .8 * v, "high": 1.25 * v},
                                 **({"share": r} if r else {}),
                                 "versus": {"value": v - .064, "low": v - .07, "high": v - .06} if g else
