@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "schema/list.h"
 #include "schema/postgres.h"
 #include "schema/utf8.h"
 
@@ -44,11 +45,30 @@ static const struct {
 } calls[] = {
     {"alone", "pg_advisory_xact_lock(hashtextextended(", ", 0))"},
     {"shared", "pg_advisory_xact_lock_shared(hashtextextended(", ", 0))"},
+    {"mine", "COALESCE(pg_try_advisory_xact_lock(hashtextextended(", ", 1)), TRUE)"},
     {"renumber",
      "SELECT setval(pg_get_serial_sequence(t, 'id'), n, false) FROM (SELECT "
      "COALESCE(MAX(id), 0) + 1 AS n, MAX(tableoid::regclass::text) AS t FROM ",
      ") x WHERE t IS NOT NULL"},
 };
+
+/* "$1: id i, name t" */
+static bool rows_of(kvm_text *out, kvm_str word)
+{
+    kvm_str list, rest, name;
+    char type;
+    int n = 0;
+    if (!kvm_str_cut(word, ':', &list, &rest)) return false;
+    kvm_text_addf(out, "(SELECT ");
+    for (; kvm_list_column(&rest, &name, &type); n++)
+        kvm_text_addf(out, "%s(value->>%d)%s AS %.*s", n ? ", " : "", n,
+                      type == 'i'   ? "::bigint"
+                      : type == 'f' ? "::double precision"
+                                    : "",
+                      KVM_STR_ARG(name));
+    kvm_text_addf(out, " FROM jsonb_array_elements(%.*s::jsonb))", KVM_STR_ARG(list));
+    return n > 0 && rest.len == 0;
+}
 
 static bool pg_word(kvm_text *out, kvm_str word)
 {
@@ -60,6 +80,7 @@ static bool pg_word(kvm_text *out, kvm_str word)
         }
     if (!kvm_str_cut(word, ' ', &head, &rest)) return false;
     if (kvm_str_eq(head, KVM_STR("by"))) return true; /* the planner knows */
+    if (kvm_str_eq(head, KVM_STR("rows"))) return rows_of(out, rest);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (kvm_str_eq(head, kvm_str_of(calls[i].word))) {
             kvm_text_addf(out, "%s%.*s%s", calls[i].before, KVM_STR_ARG(rest),

@@ -7,12 +7,13 @@
  * whose jobs then run again. The log is folded into the file every 8,000 pages instead
  * of 1,000: each time syncs twice, and a job dirties about twenty pages. */
 #include <errno.h>
+#include <math.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "schema/db.h"
+#include "schema/list.h"
 #include "schema/netfs.h"
 
 typedef struct lite {
@@ -120,9 +121,26 @@ static void text_member(kvm_text *out, kvm_str column, kvm_str member)
     kvm_text_free(&rest);
 }
 
+/* "$1: id i, name t"; JSON knows its types */
+static bool rows_of(kvm_text *out, kvm_str word)
+{
+    kvm_str list, rest, name;
+    char type;
+    int n = 0;
+    if (!kvm_str_cut(word, ':', &list, &rest)) return false;
+    kvm_text_addf(out, "(SELECT ");
+    for (; kvm_list_column(&rest, &name, &type); n++)
+        kvm_text_addf(out, "%sjson_extract(value, '$[%d]') AS %.*s", n ? ", " : "", n,
+                      KVM_STR_ARG(name));
+    kvm_text_addf(out, " FROM json_each(%.*s))", KVM_STR_ARG(list));
+    return n > 0 && rest.len == 0;
+}
+
 static bool lite_word(kvm_text *out, kvm_str word)
 {
     kvm_str column, member;
+    if (kvm_str_starts(word, KVM_STR("rows ")))
+        return rows_of(out, kvm_str_slice(word, 5, word.len));
     if (kvm_str_eq(word, KVM_STR("now")))
         kvm_text_add(out, KVM_STR("((julianday('now') - 2440587.5) * 86400.0)"));
     else if (kvm_str_eq(word, KVM_STR("id")))
@@ -133,7 +151,8 @@ static bool lite_word(kvm_text *out, kvm_str word)
              kvm_str_cut(kvm_str_slice(word, 5, word.len), ' ', &column, &member))
         text_member(out, column, member);
     else if (kvm_str_starts(word, KVM_STR("alone ")) ||
-             kvm_str_starts(word, KVM_STR("shared ")))
+             kvm_str_starts(word, KVM_STR("shared ")) ||
+             kvm_str_starts(word, KVM_STR("mine ")))
         kvm_text_add(out, KVM_STR("1"));
     else if (kvm_str_eq(word, KVM_STR("objects")))
         kvm_text_add(out, KVM_STR("sqlite_master"));
@@ -149,6 +168,14 @@ static kvm_status plain(lite *l, const char *sql, kvm_err *err)
 {
     const int rc = sqlite3_exec(l->db, sql, NULL, NULL, NULL);
     return rc ? fail(l, rc, sql, err) : KVM_OK;
+}
+
+/* power(x, y): SQLite may have been built without it */
+static void lite_power(sqlite3_context *ctx, int n, sqlite3_value **v)
+{
+    (void)n;
+    sqlite3_result_double(ctx,
+                          pow(sqlite3_value_double(v[0]), sqlite3_value_double(v[1])));
 }
 
 /* Two processes that make the file at once: the switch to WAL does not wait for a lock
@@ -179,6 +206,10 @@ static kvm_status set_up(lite *l, const kvm_db_options *o, kvm_err *err)
 {
     sqlite3_extended_result_codes(l->db, 1);
     sqlite3_busy_timeout(l->db, o->busy_ms);
+    const int rc =
+        sqlite3_create_function(l->db, "power", 2, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+                                NULL, lite_power, NULL, NULL);
+    if (rc) return fail(l, rc, "power", err);
     TRY(use_wal(l, err));
     TRY(plain(
         l, o->full_sync ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL",
