@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "base/yaml.h"
 
-enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2 };
+enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2, KVM_KIND_SMALL = 4 };
 
 typedef enum kvm_kind_id {
 #define X(id, NAME, name, version, flags, what) KVM_JOB_##NAME = id,

@@ -53,15 +53,16 @@ static kvm_status plan_node(plan *p, const kvm_graph *g, ptrdiff_t i, int priori
         deps[k] = (kvm_job_dep){.input = kvm_str_of(n->inputs[k].name),
                                 .needs = n->inputs[k].node,
                                 .output = kvm_str_of(n->inputs[k].output)};
-    p->jobs[i] =
-        (kvm_job_new){.kind = (int)n->kind,
-                      .kind_name = kind,
-                      .version = kvm_job_kind_version(n->kind),
-                      .timed = (kvm_job_kind_flags(n->kind) & KVM_KIND_TIMED) != 0,
-                      .priority = priority,
-                      .label = n->label,
-                      .deps = deps,
-                      .dep_count = n->input_count};
+    p->jobs[i] = (kvm_job_new){
+        .kind = (int)n->kind,
+        .kind_name = kind,
+        .version = kvm_job_kind_version(n->kind),
+        .timed = (kvm_job_kind_flags(n->kind) & KVM_KIND_TIMED) != 0,
+        .class = kvm_job_kind_flags(n->kind) & KVM_KIND_SMALL ? "small" : "cpu",
+        .priority = priority,
+        .label = n->label,
+        .deps = deps,
+        .dep_count = n->input_count};
     p->timed = p->timed || p->jobs[i].timed;
     TRY(canonical(&p->jobs[i].params, n->params, a, err));
     return canonical(&p->jobs[i].identity, n->identity, a, err);

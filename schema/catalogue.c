@@ -217,8 +217,22 @@ static bool is_there(const kvm_rows *names, kvm_str name)
     return false;
 }
 
-/* Every table, index and view that a script creates is still there: CREATE [UNIQUE]
- * KIND NAME. What a later script drops it creates anew. */
+/* DROP KIND NAME: in the rest of a script, or in a later one. */
+static bool is_dropped(kvm_str rest, int script, kvm_str name)
+{
+    for (;;) {
+        while (rest.len > 0) {
+            if (!kvm_str_eq(next_word(&rest), KVM_STR("DROP"))) continue;
+            next_word(&rest);
+            if (kvm_str_eq(next_word(&rest), name)) return true;
+        }
+        if (++script == kvm_migration_count) return false;
+        rest = kvm_str_of(kvm_migrations[script].sql);
+    }
+}
+
+/* Every table, index and view that a script creates, and no later one drops, is still
+ * there: CREATE [UNIQUE] KIND NAME. */
 static kvm_status missing(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
                           kvm_err *err)
 {
@@ -231,7 +245,7 @@ static kvm_status missing(kvm_catalogue *c, json_t *problems, kvm_arena scratch,
             kvm_str kind = next_word(&rest);
             if (kvm_str_eq(kind, KVM_STR("UNIQUE"))) kind = next_word(&rest);
             const kvm_str name = is_object(kind) ? next_word(&rest) : KVM_STR("");
-            if (name.len && !is_there(&names, name))
+            if (name.len && !is_there(&names, name) && !is_dropped(rest, i, name))
                 json_array_append_new(problems,
                                       json_sprintf("migration %d made %.*s, which is "
                                                    "gone",

@@ -15,8 +15,9 @@ static kvm_status cancel(kvm_db *db, int64_t id, kvm_job_row *j, kvm_arena *scra
     if (j->state == was.state) return KVM_OK;
     j->message = KVM_STR("cancelled on request");
     j->status = KVM_CANCELLED;
-    TRY(kvm_job__change(db, &was, j, err));
-    return kvm_event__add(db, j->run, id, kvm_state_name(j->state), j->message, err);
+    TRY(kvm_job__change(db, &(kvm_job_move){was, *j}, 1, *scratch, err));
+    return kvm_event__add(db, j->run, id, kvm_state_name(j->state), j->message,
+                          *scratch, err);
 }
 
 static kvm_status cancel_one(kvm_db *db, int64_t id, kvm_job_state *now,
@@ -39,7 +40,6 @@ static kvm_status retry(kvm_db *db, int64_t id, kvm_job_row *j, kvm_arena *scrat
                         kvm_err *err)
 {
     kvm_job_row was;
-    char key[65];
     TRY(kvm_job__read(db, id, &was, scratch, err));
     if (kvm_state_class_of(was.state) != KVM_CLASS_ENDED)
         return kvm_fail(err, KVM_USAGE,
@@ -52,14 +52,10 @@ static kvm_status retry(kvm_db *db, int64_t id, kvm_job_row *j, kvm_arena *scrat
     j->attempt = j->crashes = j->retries = 0;
     j->status = KVM_OK;
     j->message = KVM_STR("");
-    if (j->state == KVM_STATE_READY && !j->timed) {
-        TRY(kvm_job__key(db, id, key, *scratch, err));
-        j->key = (kvm_str){key, 64};
-    }
-    TRY(kvm_job__change(db, &was, j, err));
-    j->key = KVM_STR(""); /* its text ends here */
+    if (j->state == KVM_STATE_READY) TRY(kvm_jobs__keys(db, &j, 1, scratch, err));
+    TRY(kvm_job__change(db, &(kvm_job_move){was, *j}, 1, *scratch, err));
     return kvm_event__add(db, j->run, id, "retry", KVM_STR("tried again on request"),
-                          err);
+                          *scratch, err);
 }
 
 static kvm_status retry_one(kvm_db *db, int64_t id, kvm_arena scratch, kvm_err *err)

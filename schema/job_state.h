@@ -3,7 +3,9 @@
  * job_state.c opens with the diagram and the invariants. A worker holds a job by its
  * *fence* (job, token): each write of a worker carries it, and a write whose fence is
  * stale changes nothing and says KVM_LOST. Times are the database's clock. Each call is
- * one transaction, or part of the one that the caller has open. */
+ * one transaction, or part of the one that the caller has open. What workers do they do
+ * to several jobs at once, a *batch*; the calls for one job are batches of one. Who is
+ * next is in job_order.h. */
 #ifndef KVM_SCHEMA_JOB_STATE_H
 #define KVM_SCHEMA_JOB_STATE_H
 
@@ -29,6 +31,14 @@ typedef struct kvm_fence {
     int64_t job;
     int64_t token;
 } kvm_fence;
+
+/* What is claimed together: one job, or several small ones. The token is the one that
+ * was last read: a hint whose token is old claims nothing. */
+enum { KVM_BATCH_MOST = 64 };
+typedef struct kvm_job_batch {
+    ptrdiff_t count;
+    kvm_fence jobs[KVM_BATCH_MOST];
+} kvm_job_batch;
 
 /* How often, how soon, how long. Zero fields mean the default. */
 typedef struct kvm_queue_policy {
@@ -63,7 +73,10 @@ typedef struct kvm_job_new {
     int version;
     bool timed; /* never reused */
     int priority;
-    double timeout_s; /* budget of one attempt; 0: none */
+    double timeout_s;   /* budget of one attempt; 0: none */
+    const char *class;  /* what it runs on: cpu, gpu; small: beside others. NULL: cpu */
+    int ranks;          /* processes of its gang; 0: 1, no gang */
+    int64_t memory_mib; /* what it needs; 0: little, or not known */
     kvm_str label;
     kvm_str params, identity; /* canonical JSON */
     const kvm_job_dep *deps;
@@ -80,6 +93,26 @@ KVM_MUST kvm_status kvm_job_insert(kvm_catalogue *c, const kvm_job_new *j, int64
 KVM_MUST kvm_status kvm_worker_register(kvm_catalogue *c, kvm_str name, kvm_str host,
                                         kvm_str machine, int64_t *worker, kvm_err *err);
 KVM_MUST kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err);
+/* What a worker takes; zero fields mean the default. */
+enum { KVM_CLASSES_MOST = 4 };
+typedef struct kvm_want {
+    int64_t run;                       /* 0: of any run */
+    kvm_str classes[KVM_CLASSES_MOST]; /* none: cpu and small */
+    int class_count;
+    int ranks;          /* the largest gang: 1 */
+    int64_t memory_mib; /* 0: any */
+    int most;           /* jobs of a batch: KVM_BATCH_MOST */
+    /* the dispatcher's: only jobs without a hint on its way, which count as live when a
+     * team's quota is looked at */
+    bool unsent;
+} kvm_want;
+/* kvm_worker_serves - writes down what it takes, for people to see */
+KVM_MUST kvm_status kvm_worker_serves(kvm_catalogue *c, int64_t worker,
+                                      const kvm_want *want, kvm_err *err);
+/* kvm_worker_asked - whether a person wants it to drain; notes, once in 10 s, that it
+ * was here */
+KVM_MUST kvm_status kvm_worker_asked(kvm_catalogue *c, int64_t worker, bool *drain,
+                                     kvm_err *err);
 
 typedef struct kvm_claim_input {
     kvm_str name;
@@ -102,22 +135,46 @@ typedef struct kvm_claim {
     ptrdiff_t output_count;
 } kvm_claim;
 
-/* kvm_job_claim - take the first ready job: running, token + 1, attempt + 1, lease.
- * Jobs whose key is running elsewhere wait for that one.
- *   run    0: of any run
- *   found  out: false when there is nothing to take
- * Texts of the claim live in keep. */
-KVM_MUST kvm_status kvm_job_claim(kvm_catalogue *c, kvm_claim *claim, bool *found,
-                                  kvm_arena *keep, int64_t worker, int64_t run,
-                                  double lease_s, kvm_err *err);
-/* kvm_job_renew - lease until now + lease_s; cancelling: whether a person asked to
- * stop. KVM_LOST. */
+/* kvm_jobs_claim - those of the batch that can be had, in its order: running, token +
+ * 1, attempt + 1, lease. Jobs whose token is another by now, that are paused or whose
+ * key is running elsewhere are passed over; so may be some that another is just looking
+ * at. Claims (*count of them) and their texts live in keep. */
+KVM_MUST kvm_status kvm_jobs_claim(kvm_catalogue *c, const kvm_job_batch *batch,
+                                   kvm_claim **claims, ptrdiff_t *count,
+                                   kvm_arena *keep, int64_t worker, double lease_s,
+                                   kvm_err *err);
+/* kvm_jobs_take - the same of those that are next (kvm_jobs_next, job_order.h), in one
+ * transaction; *count 0: there is nothing to take */
+KVM_MUST kvm_status kvm_jobs_take(kvm_catalogue *c, const kvm_want *want,
+                                  kvm_claim **claims, ptrdiff_t *count, kvm_arena *keep,
+                                  int64_t worker, double lease_s, kvm_err *err);
+/* kvm_jobs_dispatched - hints are on their way: ready jobs become dispatched, and those
+ * that are already are dispatched anew (sent_at). Others of the batch stay as they
+ * are. */
+KVM_MUST kvm_status kvm_jobs_dispatched(kvm_catalogue *c, const kvm_job_batch *batch,
+                                        kvm_err *err);
+
+typedef enum kvm_lease {
+    KVM_LEASE_LOST, /* somebody else has the job, or nobody */
+    KVM_LEASE_HELD,
+    KVM_LEASE_CANCELLING /* held, and a person has asked to stop */
+} kvm_lease;
+/* kvm_jobs_renew - leases until now + lease_s; states[i]: a kvm_lease for each fence */
+KVM_MUST kvm_status kvm_jobs_renew(kvm_catalogue *c, const kvm_fence *fences,
+                                   ptrdiff_t count, double lease_s,
+                                   unsigned char *states, kvm_err *err);
+/* kvm_jobs_asked - the same without renewing: reads only */
+KVM_MUST kvm_status kvm_jobs_asked(kvm_catalogue *c, const kvm_fence *fences,
+                                   ptrdiff_t count, unsigned char *states,
+                                   kvm_err *err);
+/* of one job; KVM_LOST. cancelling: whether a person has asked to stop. */
 KVM_MUST kvm_status kvm_job_renew(kvm_catalogue *c, kvm_fence f, double lease_s,
                                   bool *cancelling, kvm_err *err);
-/* kvm_job_asked - reads whether the fence still holds (else KVM_LOST) and whether to
- * stop */
 KVM_MUST kvm_status kvm_job_asked(kvm_catalogue *c, kvm_fence f, bool *cancelling,
                                   kvm_err *err);
+/* kvm_job_progress - how far the attempt is, for people: done of total, in unit */
+KVM_MUST kvm_status kvm_job_progress(kvm_catalogue *c, kvm_fence f, double done,
+                                     double total, kvm_str unit, kvm_err *err);
 
 typedef struct kvm_result_artefact {
     kvm_str name;
@@ -157,22 +214,44 @@ typedef struct kvm_result {
     kvm_str key; /* of a timed job: computed by the worker */
 } kvm_result;
 
-/* Each ends the attempt behind the fence, or gives KVM_LOST and changes nothing. policy
- * NULL: defaults. */
+typedef enum kvm_end_how {
+    KVM_END_SUCCEED,
+    KVM_END_SKIP, /* with the results of the job `equal` */
+    /* by why's column in status.def: RETRY -> ready later (parked at the limit), FAIL
+     * -> failed, CANCELLED -> cancelled */
+    KVM_END_FAIL,
+    KVM_END_CRASH,  /* the process died: ready later, parked at the limit */
+    KVM_END_RELEASE /* drained: ready at once, the attempt is not counted */
+} kvm_end_how;
+typedef struct kvm_end {
+    kvm_fence fence;
+    kvm_end_how how;
+    const kvm_result *result; /* NULL: nothing */
+    int64_t equal;
+    const kvm_err *why; /* of FAIL */
+    kvm_str message;    /* of CRASH: how */
+    double seconds;     /* its team is charged for each rank; < 0: since the claim */
+    bool expired;       /* the reaper's: only when its lease is over, else it is lost */
+} kvm_end;
+/* kvm_jobs_end - ends attempts, all in one transaction. lost[i]: the fence was stale
+ * and nothing was written for it. KVM_CANCELLED (of SUCCEED and SKIP: a person has
+ * asked to stop), KVM_MISMATCH (`equal` is not), or a result that cannot be written:
+ * none has ended, and the caller may try them one by one. policy NULL: defaults. */
+KVM_MUST kvm_status kvm_jobs_end(kvm_catalogue *c, const kvm_end *ends, ptrdiff_t count,
+                                 bool *lost, const kvm_queue_policy *policy,
+                                 kvm_err *err);
+
+/* One job each: KVM_LOST when the fence was stale. */
 KVM_MUST kvm_status kvm_job_succeed(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
                                     kvm_err *err);
 KVM_MUST kvm_status kvm_job_skip(kvm_catalogue *c, kvm_fence f, int64_t equal,
-                                 kvm_err *err); /* KVM_MISMATCH: `equal` is not */
-/* by why's column in status.def: RETRY -> ready later (parked at the limit), FAIL ->
- * failed, CANCELLED -> cancelled */
+                                 kvm_err *err);
 KVM_MUST kvm_status kvm_job_fail(kvm_catalogue *c, kvm_fence f, const kvm_err *why,
                                  const kvm_result *r, const kvm_queue_policy *policy,
                                  kvm_err *err);
-/* the process died: ready later, parked at the limit */
 KVM_MUST kvm_status kvm_job_crash(kvm_catalogue *c, kvm_fence f, kvm_str how,
                                   const kvm_result *r, const kvm_queue_policy *policy,
                                   kvm_err *err);
-/* drained: ready at once, the attempt is not counted */
 KVM_MUST kvm_status kvm_job_release(kvm_catalogue *c, kvm_fence f, const kvm_result *r,
                                     kvm_err *err);
 

@@ -61,12 +61,15 @@ static PGconn *start_connecting(const char *url)
     return PQconnectStartParams(keys, values, 1);
 }
 
+/* Tables are looked up by their indexes, as {by} says to SQLite: a plan that was made
+ * when a table was small is kept, and would go on walking all of it. */
 static kvm_status set_session_up(kvm_pg *p, kvm_err *err)
 {
     char sql[300];
     snprintf(sql, sizeof sql,
              "SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d; "
-             "SET extra_float_digits = 1; SET standard_conforming_strings = on",
+             "SET extra_float_digits = 1; SET standard_conforming_strings = on; "
+             "SET enable_seqscan = off; SET jit = off",
              p->busy_ms, STILL_MS);
     return kvm_pg__run(p, sql, CONNECT_MS, err);
 }

@@ -20,7 +20,8 @@ static kvm_status state_of(kvm_str name, kvm_run_state *state, kvm_err *err)
                     KVM_STR_ARG(name));
 }
 
-static kvm_status insert(kvm_db *db, const kvm_run_new *r, int64_t *run, kvm_err *err)
+static kvm_status insert(kvm_db *db, const kvm_run_new *r, int64_t *run,
+                         kvm_arena scratch, kvm_err *err)
 {
     char sha[65];
     int64_t team = 0, pair = 0, spec = 0;
@@ -42,14 +43,14 @@ static kvm_status insert(kvm_db *db, const kvm_run_new *r, int64_t *run, kvm_err
         err));
     TRY(kvm_db_exec(db, KVM_SQL_OUTBOX_ADD,
                     KVM_ARGS(kvm_cell_c("run"), kvm_cell_c(r->key)), NULL, err));
-    return kvm_event__add(db, *run, 0, "submitted", r->pair, err);
+    return kvm_event__add(db, *run, 0, "submitted", r->pair, scratch, err);
 }
 
 kvm_status kvm_run_insert(kvm_catalogue *c, const kvm_run_new *r, int64_t *run,
                           kvm_err *err)
 {
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, insert(c->db, r, run, err), err);
+    return kvm_db_end(c->db, insert(c->db, r, run, c->scratch, err), err);
 }
 
 kvm_status kvm_run__set(kvm_db *db, int64_t run, kvm_run_state state, kvm_err *err)
@@ -75,14 +76,10 @@ static kvm_status count_jobs(kvm_db *db, int64_t run, int64_t jobs[KVM_STATE_COU
 }
 
 /* Jobs that are blocked when nothing is active can never start: what they need has
- * ended without result. The run is locked before its jobs are looked at, else of two
- * that end at once each would see the other still running. */
-kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
+ * ended without result. */
+static kvm_status settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
 {
-    int64_t active = 0, jobs[KVM_STATE_COUNT];
-    TRY(kvm_db_exec(db, KVM_SQL_RUN_LOCK, KVM_ARGS(kvm_cell_i(run)), NULL, err));
-    TRY(kvm_db_one(db, KVM_SQL_RUN_ACTIVE, KVM_ARGS(kvm_cell_i(run)), &active, err));
-    if (active) return KVM_OK;
+    int64_t jobs[KVM_STATE_COUNT];
     TRY(count_jobs(db, run, jobs, scratch, err));
     const bool failed = jobs[KVM_STATE_FAILED] + jobs[KVM_STATE_PARKED] > 0;
     const bool cancelled = jobs[KVM_STATE_CANCELLED] + jobs[KVM_STATE_BLOCKED] > 0;
@@ -91,6 +88,27 @@ kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *
                         : cancelled ? KVM_RUN_CANCELLED
                                     : KVM_RUN_SUCCEEDED,
                         err);
+}
+
+/* A run is locked before its jobs are looked at, else of two that end at once each
+ * would see the other still running. */
+kvm_status kvm_runs__settle(kvm_db *db, kvm_list *runs, kvm_arena scratch, kvm_err *err)
+{
+    kvm_cell arg;
+    kvm_rows idle;
+    TRY(kvm_list_give(runs, &arg, &scratch, err));
+    TRY(kvm_db_exec(db, KVM_SQL_RUNS_LOCK, &arg, 1, NULL, err));
+    TRY(kvm_db_query(db, KVM_SQL_RUNS_IDLE, &arg, 1, &idle, &scratch, err));
+    for (ptrdiff_t i = 0; i < idle.count; i++)
+        TRY(settle(db, kvm_rows_i64(&idle, i, 0), scratch, err));
+    return KVM_OK;
+}
+
+kvm_status kvm_run__settle(kvm_db *db, int64_t run, kvm_arena scratch, kvm_err *err)
+{
+    kvm_list one = {0};
+    kvm_list_add(&one, KVM_ARGS(kvm_cell_i(run)));
+    return kvm_runs__settle(db, &one, scratch, err);
 }
 
 kvm_status kvm_run_look(kvm_catalogue *c, int64_t run, kvm_run_info *info,
@@ -229,6 +247,35 @@ kvm_status kvm_worker_register(kvm_catalogue *c, kvm_str name, kvm_str host,
 kvm_status kvm_worker_gone(kvm_catalogue *c, int64_t worker, kvm_err *err)
 {
     return kvm_db_exec(c->db, KVM_SQL_WORKER_GONE, KVM_ARGS(kvm_cell_i(worker)), NULL,
+                       err);
+}
+
+kvm_status kvm_worker_serves(kvm_catalogue *c, int64_t worker, const kvm_want *want,
+                             kvm_err *err)
+{
+    kvm_arena a = c->scratch;
+    kvm_str classes = want->class_count ? KVM_STR("") : KVM_STR("cpu small");
+    for (int i = 0; i < want->class_count && classes.at; i++)
+        classes = kvm_str_fmt(&a, "%.*s%s%.*s", KVM_STR_ARG(classes), i ? " " : "",
+                              KVM_STR_ARG(want->classes[i]));
+    if (!classes.at) return kvm_nomem(err, &a);
+    return kvm_db_exec(c->db, KVM_SQL_WORKER_SERVES,
+                       KVM_ARGS(kvm_cell_i(worker), kvm_cell_s(classes),
+                                kvm_cell_i(want->ranks > 0 ? want->ranks : 1),
+                                kvm_cell_i(want->memory_mib)),
+                       NULL, err);
+}
+
+kvm_status kvm_worker_asked(kvm_catalogue *c, int64_t worker, bool *drain, kvm_err *err)
+{
+    static const double SEEN_S = 10;
+    kvm_arena scratch = c->scratch;
+    kvm_rows r;
+    TRY(kvm_db_query(c->db, KVM_SQL_WORKER_ASKED, KVM_ARGS(kvm_cell_i(worker)), &r,
+                     &scratch, err));
+    *drain = r.count > 0 && kvm_rows_i64(&r, 0, 0) != 0;
+    if (r.count == 0 || kvm_rows_f64(&r, 0, 1) < SEEN_S) return KVM_OK;
+    return kvm_db_exec(c->db, KVM_SQL_WORKER_SEEN, KVM_ARGS(kvm_cell_i(worker)), NULL,
                        err);
 }
 

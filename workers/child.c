@@ -1,7 +1,12 @@
-/* child.c - the job's process, from both sides of the fork.
+/* child.c - the process in which jobs run, from both sides of the fork.
+ *
+ * It serves the jobs of a batch one after another, each with its own folder, records,
+ * log and memory; the page it shares with the worker (kvm_shared) says which it is at.
+ *
+ *   waits ─► runs ─► over     what the worker asked not to begin stays in waits
  *
  * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It
- * holds a lock on the job's folder: a child of an earlier attempt that is still about
+ * holds a lock on a job's folder: a child of an earlier attempt that is still about
  * (its worker was stopped, say) has lost the job, since ours was claimed after it; it
  * is killed before ours reads or writes what a job keeps there. (Until then the worker
  * has only said whose the folder is: worker.c, prepare.) */
@@ -51,19 +56,20 @@ static void child_show(kvm_progress *p, double done, double total, const char *u
 static bool child_cancelled(kvm_progress *p)
 {
     const kvm_shared *s = p->ctx;
-    return atomic_load(&s->cancel);
+    return atomic_load(&s->cancel[atomic_load(&s->at)]);
 }
 
-static kvm_status take_folder(const kvm_work *k, kvm_err *err)
+/* *lock is closed when the job is over: who then comes for it has not to kill us */
+static kvm_status take_folder(const kvm_work *k, int *lock, kvm_err *err)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/lock", KVM_STR_ARG(k->folder));
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) return kvm_fail_errno(err, "%s: cannot open", path);
+    *lock = fd;
     for (int tries = 0; tries < 100; tries++) {
         struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(fd, F_SETLK, &l) == 0)
-            return KVM_OK; /* kept until the process ends */
+        if (fcntl(fd, F_SETLK, &l) == 0) return KVM_OK;
         l = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
         if (fcntl(fd, F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 1) {
             kill(-l.l_pid, SIGKILL);
@@ -71,7 +77,6 @@ static kvm_status take_folder(const kvm_work *k, kvm_err *err)
         }
         kvm_sleep(0.02);
     }
-    close(fd);
     return kvm_fail(err, KVM_BUSY, "%s: an earlier attempt still holds it", path);
 }
 
@@ -185,26 +190,23 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
     return kind->run(&j, err);
 }
 
-static kvm_status child_body(kvm_worker *w, kvm_work *k, kvm_err *err)
+static kvm_status serve(kvm_worker *w, kvm_work *k, int *lock, kvm_arena *keep,
+                        kvm_err *err)
 {
-    kvm_arena keep;
     kvm_recorder *r;
     kvm_err why = {0};
-    TRY(kvm_arena_reserve(&keep, w->o.job_bytes, err));
-    TRY(take_folder(k, err));
-    TRY(kvm_recorder_open(&r, &keep, k->records_path, err));
+    TRY(take_folder(k, lock, err));
+    TRY(kvm_recorder_open(&r, keep, k->records_path, err));
     kvm_fault(KVM_FAULT_CHILD_START);
-    if (can_reuse(w, &k->claim, &keep)) {
+    if (can_reuse(w, &k->claim, keep)) {
         TRY(kvm_recorder_reuse(r, err));
         return kvm_recorder_end(r, KVM_OK, &why, err);
     }
-    const kvm_status s = run_job(w, k, r, &keep, &why);
+    const kvm_status s = run_job(w, k, r, keep, &why);
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.failed", "status=%s error=\"%s\" at=%s:%d",
                 kvm_status_name(s), why.msg, why.file ? why.file : "?", why.line);
-    TRY(kvm_recorder_end(r, s, &why, err));
-    kvm_arena_free(&keep);
-    return KVM_OK;
+    return kvm_recorder_end(r, s, &why, err);
 }
 
 static void redirect(const kvm_worker *w, const kvm_work *k)
@@ -213,15 +215,63 @@ static void redirect(const kvm_worker *w, const kvm_work *k)
     snprintf(path, sizeof path, "%.*s/%.*s", KVM_STR_ARG(w->o.home),
              KVM_STR_ARG(k->log));
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (log < 0) log = null; /* a full disk: the job says so itself */
+    const int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    fflush(NULL);
     dup2(null, 0);
-    dup2(log, 1);
-    dup2(log, 2);
-    kvm_log_set(KVM_LOG_INFO, NULL, NULL);
+    dup2(log < 0 ? null : log, 1); /* a full disk: the job says so itself */
+    dup2(log < 0 ? null : log, 2);
+    close(null);
+    if (log >= 0) close(log);
 }
 
-_Noreturn static void child_main(kvm_worker *w, kvm_work *k, pid_t parent)
+static double cpu_of(clockid_t clock)
+{
+    struct timespec t;
+    return clock_gettime(clock, &t) ? 0 : kvm_seconds(t);
+}
+
+/* Says which job it is at, before anything of it is touched. */
+static void begin(kvm_shared *s, ptrdiff_t i)
+{
+    atomic_store(&s->began, kvm_bits(kvm_now()));
+    atomic_store(&s->began_cpu, kvm_bits(cpu_of(CLOCK_PROCESS_CPUTIME_ID)));
+    atomic_store(&s->done, 0);
+    atomic_store(&s->total, 0);
+    atomic_store(&s->at, (int)i);
+    atomic_store(&s->phase[i], KVM_PHASE_RUNS);
+}
+
+static void finish(kvm_shared *s, ptrdiff_t i)
+{
+    atomic_store(&s->took[i], kvm_bits(kvm_now() - kvm_unbits(atomic_load(&s->began))));
+    atomic_store(&s->phase[i], KVM_PHASE_OVER);
+}
+
+static kvm_status serve_all(kvm_worker *w, kvm_load *l, kvm_err *err)
+{
+    kvm_shared *s = w->shared;
+    kvm_arena keep;
+    TRY(kvm_arena_reserve(&keep, w->o.job_bytes, err));
+    for (ptrdiff_t i = 0; i < l->count && !atomic_load(&s->stop); i++) {
+        const kvm_claim *c = &l->works[i].claim;
+        int lock = -1;
+        if (atomic_load(&s->cancel[i])) continue;
+        begin(s, i);
+        redirect(w, &l->works[i]);
+        kvm_log(KVM_LOG_INFO, "job.begin",
+                "job=%lld token=%lld attempt=%d label=\"%.*s\"",
+                (long long)c->fence.job, (long long)c->fence.token, c->attempt,
+                KVM_STR_ARG(c->label));
+        TRY(serve(w, &l->works[i], &lock, &keep, err));
+        kvm_arena_reset(&keep);
+        close(lock);
+        finish(s, i);
+    }
+    kvm_arena_free(&keep);
+    return KVM_OK;
+}
+
+_Noreturn static void child_main(kvm_worker *w, kvm_load *l, pid_t parent)
 {
     kvm_err err = {0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -229,11 +279,8 @@ _Noreturn static void child_main(kvm_worker *w, kvm_work *k, pid_t parent)
     setpgid(0, 0);
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
-    redirect(w, k);
-    kvm_log(KVM_LOG_INFO, "job.begin", "job=%lld token=%lld attempt=%d label=\"%.*s\"",
-            (long long)k->claim.fence.job, (long long)k->claim.fence.token,
-            k->claim.attempt, KVM_STR_ARG(k->claim.label));
-    const kvm_status s = child_body(w, k, &err);
+    kvm_log_set(KVM_LOG_INFO, NULL, NULL);
+    const kvm_status s = serve_all(w, l, &err);
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.trouble", "status=%s error=\"%s\"",
                 kvm_status_name(s), err.msg);
@@ -247,15 +294,41 @@ _Noreturn static void child_main(kvm_worker *w, kvm_work *k, pid_t parent)
 /* Why and since when the child is being stopped. */
 typedef struct watch {
     kvm_worker *w;
-    kvm_work *k;
+    kvm_load *l;
     pid_t pid;
-    double forked, noted;
-    double asked; /* the job was told to stop; 0: not yet */
-    double drain; /* the first signal; 0: none */
+    ptrdiff_t told; /* jobs whose beginning was told, or that were passed over */
+    double noted;
+    double asked;    /* the job that it is at was told to stop; 0: not yet */
+    ptrdiff_t place; /* that job */
+    double drain;    /* the first signal; 0: none */
     bool killed;
     kvm_child_end end;
     unsigned long shown;
 } watch;
+
+static kvm_phase phase_of(const watch *t, ptrdiff_t i)
+{
+    return (kvm_phase)atomic_load(&t->w->shared->phase[i]);
+}
+
+/* NULL: it is at none yet. */
+static kvm_work *current(const watch *t)
+{
+    const int at = atomic_load(&t->w->shared->at);
+    return phase_of(t, at) == KVM_PHASE_WAITS ? NULL : &t->l->works[at];
+}
+
+static void tell_begun(watch *t)
+{
+    const ptrdiff_t at = atomic_load(&t->w->shared->at);
+    for (; t->told <= at && phase_of(t, at) != KVM_PHASE_WAITS; t->told++) {
+        kvm_work *k = &t->l->works[t->told];
+        if (phase_of(t, t->told) == KVM_PHASE_WAITS) continue;
+        kvm_progress_end(t->w->o.progress);
+        kvm_worker__note(t->w, k, KVM_WORKER_START, "");
+        if (t->w->o.progress) kvm_progress_begin(t->w->o.progress, k->claim.label.at);
+    }
+}
 
 static void show_progress(watch *t)
 {
@@ -270,11 +343,12 @@ static void show_progress(watch *t)
                     kvm_unbits(atomic_load(&s->total)), (const char *)text);
 }
 
+/* the job that it is at is to stop */
 static void ask(watch *t, double now)
 {
     if (t->asked > 0) return;
     t->asked = now;
-    atomic_store(&t->w->shared->cancel, true);
+    atomic_store(&t->w->shared->cancel[t->place], true);
 }
 
 static void end_child(watch *t)
@@ -284,60 +358,85 @@ static void end_child(watch *t)
     t->killed = true;
 }
 
+/* no lease could be renewed in time */
+static bool out_of_time(const watch *t)
+{
+    return kvm_beat__left(&t->l->beat) < t->w->o.lease_s * MARGIN;
+}
+
 /* the folder may be another's by now */
 static bool fenced(const watch *t)
 {
-    const kvm_beat *b = &t->k->beat;
-    return atomic_load(&b->lost) || kvm_beat__left(b) < t->w->o.lease_s * MARGIN;
+    return atomic_load(&t->l->beat.lease[t->place]) == KVM_LEASE_LOST || out_of_time(t);
 }
 
-/* Looks at everything that may end the child. */
+/* Jobs that it has yet to come to, and that are lost or cancelled, stay out. */
+static void look_ahead(watch *t)
+{
+    for (ptrdiff_t i = t->place + 1; i < t->l->count; i++)
+        if (atomic_load(&t->l->beat.lease[i]) != KVM_LEASE_HELD)
+            atomic_store(&t->w->shared->cancel[i], true);
+}
+
+static void look_at_drain(watch *t, double now)
+{
+    const int drains = kvm_worker__drains();
+    if (drains == 0) return;
+    if (t->drain <= 0) {
+        t->drain = now;
+        kvm_worker__note(t->w, &t->l->works[t->place], KVM_WORKER_DRAIN, "");
+    }
+    if (drains < 2 && now - t->drain <= t->w->o.grace_s) return;
+    t->end = KVM_CHILD_DRAINED;
+    atomic_store(&t->w->shared->stop, true);
+    ask(t, now);
+    if (drains > 1) end_child(t);
+}
+
+/* Looks at everything that may end the child, or the job that it is at. */
 static void look(watch *t)
 {
     const double now = kvm_now();
-    const int drains = kvm_worker__drains();
+    const ptrdiff_t at = atomic_load(&t->w->shared->at);
+    if (at != t->place) t->asked = 0;
+    t->place = at;
     if (fenced(t)) {
-        t->end = KVM_CHILD_FENCED;
         end_child(t);
         return;
     }
-    if (drains > 0 && t->drain <= 0) {
-        t->drain = now;
-        kvm_worker__note(t->w, t->k, KVM_WORKER_DRAIN, "");
-    }
-    if (drains > 0 && (drains > 1 || now - t->drain > t->w->o.grace_s)) {
-        t->end = KVM_CHILD_DRAINED;
-        ask(t, now);
-        if (drains > 1) end_child(t);
-    }
-    if (atomic_load(&t->k->beat.cancelling)) ask(t, now);
-    const double budget = t->k->claim.timeout_s;
-    if (budget > 0 && now - t->k->started > budget && t->asked <= 0) {
-        t->end = KVM_CHILD_TIMEOUT;
+    look_ahead(t);
+    look_at_drain(t, now);
+    kvm_work *k = current(t);
+    if (atomic_load(&t->l->beat.lease[at]) == KVM_LEASE_CANCELLING) ask(t, now);
+    if (k && k->claim.timeout_s > 0 && t->asked <= 0 &&
+        now - kvm_unbits(atomic_load(&t->w->shared->began)) > k->claim.timeout_s) {
+        k->timed_out = true;
         ask(t, now);
     }
     if (t->asked > 0 && now - t->asked > CANCEL_S) end_child(t);
 }
 
+/* cpu: of the child so far */
 static void note_spent(watch *t, double now, double cpu)
 {
-    if (fenced(t)) return;
+    const kvm_shared *s = t->w->shared;
+    const kvm_work *k = current(t);
+    if (!k || fenced(t)) return;
     t->noted = now;
-    kvm_spent_write(t->k->folder,
-                    (kvm_job_spent){t->k->before.seconds + now - t->forked,
-                                    t->k->before.cpu_seconds + cpu,
-                                    t->k->before.attempts + 1});
+    kvm_spent_write(
+        k->folder,
+        (kvm_job_spent){k->before.seconds + now - kvm_unbits(atomic_load(&s->began)),
+                        k->before.cpu_seconds + cpu -
+                            kvm_unbits(atomic_load(&s->began_cpu)),
+                        k->before.attempts + 1});
 }
 
 static void note_running(watch *t)
 {
     clockid_t clock;
-    struct timespec cpu;
     const double now = kvm_now();
-    if (now - t->noted < SPENT_S || clock_getcpuclockid(t->pid, &clock) ||
-        clock_gettime(clock, &cpu))
-        return;
-    note_spent(t, now, kvm_seconds(cpu));
+    if (now - t->noted < SPENT_S || clock_getcpuclockid(t->pid, &clock)) return;
+    note_spent(t, now, cpu_of(clock));
 }
 
 static void note_ended(watch *t, const struct rusage *u)
@@ -354,10 +453,10 @@ static int watch_child(watch *t, int life)
         struct pollfd p = {.fd = life, .events = POLLIN};
         struct rusage u;
         const pid_t got = wait4(t->pid, &status, WNOHANG, &u);
+        tell_begun(t);
         if (got == t->pid) {
+            t->place = atomic_load(&t->w->shared->at);
             note_ended(t, &u);
-            if (fenced(t))
-                t->end = KVM_CHILD_FENCED; /* its files are not ours to take */
             break;
         }
         if (got < 0 && errno != EINTR) break;
@@ -368,7 +467,9 @@ static int watch_child(watch *t, int life)
         if (ready > 0)
             kvm_sleep(0.0005); /* closed, not yet waitable; or held by nobody */
     }
-    kill(-t->pid, SIGKILL); /* what the child has left behind */
+    if (out_of_time(t)) t->end = KVM_CHILD_FENCED; /* its files are not ours to take */
+    kill(-t->pid, SIGKILL);                        /* what the child has left behind */
+    kvm_progress_end(t->w->o.progress);
     return status;
 }
 
@@ -385,30 +486,37 @@ static void describe(const watch *t, int status, char how[128])
                  WEXITSTATUS(status));
 }
 
-static void reset_shared(kvm_shared *s)
+static void reset_shared(kvm_shared *s, const kvm_load *l)
 {
-    atomic_store(&s->cancel, false);
+    atomic_store(&s->at, 0);
+    atomic_store(&s->stop, false);
     atomic_store(&s->done, 0);
     atomic_store(&s->total, 0);
     atomic_store(&s->updates, 0);
     s->trouble = (kvm_err){0};
+    for (ptrdiff_t i = 0; i < l->count; i++) {
+        atomic_store(&s->phase[i], KVM_PHASE_WAITS);
+        atomic_store(&s->took[i], 0);
+        atomic_store(&s->cancel[i], l->works[i].why.code != KVM_OK);
+    }
 }
 
-kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char how[128],
+kvm_status kvm_child__run(kvm_worker *w, kvm_load *l, kvm_child_end *end, char how[128],
                           kvm_err *err)
 {
     int life[2];
     const pid_t parent = getpid();
-    reset_shared(w->shared);
+    reset_shared(w->shared, l);
     if (pipe(life)) return kvm_fail_errno(err, "cannot make a pipe");
     fcntl(life[0], F_SETFD, FD_CLOEXEC);
     fcntl(life[1], F_SETFD, FD_CLOEXEC);
     fflush(NULL);
-    k->before = kvm_spent_read(k->folder);
+    for (ptrdiff_t i = 0; i < l->count; i++)
+        l->works[i].before = kvm_spent_read(l->works[i].folder);
     const pid_t pid = fork();
     if (pid == 0) {
         close(life[0]);
-        child_main(w, k, parent);
+        child_main(w, l, parent);
     }
     close(life[1]);
     if (pid < 0) {
@@ -416,10 +524,9 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_work *k, kvm_child_end *end, char h
         return kvm_fail(err, KVM_NOMEM, "cannot fork: %s", strerror(errno));
     }
     setpgid(pid, pid);
-    watch t = {
-        .w = w, .k = k, .pid = pid, .forked = kvm_now(), .end = KVM_CHILD_EXITED};
-    kvm_status s = kvm_beat__start(&k->beat, w->beat_catalogue, k->claim.fence,
-                                   w->o.lease_s, k->started, err);
+    watch t = {.w = w, .l = l, .pid = pid, .end = KVM_CHILD_EXITED};
+    kvm_status s = kvm_beat__start(&l->beat, w->beat_catalogue, w->id, w->shared, err);
+    l->beating = s == KVM_OK;
     if (s) {
         end_child(&t);
         waitpid(pid, NULL, 0);

@@ -1,17 +1,16 @@
-/* commit.c - from a finished child to a committed result.
+/* commit.c - from a finished child to committed results.
  *
  * First every output is made durable and hashed where it lies (slow; the heartbeat goes
  * on), then all are renamed into the store (fast), then one transaction names them and
- * makes the job succeeded. A worker that dies in between leaves files nobody names, or
- * nothing.
+ * makes the jobs of the batch succeeded. A worker that dies in between leaves files
+ * nobody names, or nothing.
  *
- * A server may commit and its answer be lost (KVM_BUSY, schema/db.h). Each that is
- * insisted on here bears that: name_them, do_skip, do_fail, do_crash and do_release are
- * fenced, so the second try finds the attempt ended and says KVM_LOST. Nothing is done
- * twice; the worker only does not know that it was itself who won, and a next one
- * removes the folder. Elsewhere: a claim nobody heard of is held by nobody and runs out
- * with its lease; renewing and reaping may be repeated; a submission finds its run by
- * the key. */
+ * A server may commit and its answer be lost (KVM_BUSY, schema/db.h). What is insisted
+ * on here bears that: ends are fenced, so the second try finds the attempts ended and
+ * says that they are lost. Nothing is done twice; the worker only does not know that it
+ * was itself who won, and a next one removes the folders. Elsewhere: a claim nobody
+ * heard of is held by nobody and runs out with its lease; renewing and reaping may be
+ * repeated; a submission finds its run by the key. */
 #define _DEFAULT_SOURCE /* lstat */
 #include <dirent.h>
 #include <limits.h>
@@ -110,36 +109,86 @@ static kvm_status timed_key(kvm_worker *w, kvm_work *k, kvm_err *err)
     return k->records.result.key.at ? KVM_OK : kvm_nomem(err, &w->mem);
 }
 
-/* No sweep can come between the look at the objects and the commit that names them. */
-static kvm_status name_them(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
+kvm_status kvm_commit__hash(kvm_worker *w, kvm_work *k, kvm_err *err)
 {
-    const kvm_result *r = &k->records.result;
-    (void)arg;
-    TRY(kvm_catalogue_begin(w->catalogue, err));
-    kvm_status s = kvm_catalogue_hold(w->catalogue, KVM_HOLD_OBJECTS, true, err);
-    for (ptrdiff_t i = 0; i < r->artefact_count && !s; i++)
+    TRY(hash_outputs(w, k, err));
+    return k->claim.timed ? timed_key(w, k, err) : KVM_OK;
+}
+
+/* Whoever has the job now has its folder too. */
+static kvm_status still_ours(const kvm_load *l, ptrdiff_t place, kvm_err *err)
+{
+    if (atomic_load(&l->beat.lease[place]) != KVM_LEASE_LOST &&
+        kvm_beat__left(&l->beat) > 0)
+        return KVM_OK;
+    return kvm_fail(err, KVM_LOST, "job %lld: the lease ended while it was published",
+                    (long long)l->works[place].claim.fence.job);
+}
+
+kvm_status kvm_commit__publish(kvm_worker *w, const kvm_load *l, ptrdiff_t place,
+                               kvm_err *err)
+{
+    const kvm_records *r = &l->works[place].records;
+    for (ptrdiff_t i = 0; i < r->output_count; i++) {
+        TRY(still_ours(l, place, err));
+        TRY(kvm_store_put(w->store, r->outputs[i].path, r->result.artefacts[i].sha.at,
+                          r->result.artefacts[i].bytes, err));
+    }
+    return still_ours(l, place, err);
+}
+
+/* ---- the transaction ---- */
+
+/* KVM_NOTFOUND: swept, or deleted by a person */
+static kvm_status check_objects(kvm_worker *w, const kvm_result *r, kvm_err *err)
+{
+    for (ptrdiff_t i = 0; r && i < r->artefact_count; i++)
         if (!kvm_store_has(w->store, r->artefacts[i].sha.at, r->artefacts[i].bytes))
-            s = kvm_fail(err, KVM_NOTFOUND, "output %.*s has gone from the store",
-                         KVM_STR_ARG(r->artefacts[i].name));
-    if (!s) s = kvm_job_succeed(w->catalogue, k->claim.fence, r, err);
+            return kvm_fail(err, KVM_NOTFOUND, "output %.*s has gone from the store",
+                            KVM_STR_ARG(r->artefacts[i].name));
+    return KVM_OK;
+}
+
+/* No sweep can come between the look at the objects and the commit that names them. */
+static kvm_status end_all(kvm_worker *w, kvm_ending *e, ptrdiff_t count, kvm_err *err)
+{
+    kvm_end ends[KVM_BATCH_MOST];
+    bool lost[KVM_BATCH_MOST];
+    bool names = false;
+    for (ptrdiff_t i = 0; i < count; i++) {
+        ends[i] = e[i].end;
+        names = names || e[i].end.how == KVM_END_SUCCEED;
+        if (e[i].end.how == KVM_END_SKIP) kvm_fault(KVM_FAULT_IN_SKIP);
+    }
+    if (names) TRY(kvm_catalogue_hold(w->catalogue, KVM_HOLD_OBJECTS, true, err));
+    for (ptrdiff_t i = 0; i < count; i++)
+        if (ends[i].how == KVM_END_SUCCEED) TRY(check_objects(w, ends[i].result, err));
+    TRY(kvm_jobs_end(w->catalogue, ends, count, lost, &w->o.policy, err));
+    for (ptrdiff_t i = 0; i < count; i++) e[i].lost = lost[i];
+    return KVM_OK;
+}
+
+static kvm_status try_to_end(kvm_worker *w, kvm_ending *e, ptrdiff_t count,
+                             kvm_err *err)
+{
+    TRY(kvm_catalogue_begin(w->catalogue, err));
+    const kvm_status s = end_all(w, e, count, err);
     if (!s) return kvm_catalogue_commit(w->catalogue, err);
     kvm_catalogue_rollback(w->catalogue);
     return s;
 }
 
-kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
-                              kvm_status (*fn)(kvm_worker *w, kvm_work *k,
-                                               const void *arg, kvm_err *err),
-                              const void *arg, kvm_err *err)
+kvm_status kvm_commit__ends(kvm_worker *w, const kvm_load *l, kvm_ending *e,
+                            ptrdiff_t count, kvm_err *err)
 {
-    const long long job = (long long)k->claim.fence.job;
+    const long long job = (long long)e->end.fence.job;
     kvm_trouble told = {0};
     double full = 0;
     for (;;) {
         kvm_err mine = {0};
-        const kvm_status s = fn(w, k, arg, &mine);
+        const kvm_status s = try_to_end(w, e, count, &mine);
         const bool again = kvm_status_action(s) == KVM_RETRY &&
-                           kvm_beat__left(&k->beat) > w->o.lease_s / 6 &&
+                           kvm_beat__left(&l->beat) > w->o.lease_s / 6 &&
                            kvm_worker__drains() < 2;
         if (s == KVM_NOSPACE && again) { /* told once, by the worker's end */
             if (full <= 0) full = kvm_now();
@@ -153,33 +202,4 @@ kvm_status kvm_commit__insist(kvm_worker *w, kvm_work *k,
         if (s != KVM_NOSPACE) kvm_log_trouble(&told, "commit.again", job, mine.msg);
         kvm_sleep(0.2);
     }
-}
-
-/* Whoever has the job now has its folder too. */
-static kvm_status still_ours(const kvm_work *k, kvm_err *err)
-{
-    if (!atomic_load(&k->beat.lost) && kvm_beat__left(&k->beat) > 0) return KVM_OK;
-    return kvm_fail(err, KVM_LOST, "job %lld: the lease ended while it was published",
-                    (long long)k->claim.fence.job);
-}
-
-kvm_status kvm_commit__results(kvm_worker *w, kvm_work *k, kvm_err *err)
-{
-    TRY(hash_outputs(w, k, err));
-    if (k->claim.timed) TRY(timed_key(w, k, err));
-    kvm_fault(KVM_FAULT_BEFORE_PUBLISH);
-    for (ptrdiff_t i = 0; i < k->records.output_count; i++) {
-        TRY(still_ours(k, err));
-        TRY(kvm_store_put(w->store, k->records.outputs[i].path,
-                          k->records.result.artefacts[i].sha.at,
-                          k->records.result.artefacts[i].bytes, err));
-    }
-    kvm_fault(KVM_FAULT_AFTER_PUBLISH);
-    TRY(still_ours(k, err));
-    kvm_err why = {0};
-    const kvm_status s = kvm_commit__insist(w, k, name_them, NULL, &why);
-    if (s == KVM_NOTFOUND) /* swept, or deleted by a person: another attempt makes it */
-        return kvm_fail(err, KVM_IO, "%s", why.msg);
-    if (s && err) *err = why;
-    return s;
 }

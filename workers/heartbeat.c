@@ -1,12 +1,14 @@
-/* heartbeat.c - the lease of the running job, renewed every third of it.
+/* heartbeat.c - the leases of the running batch, renewed every third of them.
  *
  * The thread does nothing else and touches no kernel library, so no long computation
  * can starve it. It asks more often than it renews, since a cancellation must arrive
  * within 5 s. Whatever the clocks of other machines say, the worker trusts only
- * `until`: the monotonic time before the last renewal that succeeded, plus the
- * lease. */
+ * `until`: the monotonic time before the last renewal that succeeded, plus the lease.
+ * On the way it writes down how far the job is, and hears whether the worker is to
+ * stop. */
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -14,10 +16,18 @@
 #include "schema/fault.h"
 #include "workers/worker_internal.h"
 
+static const double PROGRESS_S = 2; /* it is written down at most so often */
+
 double kvm_beat__left(const kvm_beat *b)
 {
     return kvm_unbits(atomic_load(&b->until)) - kvm_now();
 }
+
+/* What the thread remembers from one beat to the next. */
+typedef struct memory {
+    double renewed, written;
+    unsigned long updates;
+} memory;
 
 /* Waits; true when it is time to end. */
 static bool wait_stop(kvm_beat *b, double seconds)
@@ -35,55 +45,83 @@ static bool wait_stop(kvm_beat *b, double seconds)
     return stop;
 }
 
-static kvm_status beat_once(kvm_beat *b, double *renewed, kvm_err *err)
+static kvm_status renew(kvm_beat *b, memory *m, kvm_err *err)
 {
-    bool cancelling = false;
+    unsigned char states[KVM_BATCH_MOST];
     const double now = kvm_now();
-    if (now - *renewed >= b->lease_s / 3) {
+    if (now - m->renewed >= b->lease_s / 3) {
         kvm_fault(KVM_FAULT_IN_RENEW);
-        TRY(kvm_job_renew(b->catalogue, b->fence, b->lease_s, &cancelling, err));
-        *renewed = now;
+        TRY(kvm_jobs_renew(b->catalogue, b->jobs, b->count, b->lease_s, states, err));
+        m->renewed = now;
         atomic_store(&b->until, kvm_bits(now + b->lease_s));
     } else {
-        TRY(kvm_job_asked(b->catalogue, b->fence, &cancelling, err));
+        TRY(kvm_jobs_asked(b->catalogue, b->jobs, b->count, states, err));
     }
-    if (cancelling) atomic_store(&b->cancelling, true);
+    for (ptrdiff_t i = 0; i < b->count; i++) /* what is lost stays lost */
+        if (atomic_load(&b->lease[i]) != KVM_LEASE_LOST)
+            atomic_store(&b->lease[i], states[i]);
     return KVM_OK;
+}
+
+static kvm_status write_progress(kvm_beat *b, memory *m, kvm_err *err)
+{
+    const kvm_shared *s = b->shared;
+    const unsigned long updates = s ? atomic_load(&s->updates) : 0;
+    uint64_t text[KVM_PROGRESS_UNIT / 8];
+    if (updates == m->updates || kvm_now() - m->written < PROGRESS_S) return KVM_OK;
+    m->updates = updates;
+    m->written = kvm_now();
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        text[i] = atomic_load(&s->unit[i]);
+    return kvm_job_progress(
+        b->catalogue, b->jobs[atomic_load(&s->at)], kvm_unbits(atomic_load(&s->done)),
+        kvm_unbits(atomic_load(&s->total)), kvm_str_of((const char *)text), err);
+}
+
+static kvm_status beat_once(kvm_beat *b, memory *m, kvm_err *err)
+{
+    bool drain = false;
+    TRY(renew(b, m, err));
+    TRY(kvm_worker_asked(b->catalogue, b->worker, &drain, err));
+    if (drain) kvm_worker__asked();
+    return write_progress(b, m, err);
 }
 
 static void *beat(void *arg)
 {
     kvm_beat *b = arg;
     const double step = b->lease_s / 6 < 1 ? b->lease_s / 6 : 1;
-    double renewed = kvm_unbits(atomic_load(&b->until)) - b->lease_s;
+    memory m = {.renewed = kvm_unbits(atomic_load(&b->until)) - b->lease_s};
     kvm_trouble told = {0};
     while (!wait_stop(b, step)) {
         kvm_err err = {0};
-        const kvm_status s = beat_once(b, &renewed, &err);
-        if (s == KVM_LOST) {
-            atomic_store(&b->lost, true);
-            break;
-        }
-        if (s)
-            kvm_log_trouble(&told, "lease.trouble", (long long)b->fence.job, err.msg);
+        if (beat_once(b, &m, &err))
+            kvm_log_trouble(&told, "lease.trouble", (long long)b->jobs[0].job, err.msg);
         else
-            kvm_log_relief(&told, "lease.trouble", (long long)b->fence.job);
+            kvm_log_relief(&told, "lease.trouble", (long long)b->jobs[0].job);
     }
     return NULL;
 }
 
-kvm_status kvm_beat__start(kvm_beat *b, kvm_catalogue *c, kvm_fence f, double lease_s,
-                           double claimed_at, kvm_err *err)
+void kvm_beat__set(kvm_beat *b, const kvm_fence *jobs, ptrdiff_t count, double lease_s,
+                   double claimed_at)
+{
+    memcpy(b->jobs, jobs, sizeof *jobs * (size_t)count);
+    b->count = count;
+    b->lease_s = lease_s;
+    for (ptrdiff_t i = 0; i < count; i++) atomic_store(&b->lease[i], KVM_LEASE_HELD);
+    atomic_store(&b->until, kvm_bits(claimed_at + lease_s));
+}
+
+kvm_status kvm_beat__start(kvm_beat *b, kvm_catalogue *c, int64_t worker,
+                           const kvm_shared *shared, kvm_err *err)
 {
     pthread_condattr_t attr;
     sigset_t all, before;
     b->catalogue = c;
-    b->fence = f;
-    b->lease_s = lease_s;
+    b->worker = worker;
+    b->shared = shared;
     b->stop = false;
-    atomic_store(&b->lost, false);
-    atomic_store(&b->cancelling, false);
-    atomic_store(&b->until, kvm_bits(claimed_at + lease_s));
     pthread_mutex_init(&b->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

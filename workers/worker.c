@@ -2,6 +2,7 @@
 #include "workers/worker.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,9 +27,16 @@ void kvm_worker_drain(void)
     drains = drains + 1;
 }
 
+static atomic_bool asked; /* the same by a person, who does not say it twice */
+
+void kvm_worker__asked(void)
+{
+    atomic_store(&asked, true);
+}
+
 int kvm_worker__drains(void)
 {
-    return drains;
+    return drains + atomic_load(&asked);
 }
 
 static void on_signal(int number)
@@ -67,6 +75,7 @@ static kvm_worker_options with_defaults(const kvm_worker_options *given)
     if (o.poll_s <= 0) o.poll_s = 0.2;
     if (o.grace_s <= 0) o.grace_s = 10;
     if (o.job_bytes == 0) o.job_bytes = job_bytes;
+    o.want.run = o.run;
     return o;
 }
 
@@ -112,7 +121,8 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
                            &(kvm_catalogue_options){.busy_ms = beat_ms}, err));
     TRY(kvm_store_open(&w->store, &w->keep, o->home, err));
     TRY(kvm_queue_local(&w->queue, &w->keep, o->home, err));
-    return kvm_worker_register(w->catalogue, name, w->host, o->machine, &w->id, err);
+    TRY(kvm_worker_register(w->catalogue, name, w->host, o->machine, &w->id, err));
+    return kvm_worker_serves(w->catalogue, w->id, &o->want, err);
 }
 
 static void close_worker(kvm_worker *w)
@@ -124,54 +134,7 @@ static void close_worker(kvm_worker *w)
     kvm_arena_free(&w->keep);
 }
 
-/* ---- one job ---- */
-
-static void count(kvm_worker_stats *s, kvm_worker_what what)
-{
-    switch (what) {
-    case KVM_WORKER_START:
-    case KVM_WORKER_DRAIN:
-        break;
-    case KVM_WORKER_SUCCEED:
-        s->succeeded++;
-        break;
-    case KVM_WORKER_SKIP:
-        s->skipped++;
-        break;
-    case KVM_WORKER_RETRY:
-        s->retried++;
-        break;
-    case KVM_WORKER_FAIL:
-        s->failed++;
-        break;
-    case KVM_WORKER_CANCEL:
-        s->cancelled++;
-        break;
-    case KVM_WORKER_LOST:
-        s->lost++;
-        break;
-    case KVM_WORKER_RELEASE:
-        s->released++;
-        break;
-    }
-}
-
-void kvm_worker__note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
-                      const char *message)
-{
-    count(&w->stats, what);
-    if (!w->o.note) return;
-    const kvm_worker_note n = {.what = what,
-                               .run = k->claim.run,
-                               .job = k->claim.fence.job,
-                               .attempt = k->claim.attempt,
-                               .kind = (kvm_kind_id)k->claim.kind,
-                               .label = k->claim.label,
-                               .seconds = kvm_now() - k->started,
-                               .message = message,
-                               .log = k->log};
-    w->o.note(w->o.note_ctx, &n);
-}
+/* ---- one batch ---- */
 
 /* What a job's folder belongs to: not its number alone, which a new catalogue gives
  * again. */
@@ -181,6 +144,18 @@ static kvm_str folder_owner(const kvm_claim *c, kvm_arena *a)
         kvm_str_fmt(a, "%.*s\n%.*s\n", KVM_STR_ARG(c->key), KVM_STR_ARG(c->params));
     for (ptrdiff_t i = 0; i < c->input_count && s.at; i++)
         s = kvm_str_fmt(a, "%.*s%.*s\n", KVM_STR_ARG(s), KVM_STR_ARG(c->inputs[i].sha));
+    return s;
+}
+
+/* Not synced: a text that a power cut has spoilt is nobody's. */
+static kvm_status write_owner(kvm_str path, kvm_str owner, kvm_err *err)
+{
+    const int fd =
+        kvm_os->open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return kvm_fail_errno(err, "%s: cannot write", path.at);
+    const kvm_status s =
+        kvm_file_write_at(fd, path, owner.at, (size_t)owner.len, 0, err);
+    kvm_os->close(fd);
     return s;
 }
 
@@ -200,126 +175,31 @@ static kvm_status prepare(kvm_worker *w, kvm_work *k, kvm_err *err)
         !kvm_str_eq(found, owner))
         kvm_tree__remove(k->folder);
     TRY(kvm_dir_make(k->dir, err));
-    return kvm_file_publish(owner_path, owner, *a, err);
+    return write_owner(owner_path, owner, err);
 }
 
-static kvm_status do_skip(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
+static void set_beat(kvm_worker *w, kvm_load *l)
 {
-    (void)arg;
-    kvm_fault(KVM_FAULT_IN_SKIP);
-    return kvm_job_skip(w->catalogue, k->claim.fence, k->claim.equal, err);
-}
-static kvm_status do_fail(kvm_worker *w, kvm_work *k, const void *why, kvm_err *err)
-{
-    return kvm_job_fail(w->catalogue, k->claim.fence, why, &k->records.result,
-                        &w->o.policy, err);
-}
-static kvm_status do_crash(kvm_worker *w, kvm_work *k, const void *how, kvm_err *err)
-{
-    return kvm_job_crash(w->catalogue, k->claim.fence, kvm_str_of(how),
-                         &k->records.result, &w->o.policy, err);
-}
-static kvm_status do_release(kvm_worker *w, kvm_work *k, const void *arg, kvm_err *err)
-{
-    (void)arg;
-    return kvm_job_release(w->catalogue, k->claim.fence, &k->records.result, err);
+    kvm_fence jobs[KVM_BATCH_MOST];
+    for (ptrdiff_t i = 0; i < l->count; i++) jobs[i] = l->works[i].claim.fence;
+    kvm_beat__set(&l->beat, jobs, l->count, w->o.lease_s, l->started);
 }
 
-/* The job has no result: says so, and tells where that has led. */
-static void end_badly(kvm_worker *w, kvm_work *k, const kvm_err *why, const char *how)
-{
-    kvm_err err = {0};
-    kvm_job_state now = KVM_STATE_READY;
-    k->records.result.artefact_count = 0;
-    kvm_status s =
-        kvm_commit__insist(w, k, why ? do_fail : do_crash,
-                           why ? (const void *)why : (const void *)how, &err);
-    if (!s) s = kvm_job_state_of(w->catalogue, k->claim.fence.job, &now, &err);
-    const bool ended = !s && kvm_state_class_of(now) == KVM_CLASS_ENDED;
-    if (s) {
-        kvm_worker__note(w, k, KVM_WORKER_LOST, err.msg);
-    } else if (now == KVM_STATE_CANCELLED) {
-        kvm_worker__note(w, k, KVM_WORKER_CANCEL, "on request");
-    } else {
-        if (ended && w->stats.failed == 0) w->stats.why = why ? why->code : KVM_OK;
-        kvm_worker__note(w, k, ended ? KVM_WORKER_FAIL : KVM_WORKER_RETRY,
-                         why ? why->msg : how);
-    }
-}
-
-static void release(kvm_worker *w, kvm_work *k)
-{
-    kvm_err err = {0};
-    const kvm_status s = kvm_commit__insist(w, k, do_release, NULL, &err);
-    kvm_worker__note(w, k, s ? KVM_WORKER_LOST : KVM_WORKER_RELEASE, err.msg);
-}
-
-/* The job has done its work (or an equal one had): commit. */
-static void end_well(kvm_worker *w, kvm_work *k)
-{
-    kvm_err err = {0};
-    const bool reuse = k->records.reuse;
-    const kvm_status s = reuse ? kvm_commit__insist(w, k, do_skip, NULL, &err)
-                               : kvm_commit__results(w, k, &err);
-    if (s == KVM_LOST) {
-        kvm_worker__note(w, k, KVM_WORKER_LOST, err.msg);
-    } else if (s) {
-        end_badly(w, k, &err, NULL);
-    } else {
-        kvm_fault(KVM_FAULT_AFTER_COMMIT);
-        kvm_tree__remove(k->folder);
-        kvm_fault(KVM_FAULT_AFTER_CLEAN);
-        kvm_queue_wake(w->queue);
-        kvm_worker__note(w, k, reuse ? KVM_WORKER_SKIP : KVM_WORKER_SUCCEED, "");
-    }
-}
-
-static void settle(kvm_worker *w, kvm_work *k, kvm_child_end end, char how[128])
-{
-    kvm_err err = {0};
-    if (end == KVM_CHILD_FENCED) {
-        kvm_worker__note(w, k, KVM_WORKER_LOST, "the lease was lost");
-        return;
-    }
-    if (kvm_records_read(&k->records, &w->mem, k->records_path, &err)) {
-        k->records = (kvm_records){0};
-        if (err.code == KVM_FORMAT) snprintf(how, 128, "%.127s", err.msg);
-    }
-    for (ptrdiff_t i = 0; i < k->records.verified_count; i++)
-        kvm_store_trust(w->store, k->records.verified[i].at);
-    const kvm_err *verdict = k->records.ended          ? &k->records.end
-                             : w->shared->trouble.code ? &w->shared->trouble
-                                                       : NULL;
-    const bool stopped = !verdict || verdict->code == KVM_CANCELLED;
-    if (verdict && !verdict->code)
-        end_well(w, k);
-    else if (stopped && end == KVM_CHILD_DRAINED)
-        release(w, k);
-    else if (stopped && end == KVM_CHILD_TIMEOUT) {
-        snprintf(how, 128, "the job ran past its budget of %g s", k->claim.timeout_s);
-        end_badly(w, k, NULL, how);
-    } else
-        end_badly(w, k, verdict, how);
-}
-
-static void work(kvm_worker *w, kvm_work *k)
+static void work(kvm_worker *w, kvm_load *l)
 {
     kvm_err err = {0};
     kvm_child_end end = KVM_CHILD_EXITED;
     char how[128] = "";
-    kvm_worker__note(w, k, KVM_WORKER_START, "");
-    kvm_status s = prepare(w, k, &err);
-    kvm_fault(KVM_FAULT_BEFORE_RUN);
-    if (w->o.progress) kvm_progress_begin(w->o.progress, k->claim.label.at);
-    if (!s) s = kvm_child__run(w, k, &end, how, &err);
-    kvm_progress_end(w->o.progress);
-    if (s) {
-        end_badly(w, k, &err, NULL);
-        return;
+    set_beat(w, l);
+    for (ptrdiff_t i = 0; i < l->count; i++) {
+        const kvm_status bad = prepare(w, &l->works[i], &l->works[i].why);
+        (void)bad; /* in why: the others go on */
     }
+    kvm_fault(KVM_FAULT_BEFORE_RUN);
+    const kvm_status s = kvm_child__run(w, l, &end, how, &err);
     kvm_fault(KVM_FAULT_AFTER_RUN);
-    settle(w, k, end, how);
-    kvm_beat__stop(&k->beat);
+    kvm_settle__load(w, l, end, how, s ? &err : NULL);
+    if (l->beating) kvm_beat__stop(&l->beat);
 }
 
 /* ---- the loop ---- */
@@ -327,6 +207,9 @@ static void work(kvm_worker *w, kvm_work *k)
 static kvm_status tend(kvm_worker *w, kvm_err *err)
 {
     ptrdiff_t silent = 0, dead = 0;
+    bool drain = false;
+    TRY(kvm_worker_asked(w->catalogue, w->id, &drain, err));
+    if (drain) kvm_worker__asked();
     TRY(kvm_jobs_reap(w->catalogue, &w->o.policy, &silent, err));
     TRY(kvm_jobs_reap_dead(w->catalogue, w->host, kvm_worker_dead, &w->o.policy, &dead,
                            err));
@@ -358,16 +241,30 @@ static void clean_leftovers(kvm_worker *w)
     kvm_arena_reset(&w->mem);
 }
 
-/* Claims and does one job; *found says whether there was one. */
+/* What to work on: what is next by the catalogue. The batch of a hint goes to
+ * kvm_jobs_claim here, and only when that gives nothing the catalogue is asked. */
+static kvm_status claim(kvm_worker *w, kvm_claim **claims, ptrdiff_t *count,
+                        kvm_err *err)
+{
+    kvm_fault(KVM_FAULT_BEFORE_CLAIM);
+    return kvm_jobs_take(w->catalogue, &w->o.want, claims, count, &w->mem, w->id,
+                         w->o.lease_s, err);
+}
+
+/* Claims and does one batch; *found says whether there was one. */
 static kvm_status one(kvm_worker *w, bool *found, kvm_err *err)
 {
-    kvm_work k = {.started = kvm_now()};
-    kvm_fault(KVM_FAULT_BEFORE_CLAIM);
-    TRY(kvm_job_claim(w->catalogue, &k.claim, found, &w->mem, w->id, w->o.run,
-                      w->o.lease_s, err));
+    kvm_load l = {.started = kvm_now()};
+    kvm_claim *claims;
+    TRY(claim(w, &claims, &l.count, err));
+    *found = l.count > 0;
     if (*found) {
         kvm_fault(KVM_FAULT_AFTER_CLAIM);
-        work(w, &k);
+        l.works = kvm_new(&w->mem, kvm_work, l.count);
+        if (!l.works) return kvm_nomem(err, &w->mem);
+        for (ptrdiff_t i = 0; i < l.count; i++)
+            l.works[i] = (kvm_work){.claim = claims[i], .started = l.started};
+        work(w, &l);
     }
     kvm_arena_reset(&w->mem);
     return KVM_OK;
@@ -452,6 +349,7 @@ kvm_status kvm_worker_run(const kvm_worker_options *options, kvm_worker_stats *s
     if (!w.o.kind_of)
         return kvm_fail(err, KVM_INTERNAL, "the worker was given no job kinds");
     drains = 0;
+    atomic_store(&asked, false);
     if (w.o.signals) catch_signals(before);
     kvm_status s = open_worker(&w, err);
     if (!s) {

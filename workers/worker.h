@@ -1,11 +1,12 @@
 /* worker.h - claim, run, commit; again.
  *
- * The job runs in a child process (forked while the worker has one thread), so that
- * whatever it does, the worker lives to record it. A heartbeat thread renews the lease
- * on a connection of its own and passes a cancellation on; when it cannot renew, the
- * worker ends the child before the lease does. The child records what it found
- * (host.h); the worker moves the outputs into the store and commits all of it in one
- * transaction, or nothing. HOME holds catalogue.db, objects/, work/<job>/, logs/. */
+ * What is claimed is a batch: one job, or several small ones. They run in a child
+ * process (forked while the worker has one thread), one after another, so that whatever
+ * a job does, the worker lives to record it. A heartbeat thread renews the leases on a
+ * connection of its own and passes a cancellation on; when it cannot renew, the worker
+ * ends the child before the leases do. The child records what it found (host.h); the
+ * worker moves the outputs into the store and commits all of it in one transaction, or
+ * nothing. HOME holds catalogue.db, objects/, work/<job>/, logs/. */
 #ifndef KVM_WORKERS_WORKER_H
 #define KVM_WORKERS_WORKER_H
 
@@ -21,7 +22,7 @@ typedef enum kvm_worker_what {
     KVM_WORKER_CANCEL,  /* cancelled: somebody asked for it */
     KVM_WORKER_LOST,    /* another worker has it; what was done here is discarded */
     KVM_WORKER_RELEASE, /* drained: given back */
-    KVM_WORKER_DRAIN    /* a signal came: no other job is begun after this one */
+    KVM_WORKER_DRAIN    /* it is to stop: nothing is claimed after this */
 } kvm_worker_what;
 typedef struct kvm_worker_note {
     kvm_worker_what what;
@@ -43,6 +44,7 @@ typedef struct kvm_worker_options {
     size_t offload;                                 /* for jobs (jobs/job.h); 0: none */
     kvm_str machine; /* empty: kvm_machine_class (machine.h) */
     int64_t run;     /* > 0: only this run's jobs; returns when it is over */
+    kvm_want want;   /* what else it takes, by class; want.run is not looked at */
     bool until_idle; /* return when nothing is waiting or live */
     double lease_s;  /* 0: 30 */
     double poll_s;   /* look at the catalogue so often without a hint; 0: 0.2 */

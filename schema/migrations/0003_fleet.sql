@@ -3,9 +3,11 @@
 
 ALTER TABLE team ADD COLUMN weight DOUBLE PRECISION NOT NULL DEFAULT 1;   -- its part of the machines
 ALTER TABLE team ADD COLUMN quota_live BIGINT NOT NULL DEFAULT 0;         -- jobs at once; 0: any number
-ALTER TABLE team ADD COLUMN quota_day_s DOUBLE PRECISION NOT NULL DEFAULT 0; -- device-seconds in 24 hours; 0: any
+ALTER TABLE team ADD COLUMN quota_day_s DOUBLE PRECISION NOT NULL DEFAULT 0; -- device-seconds a day; 0: any
 ALTER TABLE team ADD COLUMN used_s DOUBLE PRECISION NOT NULL DEFAULT 0;   -- device-seconds, halved every 7 days …
 ALTER TABLE team ADD COLUMN used_at DOUBLE PRECISION NOT NULL DEFAULT 0;  -- … as of then
+ALTER TABLE team ADD COLUMN day BIGINT NOT NULL DEFAULT 0;                -- since 1970 (UTC) …
+ALTER TABLE team ADD COLUMN day_s DOUBLE PRECISION NOT NULL DEFAULT 0;    -- … and what was used on it
 ALTER TABLE team ADD COLUMN paused BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE team ADD COLUMN token_sha TEXT;                               -- SHA-256 of the token; never the token
 
@@ -22,8 +24,10 @@ ALTER TABLE job ADD COLUMN unit TEXT;
 UPDATE job SET team_id = (SELECT p.team_id FROM run r JOIN spec s ON s.id = r.spec_id
                           JOIN pair p ON p.id = s.pair_id WHERE r.id = job.run_id);
 
+-- a lane: jobs of one team that need the same of a worker, in their order
+DROP INDEX job_ready;
 CREATE INDEX job_next ON job(team_id, class, ranks, priority DESC, id)
-    WHERE state IN ('ready', 'dispatched');
+    WHERE state IN ('ready', 'dispatched') AND paused = 0;
 CREATE INDEX job_sent ON job(sent_at) WHERE state = 'dispatched';
 
 ALTER TABLE worker ADD COLUMN classes TEXT NOT NULL DEFAULT 'cpu small';

@@ -195,9 +195,9 @@ static kvm_status a_life(kvm_arena *a, kvm_err *err)
     TRY(kvm_store_open(&store, a, kvm_str_of(fake_home), err));
     TRY(kvm_submit(c, store, &g, NULL, &s, *a, err));
     TRY(kvm_worker_register(c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &worker, err));
-    TRY(kvm_job_claim(c, &k, &found, a, worker, 0, 60, err));
+    TRY(kvm_test_claim(c, &k, &found, a, worker, 0, 60, err));
     TRY(kvm_job_succeed(c, k.fence, &r, err));
-    TRY(kvm_job_claim(c, &k, &found, a, worker, 0, 60, err));
+    TRY(kvm_test_claim(c, &k, &found, a, worker, 0, 60, err));
     return kvm_job_fail(c, k.fence, &why, NULL, NULL, err);
 }
 

@@ -62,7 +62,7 @@ static inline kvm_claim claim_for(double lease_s)
 {
     kvm_claim k = {0};
     bool found = false;
-    MUST(kvm_job_claim(c, &k, &found, &keep, worker, 0, lease_s, e));
+    MUST(kvm_test_claim(c, &k, &found, &keep, worker, 0, lease_s, e));
     assert_true(found);
     return k;
 }

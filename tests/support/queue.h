@@ -79,6 +79,21 @@ static inline const char *kvm_test_state(kvm_catalogue *c, kvm_arena *keep, int6
     return json_string_value(json_object_get(json_array_get(rows, 0), "state"));
 }
 
+/* takes the job that is next; run 0: of any */
+static inline kvm_status kvm_test_claim(kvm_catalogue *c, kvm_claim *k, bool *found,
+                                        kvm_arena *keep, int64_t worker, int64_t run,
+                                        double lease_s, kvm_err *err)
+{
+    const kvm_want one = {.run = run, .most = 1};
+    kvm_claim *claims;
+    ptrdiff_t count;
+    *found = false;
+    TRY(kvm_jobs_take(c, &one, &claims, &count, keep, worker, lease_s, err));
+    if (count) *k = *claims;
+    *found = count > 0;
+    return KVM_OK;
+}
+
 /* ---- one suite for both databases ----
  * kvm_test_both runs a group on SQLite and then on a server; a set-up asks
  * kvm_test_catalogue where its catalogue is. */

@@ -76,7 +76,7 @@ static void five_folders(kvm_str file[5])
     kvm_test_sql(b.db, "UPDATE job SET run_after = 0 WHERE id = 3");
     MUST(
         kvm_worker_register(b.c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &worker, e));
-    MUST(kvm_job_claim(b.c, &claim, &found, &b.keep, worker, 0, 100, e));
+    MUST(kvm_test_claim(b.c, &claim, &found, &b.keep, worker, 0, 100, e));
     assert_true(found && claim.fence.job == 3);
     static const int jobs[] = {1, 2, 3, 4, 99};
     for (int i = 0; i < 5; i++) {

@@ -141,8 +141,8 @@ static kvm_status step(person *p, kvm_err *err)
                              err);
     if (!p->holds) {
         kvm_arena_reset(&p->mem);
-        return kvm_job_claim(p->c, &p->held, &p->holds, &p->mem, p->worker, 0,
-                             chance(p, 4) ? 0.02 : 1, err);
+        return kvm_test_claim(p->c, &p->held, &p->holds, &p->mem, p->worker, 0,
+                              chance(p, 4) ? 0.02 : 1, err);
     }
     p->holds = false;
     return calm || !chance(p, 3) ? finish(p, err) : give_up(p, err);

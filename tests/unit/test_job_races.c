@@ -34,7 +34,7 @@ static kvm_status live_claim(lives *l, kvm_catalogue *eye, kvm_fence *f, kvm_err
     bool found = false;
     kvm_arena scratch = keep;
     const double lease_s = kvm_rng_below(&l->r, 2) ? -1.0 : 60.0;
-    TRY(kvm_job_claim(eye, &k, &found, &scratch, worker, 0, lease_s, err));
+    TRY(kvm_test_claim(eye, &k, &found, &scratch, worker, 0, lease_s, err));
     if (!found) return KVM_OK;
     const int64_t i = k.fence.job - l->first;
     assert_in_range(i, 0, JOBS - 1);
@@ -231,7 +231,7 @@ static bool they_claim_what_is_meant(kvm_catalogue *own)
 {
     kvm_claim k;
     bool found = false;
-    return !kvm_job_claim(own, &k, &found, &keep, worker, 0, 60, NULL) && found &&
+    return !kvm_test_claim(own, &k, &found, &keep, worker, 0, 60, NULL) && found &&
            k.fence.job == meant;
 }
 

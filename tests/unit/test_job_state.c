@@ -22,7 +22,7 @@ static bool nothing_to_claim(void)
 {
     kvm_claim k;
     bool found = true;
-    MUST(kvm_job_claim(c, &k, &found, &keep, worker, 0, 60, e));
+    MUST(kvm_test_claim(c, &k, &found, &keep, worker, 0, 60, e));
     return !found;
 }
 

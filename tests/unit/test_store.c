@@ -182,7 +182,7 @@ static kvm_fence claim_one(kvm_catalogue *c, const char *key)
     MUST(kvm_job_insert(c, &j, &job, e));
     MUST(kvm_worker_register(c, kvm_str_of(key), KVM_STR("h"), KVM_STR("m"), &worker,
                              e));
-    MUST(kvm_job_claim(c, &claim, &found, &keep, worker, 0, 10, e));
+    MUST(kvm_test_claim(c, &claim, &found, &keep, worker, 0, 10, e));
     assert_true(found);
     return claim.fence;
 }

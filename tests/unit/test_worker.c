@@ -589,12 +589,14 @@ static void a_lease_that_ends_before_a_commit_moves_nothing(void **state)
     kvm_worker w = {.store = b.store, .mem = b.keep};
     for (int lost = 0; lost < 2; lost++) { /* another has it; it could not be renewed */
         kvm_work k = {.dir = dir, .records = {.outputs = &out, .output_count = 1}};
+        kvm_load l = {.works = &k, .count = 1};
         kvm_err err = {0};
-        atomic_store(&k.beat.lost, lost);
-        atomic_store(&k.beat.until, kvm_bits(kvm_now() + (lost ? 9 : -1)));
+        kvm_beat__set(&l.beat, &(kvm_fence){1, 1}, 1, 9, kvm_now() - (lost ? 0 : 10));
+        if (lost) atomic_store(&l.beat.lease[0], KVM_LEASE_LOST);
         MUST(kvm_dir_make(dir, e));
         MUST(kvm_file_publish(out.path, KVM_STR("row"), b.keep, e));
-        check_status(KVM_LOST, kvm_commit__results(&w, &k, &err), &err);
+        MUST(kvm_commit__hash(&w, &k, e));
+        check_status(KVM_LOST, kvm_commit__publish(&w, &l, 0, &err), &err);
         assert_true(kvm_path_exists(out.path));
     }
 }
