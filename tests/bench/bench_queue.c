@@ -2,111 +2,18 @@
  *
  *   bench_queue [jobs of the long drain, 100000] [postgres://…: an empty database]
  *
- * With the address of a server: several processes at it, on one run and on one each.
+ * With the address of a server: several processes at it, by one and by 64 jobs.
  *
- * A job is claimed (update + attempt row) and completed (one artefact, state, run
- * looked at) as a worker does it, without running anything. The floor is SQLite doing
- * the least that the protocol needs, two transactions of an UPDATE and an INSERT on a
- * bare table, in the same rounds. */
+ * Jobs are claimed (update + attempt row) and completed (one artefact, state, run
+ * looked at, team charged) as a worker does it, without running anything. The floor is
+ * SQLite doing the least that the protocol needs, two transactions of an UPDATE and an
+ * INSERT on a bare table, in the same rounds. */
 #include <sqlite3.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/file.h"
-#include "schema/job_state.h"
-#include "tests/bench/bench.h"
+#include "tests/bench/queue.h"
 
 enum { ROUNDS = 7 };
-
-typedef struct base {
-    kvm_arena keep;
-    kvm_catalogue *c;
-    int64_t worker, run;
-    char path[300];
-} base;
-
-static void add_run(base *b)
-{
-    const kvm_run_new r = {
-        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = "k"};
-    OK(kvm_run_insert(b->c, &r, &b->run, &err));
-}
-
-static void open_at(base *b, const char *where, bool full)
-{
-    char name[40];
-    const kvm_catalogue_options o = {.full_sync = full};
-    snprintf(b->path, sizeof b->path, "%s", where);
-    snprintf(name, sizeof name, "w%.9f", kvm_wall());
-    OK(kvm_arena_init(&b->keep, 1 << 20, &err));
-    OK(kvm_catalogue_open(&b->c, &b->keep, kvm_str_of(b->path), &o, &err));
-    OK(kvm_worker_register(b->c, kvm_str_of(name), KVM_STR("h"), KVM_STR("m"),
-                           &b->worker, &err));
-    add_run(b);
-}
-
-static void open_base(base *b, const char *name, bool full)
-{
-    char where[100];
-    OK(kvm_dir_make(KVM_STR("build/tmp/bench_queue"), &err));
-    snprintf(where, sizeof where, "build/tmp/bench_queue/%s.db", name);
-    const char *const ends[] = {"", "-wal", "-shm"};
-    for (int i = 0; i < 3; i++) {
-        char path[120];
-        snprintf(path, sizeof path, "%s%s", where, ends[i]);
-        unlink(path);
-    }
-    open_at(b, where, full);
-}
-
-static int64_t add(base *b, long n, const kvm_job_dep *deps, ptrdiff_t dep_count)
-{
-    char params[64];
-    int64_t id;
-    snprintf(params, sizeof params, "{\"n\":%ld}", n);
-    const kvm_job_new j = {.run = b->run,
-                           .kind = 1,
-                           .kind_name = "capture",
-                           .version = 1,
-                           .label = KVM_STR("job"),
-                           .params = kvm_str_of(params),
-                           .identity = KVM_STR("{}"),
-                           .deps = deps,
-                           .dep_count = dep_count};
-    OK(kvm_job_insert(b->c, &j, &id, &err));
-    return id;
-}
-
-static long serial;
-static void add_many(base *b, long n)
-{
-    OK(kvm_catalogue_begin(b->c, &err));
-    for (long i = 0; i < n; i++) add(b, serial++, NULL, 0);
-    OK(kvm_catalogue_commit(b->c, &err));
-}
-
-/* Claims and completes up to n jobs, `batch` to a transaction; how many there were. */
-static long drain(base *b, long n, int batch)
-{
-    const kvm_result_artefact a = {
-        KVM_STR("out"),
-        KVM_STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), 3};
-    const kvm_result r = {.artefacts = &a, .artefact_count = 1};
-    long done = 0;
-    for (bool found = true; found && done < n;) {
-        if (batch > 1) OK(kvm_catalogue_begin(b->c, &err));
-        for (int i = 0; i < batch && found && done < n; i++) {
-            kvm_arena scratch = b->keep;
-            kvm_claim k;
-            OK(kvm_job_claim(b->c, &k, &found, &scratch, b->worker, 0, 60, &err));
-            if (!found) break;
-            OK(kvm_job_succeed(b->c, k.fence, &r, &err));
-            done++;
-        }
-        if (batch > 1) OK(kvm_catalogue_commit(b->c, &err));
-    }
-    return done;
-}
 
 /* ---- the floor ---- */
 
@@ -170,7 +77,7 @@ static void rate(const char *name, bool full, int batch, long n)
 {
     base b;
     double ours[ROUNDS], bare[ROUNDS], ratio[ROUNDS], cpu[ROUNDS];
-    open_base(&b, name, full);
+    open_file(&b, name, full);
     sqlite3 *db = bare_open(full);
     for (int i = 0; i < ROUNDS; i++) {
         bare[i] = bare_rate(db, n);
@@ -191,37 +98,63 @@ static void rate(const char *name, bool full, int batch, long n)
     kvm_arena_free(&b.keep);
 }
 
-/* Each process claims from any run; a run's jobs lock it when they end. */
-static void several(const char *where, int workers, int runs, long n)
+/* ---- several processes ---- */
+
+/* One of them: it waits for the others, and may look once in vain while they commit. */
+static void take_part(const char *path, int64_t worker, int go, int batch)
+{
+    base own = {.worker = worker};
+    char byte;
+    OK(kvm_arena_init(&own.keep, 16 << 20, &err));
+    OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(path), NULL, &err));
+    one_batch(&own, 1, NULL); /* statements are prepared */
+    if (read(go, &byte, 1) != 0) _exit(1);
+    while (drain(&own, 1 << 30, batch) > 0) {
+    }
+    _exit(0);
+}
+
+/* jobs a second */
+static double several(const char *where, int workers, int runs, long n, int batch)
 {
     base b;
+    int go[2], status, bad = 0;
     if (where)
         open_at(&b, where, false);
     else
-        open_base(&b, "several", false);
+        open_file(&b, "several", false);
     for (int i = 0; i < runs; i++) {
         if (i) add_run(&b);
         add_many(&b, n / runs);
     }
-    const double start = kvm_now();
     fflush(stdout);
+    if (pipe(go)) die("several", "no pipe");
     for (int i = 0; i < workers; i++)
         if (fork() == 0) {
-            base own = {.worker = b.worker};
-            OK(kvm_arena_init(&own.keep, 1 << 20, &err));
-            OK(kvm_catalogue_open(&own.c, &own.keep, kvm_str_of(b.path), NULL, &err));
-            drain(&own, n, 1);
-            _exit(0);
+            close(go[1]);
+            take_part(b.path, b.worker, go[0], batch);
         }
-    int status, bad = 0;
+    close(go[0]);
+    kvm_sleep(0.3);
+    const double start = kvm_now();
+    close(go[1]);
     while (wait(&status) > 0) bad |= status;
     const double seconds = kvm_now() - start;
     kvm_run_state s;
     OK(kvm_run_state_of(b.c, b.run, &s, &err));
     if (bad || s != KVM_RUN_SUCCEEDED) die("several", "a worker failed");
-    printf("%d processes, %d run%-8s %8.0f jobs/s\n", workers, runs,
-           runs > 1 ? "s" : "", (double)n / seconds);
     kvm_arena_free(&b.keep);
+    return (double)(n - workers) / seconds;
+}
+
+static void several_times(const char *where, int workers, int runs, long n, int batch)
+{
+    double x[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) x[i] = several(where, workers, runs, n, batch);
+    const double mid = median(x, ROUNDS);
+    printf("%d process%-3s %d run%-2s by %2d %8.0f jobs/s (least %.0f, most %.0f)\n",
+           workers, workers > 1 ? "es," : ",", runs, runs > 1 ? "s" : "", batch, mid,
+           x[0], x[ROUNDS - 1]);
 }
 
 /* Quadratic growth shows as a last tenth that is slower than the first. */
@@ -229,7 +162,7 @@ static void long_drain(long n)
 {
     base b;
     double tenth[10];
-    open_base(&b, "long", false);
+    open_file(&b, "long", false);
     const double begun = kvm_now();
     add_many(&b, n);
     printf("insert %ld jobs: %.1f s\n", n, kvm_now() - begun);
@@ -248,7 +181,7 @@ static void long_drain(long n)
 static void waves(int count, int width)
 {
     base b;
-    open_base(&b, "waves", false);
+    open_file(&b, "waves", false);
     kvm_job_dep *deps = calloc((size_t)width, sizeof *deps);
     int64_t *ids = calloc((size_t)width, 2 * sizeof *ids);
     char(*names)[16] = calloc((size_t)width, sizeof *names);
@@ -277,15 +210,18 @@ int main(int argc, char **argv)
 {
     const long jobs = number_of(argc, argv, 1, 100000);
     const char *const server = argc > 2 ? argv[2] : NULL;
-    for (int workers = 1; server && workers <= 8; workers *= 2) {
-        several(server, workers, 1, 2000);
-        several(server, workers, workers, 2000);
+    for (int workers = 1; server && workers <= 4; workers *= 2) {
+        several_times(server, workers, 1, 500, 1);
+        several_times(server, workers, 1, 20000, KVM_BATCH_MOST);
+        if (workers > 1) several_times(server, workers, workers, 20000, KVM_BATCH_MOST);
     }
     if (server) return 0;
     rate("normal", false, 1, 4000);
-    rate("normal, 100 a batch", false, 100, 4000);
+    rate("normal, by 64", false, KVM_BATCH_MOST, 8000);
     rate("full", true, 1, 200);
-    several(NULL, 4, 1, 8000);
+    rate("full, by 64", true, KVM_BATCH_MOST, 4000);
+    several_times(NULL, 2, 1, 20000, KVM_BATCH_MOST);
+    several_times(NULL, 4, 1, 8000, 1);
     waves(50, 50);
     long_drain(jobs);
     return 0;
