@@ -1,5 +1,5 @@
-/* job_request.c - what people ask of jobs and runs: cancel, retry. The diagram and the
- * invariants are in job_state.c. */
+/* job_request.c - what people ask of jobs and runs: cancel, retry; pause, priority,
+ * which are no states. The diagram and the invariants are in job_state.c. */
 #include "schema/job_internal.h"
 
 /* The job alone: its run is settled by the caller, when all of its jobs are changed. */
@@ -118,4 +118,50 @@ kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
     TRY(kvm_db_end(c->db, retry_all(c->db, run, &done, c->scratch, err), err));
     if (retried) *retried = done;
     return KVM_OK;
+}
+
+/* ---- pause, priority ---- */
+
+/* Of one job, or of all of a run's, which are locked in order first. KVM_USAGE when
+ * there is nothing left to ask for. */
+static kvm_status ask(kvm_catalogue *c, kvm_sql one, kvm_sql all, kvm_which which,
+                      int64_t value, kvm_err *err)
+{
+    int64_t changed = 0, known = 0;
+    const kvm_cell args[] = {kvm_cell_i(which.run ? which.run : which.job),
+                             kvm_cell_i(value)};
+    TRY(kvm_db_one(c->db, which.run ? KVM_SQL_RUN_KNOWN : KVM_SQL_JOB_KNOWN, args, 1,
+                   &known, err));
+    if (!known)
+        return kvm_fail(err, KVM_NOTFOUND, "there is no %s %lld",
+                        which.run ? "run" : "job", (long long)args[0].i);
+    if (which.run) TRY(kvm_db_exec(c->db, KVM_SQL_JOBS_LOCK, args, 1, NULL, err));
+    TRY(kvm_db_exec(c->db, which.run ? all : one, args, 2, &changed, err));
+    if (changed) return KVM_OK;
+    return kvm_fail(err, KVM_USAGE, "%s %lld is done", which.run ? "run" : "job",
+                    (long long)args[0].i);
+}
+
+kvm_status kvm_jobs_pause(kvm_catalogue *c, kvm_which which, bool paused, kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(
+        c->db, ask(c, KVM_SQL_JOB_PAUSE, KVM_SQL_JOBS_PAUSE, which, paused, err), err);
+}
+
+static kvm_status set_priority(kvm_catalogue *c, kvm_which which, int priority,
+                               kvm_err *err)
+{
+    TRY(ask(c, KVM_SQL_JOB_PRIORITY, KVM_SQL_JOBS_PRIORITY, which, priority, err));
+    if (!which.run) return KVM_OK;
+    return kvm_db_exec(c->db, KVM_SQL_RUN_PRIORITY,
+                       KVM_ARGS(kvm_cell_i(which.run), kvm_cell_i(priority)), NULL,
+                       err);
+}
+
+kvm_status kvm_jobs_priority(kvm_catalogue *c, kvm_which which, int priority,
+                             kvm_err *err)
+{
+    TRY(kvm_db_begin(c->db, err));
+    return kvm_db_end(c->db, set_priority(c, which, priority, err), err);
 }

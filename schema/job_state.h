@@ -57,6 +57,7 @@ typedef struct kvm_run_new {
     kvm_str team, pair, spec; /* spec: canonical JSON */
     const char *key; /* SHA-256 hex: spec, graph, machine (scheduler/submit.h) */
     int priority;    /* higher first */
+    kvm_str file;    /* the spec's, absolute; empty: not known */
 } kvm_run_new;
 KVM_MUST kvm_status kvm_run_insert(kvm_catalogue *c, const kvm_run_new *r, int64_t *run,
                                    kvm_err *err);
@@ -113,6 +114,10 @@ KVM_MUST kvm_status kvm_worker_serves(kvm_catalogue *c, int64_t worker,
  * was here */
 KVM_MUST kvm_status kvm_worker_asked(kvm_catalogue *c, int64_t worker, bool *drain,
                                      kvm_err *err);
+/* kvm_workers_drain - asks workers that are there to stop when their jobs have ended:
+ * the one of this name, or all of this host. KVM_NOTFOUND when there is none. */
+KVM_MUST kvm_status kvm_workers_drain(kvm_catalogue *c, kvm_str name, ptrdiff_t *asked,
+                                      kvm_err *err);
 
 typedef struct kvm_claim_input {
     kvm_str name;
@@ -290,6 +295,19 @@ KVM_MUST kvm_status kvm_job_retry(kvm_catalogue *c, int64_t job, kvm_err *err);
  * open again */
 KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
                                   kvm_err *err);
+
+/* One job, or all of a run's that are not done. */
+typedef struct kvm_which {
+    int64_t job, run; /* one of them, the other 0 */
+} kvm_which;
+/* kvm_jobs_pause - passed over by every claim until resumed; what runs goes on. A state
+ * it is not: a paused job can be cancelled, and becomes ready when its needs are done.
+ * KVM_NOTFOUND; KVM_USAGE when it is done. */
+KVM_MUST kvm_status kvm_jobs_pause(kvm_catalogue *c, kvm_which which, bool paused,
+                                   kvm_err *err);
+/* kvm_jobs_priority - higher goes first */
+KVM_MUST kvm_status kvm_jobs_priority(kvm_catalogue *c, kvm_which which, int priority,
+                                      kvm_err *err);
 
 /* ---- the outbox: hints not yet handed to the queue (kvm_run_insert adds one) ---- */
 

@@ -37,10 +37,11 @@ static kvm_status insert(kvm_db *db, const kvm_run_new *r, int64_t *run,
                     NULL, err));
     TRY(kvm_db_one(db, KVM_SQL_SPEC_FIND, KVM_ARGS(kvm_cell_i(pair), kvm_cell_c(sha)),
                    &spec, err));
-    TRY(kvm_db_one(
-        db, KVM_SQL_RUN_ADD,
-        KVM_ARGS(kvm_cell_i(spec), kvm_cell_c(r->key), kvm_cell_i(r->priority)), run,
-        err));
+    TRY(kvm_db_one(db, KVM_SQL_RUN_ADD,
+                   KVM_ARGS(kvm_cell_i(spec), kvm_cell_c(r->key),
+                            kvm_cell_i(r->priority),
+                            r->file.len ? kvm_cell_s(r->file) : (kvm_cell){0}),
+                   run, err));
     TRY(kvm_db_exec(db, KVM_SQL_OUTBOX_ADD,
                     KVM_ARGS(kvm_cell_c("run"), kvm_cell_c(r->key)), NULL, err));
     return kvm_event__add(db, *run, 0, "submitted", r->pair, scratch, err);
@@ -277,6 +278,20 @@ kvm_status kvm_worker_asked(kvm_catalogue *c, int64_t worker, bool *drain, kvm_e
     if (r.count == 0 || kvm_rows_f64(&r, 0, 1) < SEEN_S) return KVM_OK;
     return kvm_db_exec(c->db, KVM_SQL_WORKER_SEEN, KVM_ARGS(kvm_cell_i(worker)), NULL,
                        err);
+}
+
+kvm_status kvm_workers_drain(kvm_catalogue *c, kvm_str name, ptrdiff_t *asked,
+                             kvm_err *err)
+{
+    int64_t changed = 0;
+    TRY(kvm_db_exec(c->db, KVM_SQL_WORKERS_DRAIN, KVM_ARGS(kvm_cell_s(name)), &changed,
+                    err));
+    *asked = (ptrdiff_t)changed;
+    if (changed) return KVM_OK;
+    return kvm_fail(
+        err, KVM_NOTFOUND,
+        "no worker \"%s\" is there; `kvmill workers list` has those that are",
+        kvm_quote(name).at);
 }
 
 kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t ids[KVM_OUTBOX_MOST],

@@ -117,7 +117,8 @@ DROP VIEW v_artefacts;
 CREATE VIEW v_artefacts AS
 SELECT p.name AS pair, j.run_id AS run, j.id AS job, j.kind_name AS kind, j.label AS label,
        a.name AS output, a.sha AS sha, a.bytes AS bytes, j.equal_id AS equal_job,
-       CASE WHEN j.kind_name = 'capture' THEN 1 ELSE 0 END AS sensitive, -- prompts can be read out of it
+       CASE WHEN j.kind_name = 'capture' AND a.name = 'capture' THEN 1 ELSE 0 END
+           AS sensitive,                     -- what was captured can be read out of it
        a.expired_at AS expired_at
 FROM artefact a JOIN job j ON j.id = a.job_id JOIN run r ON r.id = j.run_id
      JOIN spec s ON s.id = r.spec_id JOIN pair p ON p.id = s.pair_id;
