@@ -32,8 +32,7 @@ void kvm_date_of(int64_t days, int *year, int *month, int *day)
 {
     const int64_t z = days + 719468;
     const int64_t era = (z >= 0 ? z : z - 146096) / 146097, of_era = z - era * 146097;
-    const int64_t y =
-        (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    const int64_t y = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     const int64_t of_year = of_era - (365 * y + y / 4 - y / 100);
     const int64_t m = (5 * of_year + 2) / 153;
     *day = (int)(of_year - (153 * m + 2) / 5 + 1);
@@ -238,8 +237,7 @@ kvm_status kvm_zone_parse(kvm_zone *z, kvm_arena *keep, kvm_str bytes, kvm_str n
     int64_t *at = kvm_new(keep, int64_t, n[TIMES] + 1);
     int32_t *offsets = kvm_new(keep, int32_t, n[TIMES] + 1);
     if (!at || !offsets) return kvm_nomem(err, keep);
-    const kvm_str foot =
-        kvm_str_slice(second, HEADER + (ptrdiff_t)size, second.len);
+    const kvm_str foot = kvm_str_slice(second, HEADER + (ptrdiff_t)size, second.len);
     if (!read_transitions(&out, second.at + HEADER, n, at, offsets) ||
         !kvm_str_starts(foot, KVM_STR("\n")) ||
         !kvm_str_cut(kvm_str_slice(foot, 1, foot.len), '\n', &rule, &rest) ||

@@ -75,14 +75,14 @@ static kvm_status take_field(kvm_cron *c, int field, kvm_str text, kvm_err *err)
         good = take_part(c, field, part);
     }
     if (good) return KVM_OK;
-    return kvm_fail(err, KVM_USAGE,
-                    "cron: \"%s\" is no %s: a list of numbers from %d to %d%s, of ranges "
-                    "a-b and of steps a-b/n or */n",
-                    kvm_quote(text).at, rows[field].name, rows[field].least,
-                    rows[field].most,
-                    field == MONTH     ? " or jan to dec"
-                    : field == WEEKDAY ? " or sun to sat"
-                                       : "");
+    return kvm_fail(
+        err, KVM_USAGE,
+        "cron: \"%s\" is no %s: a list of numbers from %d to %d%s, of ranges "
+        "a-b and of steps a-b/n or */n",
+        kvm_quote(text).at, rows[field].name, rows[field].least, rows[field].most,
+        field == MONTH     ? " or jan to dec"
+        : field == WEEKDAY ? " or sun to sat"
+                           : "");
 }
 
 static bool fits_day(const kvm_cron *c, int64_t days)

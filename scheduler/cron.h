@@ -11,7 +11,7 @@
 #include "base/str.h"
 
 typedef struct kvm_cron {
-    uint64_t fields[5];       /* a bit for each value that fits */
+    uint64_t fields[5];        /* a bit for each value that fits */
     bool any_day, any_weekday; /* the field begins with * */
 } kvm_cron;
 

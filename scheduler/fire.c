@@ -33,8 +33,8 @@ static kvm_str last_line(const kvm_fires *f, const kvm_firing *one,
         log_path(path, f, one) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (fd < 0) return KVM_STR("");
     const off_t size = lseek(fd, 0, SEEK_END);
-    const ssize_t n = pread(fd, said, SAID_BYTES,
-                            size > SAID_BYTES ? size - SAID_BYTES : 0);
+    const ssize_t n =
+        pread(fd, said, SAID_BYTES, size > SAID_BYTES ? size - SAID_BYTES : 0);
     close(fd);
     kvm_str text = kvm_str_trim((kvm_str){said, n > 0 ? n : 0});
     for (ptrdiff_t i = text.len; i-- > 0;)
@@ -54,8 +54,8 @@ static kvm_status status_of(int how)
     return code >= 0 && code < (int)(sizeof of / sizeof *of) ? of[code] : KVM_INTERNAL;
 }
 
-static kvm_status end_one(const kvm_fires *f, const kvm_firing *one, int how, kvm_catalogue *c,
-                          kvm_err *err)
+static kvm_status end_one(const kvm_fires *f, const kvm_firing *one, int how,
+                          kvm_catalogue *c, kvm_err *err)
 {
     char said[SAID_BYTES];
     kvm_str line = last_line(f, one, said);
@@ -64,8 +64,8 @@ static kvm_status end_one(const kvm_fires *f, const kvm_firing *one, int how, kv
     return kvm_tick_end(c, one->tick.schedule, one->tick.at, status_of(how), line, err);
 }
 
-/* A child is reaped once. When its end cannot be written then, its tick is taken over by
- * and by, which is harmless: an equal submission is found by its key. */
+/* A child is reaped once. When its end cannot be written then, its tick is taken
+ * over by and by, which is harmless: an equal submission is found by its key. */
 static kvm_status look_after(kvm_fires *f, kvm_catalogue *c, kvm_err *err)
 {
     for (int i = 0; i < KVM_FIRES_MOST; i++) {
@@ -97,7 +97,8 @@ static void become(const kvm_fires *f, const kvm_due *d, const kvm_firing *one,
     const int log = log_path(path, f, one)
                         ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666)
                         : -1;
-    if (null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+    if (null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 ||
+        dup2(log, 2) < 0)
         _exit(4);
     snprintf(tick, sizeof tick, "%lld:%.0f", (long long)d->tick.schedule, d->tick.at);
     snprintf(team, sizeof team, "%.*s", KVM_STR_ARG(d->team));

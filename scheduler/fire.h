@@ -23,7 +23,7 @@ typedef struct kvm_fire_options {
 typedef struct kvm_firing { /* one child; pid 0: none */
     pid_t pid;
     kvm_tick_id tick;
-    double until; /* kvm_now() at which it is killed */
+    double until;  /* kvm_now() at which it is killed */
     char log[128]; /* below the store */
 } kvm_firing;
 typedef struct kvm_fires { /* zero but for o: nothing under way */

@@ -35,9 +35,9 @@ typedef struct kvm_due {
     kvm_str team, name, file;
     bool again;
 } kvm_due;
-/* kvm_schedules_due - the ticks that are the caller's to fire now: they are claimed, for
- * KVM_TICK_HOLD_S, and to be ended with kvm_tick_end. A schedule that cannot be read
- * (its zone has gone) fires nothing and is logged.
+/* kvm_schedules_due - the ticks that are the caller's to fire now: they are claimed,
+ * for KVM_TICK_HOLD_S, and to be ended with kvm_tick_end. A schedule that cannot be
+ * read (its zone has gone) fires nothing and is logged.
  *   now    seconds since 1970; 0: by the catalogue's clock
  *   most   more are left for the next call */
 KVM_MUST kvm_status kvm_schedules_due(kvm_catalogue *c, double now, ptrdiff_t most,

@@ -1,5 +1,5 @@
-/* Any bytes as a file of the time zone database: no crash, and what is read answers every
- * question with a number that lies near by. */
+/* Any bytes as a file of the time zone database: no crash, and what is read answers
+ * every question with a number that lies near by. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -91,9 +91,8 @@ static void ticks_are_those_of_zoneinfo(void **state)
         if (kvm_zone_read(&z, &keep, kvm_str_of(text(zone, "zone")), &err))
             fail_msg("%s", err.msg);
         check_offsets(&z, zone);
-        json_array_foreach(json_object_get(zone, "crons"), k, cron)
-            check_ticks(text(zone, "zone"), cron, number(doc.v, "from"),
-                        number(doc.v, "to"));
+        json_array_foreach(json_object_get(zone, "crons"), k, cron) check_ticks(
+            text(zone, "zone"), cron, number(doc.v, "from"), number(doc.v, "to"));
     }
     assert_int_equal(i, 7);
     assert_int_equal(k, 9);
@@ -191,7 +190,7 @@ static void good_crons_are_read(void **state)
         {"0 0 * * 7", 3 * 1440},
         {"0 0 * * 0", 3 * 1440},
         {"0 0 * * 5-7", 1440},
-        {"0 0 2 * sat", 1440}, /* either day */
+        {"0 0 2 * sat", 1440},       /* either day */
         {"0 0 */2 * sat", 2 * 1440}, /* both */
         {"1-59/58 * * * *", 1},
         {"30 6,7 1-2,5 jan *", 390},

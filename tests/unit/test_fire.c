@@ -81,8 +81,8 @@ static kvm_str said(void)
     kvm_str text;
     json_t *rows;
     MUST(kvm_catalogue_view(c, &rows, &keep, "v_schedules", NULL, 0, 0, e));
-    const double at = json_real_value(
-        json_object_get(json_array_get(rows, 0), "last_tick_at"));
+    const double at =
+        json_real_value(json_object_get(json_array_get(rows, 0), "last_tick_at"));
     const kvm_str log = kvm_str_fmt(&keep, "%s/logs/tick-1-%.0f.log", home, at);
     MUST(kvm_file_read(&text, &keep, log, 1 << 20, e));
     return text;
@@ -161,7 +161,8 @@ static void a_few_run_at_once_and_the_rest_wait(void **state)
         due(kvm_str_fmt(&keep, "s%d", i).at, false);
     MUST(kvm_fires_turn(&fires, c, keep, e));
     MUST(kvm_fires_turn(&fires, c, keep, e));
-    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM tick"), KVM_FIRES_MOST);
+    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM tick"),
+                     KVM_FIRES_MOST);
     MUST(kvm_file_publish(kvm_str_fmt(&keep, "%s/go", home), KVM_STR(""), keep, e));
     for (const double until = kvm_now() + 20;
          kvm_test_number(path, "SELECT COUNT(*) FROM tick WHERE ended_at > 0") <
@@ -191,9 +192,12 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(the_child_is_given_what_it_needs),    T(its_failure_is_recorded),
-        T(its_death_is_recorded),               T(what_cannot_be_run_is_recorded),
-        T(one_that_hangs_is_ended),             T(a_few_run_at_once_and_the_rest_wait),
+        T(the_child_is_given_what_it_needs),
+        T(its_failure_is_recorded),
+        T(its_death_is_recorded),
+        T(what_cannot_be_run_is_recorded),
+        T(one_that_hangs_is_ended),
+        T(a_few_run_at_once_and_the_rest_wait),
         T(a_scheduler_that_stops_leaves_nobody),
     };
     return kvm_test_both("fire", tests);

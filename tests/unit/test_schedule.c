@@ -1,5 +1,5 @@
-/* Schedules in the catalogue: each tick fires once, whoever looks and whatever the clock
- * does; what was missed is caught up as asked. */
+/* Schedules in the catalogue: each tick fires once, whoever looks and whatever the
+ * clock does; what was missed is caught up as asked. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "scheduler/schedule.h"
 
