@@ -443,6 +443,15 @@ bool kvm_path_is_dir(kvm_str path)
     return stat_path(path, &st) && S_ISDIR(st.st_mode);
 }
 
+kvm_status kvm_path_absolute(kvm_str *out, kvm_arena *keep, kvm_str path, kvm_err *err)
+{
+    char here[PATH_MAX] = "/";
+    if (!kvm_str_starts(path, KVM_STR("/")) && !getcwd(here, sizeof here))
+        return kvm_fail_errno(err, "the working directory");
+    *out = kvm_path_join(keep, kvm_str_of(here), path);
+    return out->at ? KVM_OK : kvm_nomem(err, keep);
+}
+
 /* --- record logs --- */
 
 struct kvm_log_file {

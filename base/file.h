@@ -64,6 +64,9 @@ KVM_MUST kvm_status kvm_dir_make(kvm_str path, kvm_err *err);
 KVM_MUST kvm_status kvm_file_remove(kvm_str path, kvm_err *err);
 bool kvm_path_exists(kvm_str path);
 bool kvm_path_is_dir(kvm_str path);
+/* kvm_path_absolute - as seen from anywhere, links and .. as they stand; in keep */
+KVM_MUST kvm_status kvm_path_absolute(kvm_str *out, kvm_arena *keep, kvm_str path,
+                                      kvm_err *err);
 
 /* An append-only log of records (JSON lines) that survives kill -9: each append is one
  * write(2), followed by fdatasync when `sync`. Open cuts a torn last line off (one

@@ -449,6 +449,16 @@ static kvm_status read_needs(const common *c, pair *p, kvm_err *err)
     return KVM_OK;
 }
 
+static kvm_graph_model model_of(const kvm_graph_side *s)
+{
+    return (kvm_graph_model){.name = s->info->name,
+                             .family = s->info->family,
+                             .fingerprint = s->info->fingerprint,
+                             .config_sha = s->info->config_hash,
+                             .tokenizer_sha = kvm_tokenizer_hash(s->tokenizer),
+                             .weights_sha = s->info->weights_hash};
+}
+
 static kvm_status graphs_of(const common *c, pair *p, kvm_graphs *graphs, kvm_err *err)
 {
     const kvm_spec *s = p->spec;
@@ -460,7 +470,9 @@ static kvm_status graphs_of(const common *c, pair *p, kvm_graphs *graphs, kvm_er
     }
     graphs->n = s->both_directions ? 2 : 1;
     for (int i = 0; i < graphs->n; i++) {
-        graphs->of[i] = (kvm_graph){.pair = i ? reverse : s->name};
+        graphs->of[i] = (kvm_graph){
+            .pair = i ? reverse : s->name,
+            .models = {model_of(&p->side[i]->side), model_of(&p->side[1 - i]->side)}};
         kvm_builder b = {.spec = s,
                          .keep = c->keep,
                          .graph = &graphs->of[i],

@@ -122,6 +122,12 @@ typedef struct kvm_node {
     ptrdiff_t input_count;
 } kvm_node;
 
+/* what a fingerprint is made of; borrows from the model */
+typedef struct kvm_graph_model {
+    kvm_str name, family;
+    const char *fingerprint, *config_sha, *tokenizer_sha, *weights_sha; /* hex */
+} kvm_graph_model;
+
 typedef struct kvm_graph {
     kvm_str pair;    /* "small-large" */
     kvm_str spec;    /* canonical JSON of the whole spec */
@@ -129,6 +135,7 @@ typedef struct kvm_graph {
                         the spec seems to want it; empty: nothing */
     kvm_node *nodes; /* in dependency order: inputs point backwards */
     ptrdiff_t count;
+    kvm_graph_model models[2]; /* source and target; zero: not known */
 } kvm_graph;
 
 /* kvm_job_key - SHA-256 hex of canonical {kind, version, params, identity, inputs:

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "schema/fault.h"
+#include "schema/retention.h"
 
 /* A graph as jobs: canonical texts, checked wiring. */
 typedef struct plan {
@@ -75,12 +76,16 @@ static void hash_text(kvm_text *t, kvm_str s)
     kvm_text_add(t, s);
 }
 
-static kvm_status run_key(plan *p, const kvm_graph *g, kvm_str machine, kvm_err *err)
+/* Teams go on with their own runs; their equal steps are skipped all the same. Keys of
+ * the team that is meant when none is named were made before there were others. */
+static kvm_status run_key(plan *p, const kvm_graph *g, const kvm_submit_options *o,
+                          kvm_err *err)
 {
     kvm_text t = {0};
     hash_text(&t, g->pair);
     hash_text(&t, g->spec);
-    hash_text(&t, p->timed ? machine : KVM_STR(""));
+    hash_text(&t, p->timed ? o->machine : KVM_STR(""));
+    if (!kvm_str_eq(o->team, KVM_STR("default"))) hash_text(&t, o->team);
     for (ptrdiff_t i = 0; i < g->count; i++) {
         const kvm_job_new *j = &p->jobs[i];
         kvm_text_addf(&t, "\n%s %d ", j->kind_name, j->version);
@@ -108,15 +113,23 @@ static kvm_status make_plan(plan *p, const kvm_graph *g, const kvm_submit_option
                         KVM_STR_ARG(g->pair));
     for (ptrdiff_t i = 0; i < g->count; i++)
         TRY(plan_node(p, g, i, o->priority, a, err));
-    return run_key(p, g, o->machine, err);
+    return run_key(p, g, o, err);
 }
 
-/* A finished run counts as done while every artefact of it is in the store. */
+/* A finished run counts as done while every artefact of it is in the store, but for
+ * those whose time was over; others go on while none is missing. */
 static kvm_status still_there(kvm_catalogue *c, kvm_store *store, int64_t run,
-                              bool *yes, kvm_arena scratch, kvm_err *err)
+                              kvm_run_state state, bool *yes, kvm_arena scratch,
+                              kvm_err *err)
 {
     kvm_result_artefact *all;
     ptrdiff_t n = 0;
+    if (state != KVM_RUN_SUCCEEDED) {
+        bool expired = false;
+        TRY(kvm_run_expired(c, run, &expired, err));
+        *yes = !expired;
+        return KVM_OK;
+    }
     TRY(kvm_run_artefacts(c, run, &all, &n, &scratch, err));
     *yes = true;
     for (ptrdiff_t i = 0; i < n && *yes; i++)
@@ -130,11 +143,12 @@ static kvm_status insert_all(kvm_catalogue *c, const plan *p, const kvm_graph *g
 {
     int64_t *ids = kvm_new(&scratch, int64_t, g->count);
     if (!ids) return kvm_nomem(err, &scratch);
-    const kvm_run_new r = {.team = o->team.len ? o->team : KVM_STR("default"),
+    const kvm_run_new r = {.team = o->team,
                            .pair = g->pair,
                            .spec = g->spec,
                            .key = p->key,
-                           .priority = o->priority};
+                           .priority = o->priority,
+                           .file = o->file};
     TRY(kvm_run_insert(c, &r, run, err));
     for (ptrdiff_t i = 0; i < g->count; i++) {
         kvm_job_new j = p->jobs[i];
@@ -153,6 +167,18 @@ static kvm_status insert_all(kvm_catalogue *c, const plan *p, const kvm_graph *g
     return KVM_OK;
 }
 
+static kvm_status record_models(kvm_catalogue *c, const kvm_graph *g, kvm_err *err)
+{
+    for (int i = 0; i < 2; i++) {
+        const kvm_graph_model *m = &g->models[i];
+        if (!m->fingerprint) continue;
+        const kvm_model_new row = {m->name,       m->family,        m->fingerprint,
+                                   m->config_sha, m->tokenizer_sha, m->weights_sha};
+        TRY(kvm_model_record(c, &row, err));
+    }
+    return KVM_OK;
+}
+
 static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
                          const kvm_graph *g, const kvm_submit_options *o,
                          kvm_submitted *out, kvm_arena scratch, kvm_err *err)
@@ -162,17 +188,20 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
     TRY(kvm_run_hold(c, p->key, err));
     if (!o->again) TRY(kvm_run_find(c, p->key, &run, &state, err));
     bool there = true;
-    if (run && state == KVM_RUN_SUCCEEDED)
-        TRY(still_there(c, store, run, &there, scratch, err));
+    if (run) TRY(still_there(c, store, run, state, &there, scratch, err));
     out->jobs = g->count;
+    out->run = run;
     if (!run || !there) {
         out->outcome = KVM_SUBMIT_NEW;
-        return insert_all(c, p, g, o, &out->run, scratch, err);
+        TRY(insert_all(c, p, g, o, &out->run, scratch, err));
+    } else if (state == KVM_RUN_SUCCEEDED) {
+        out->outcome = KVM_SUBMIT_DONE;
+    } else {
+        out->outcome = KVM_SUBMIT_RESUMED;
+        TRY(kvm_run_retry(c, run, &out->retried, err));
     }
-    out->run = run;
-    out->outcome = state == KVM_RUN_SUCCEEDED ? KVM_SUBMIT_DONE : KVM_SUBMIT_RESUMED;
-    if (out->outcome == KVM_SUBMIT_DONE) return KVM_OK;
-    return kvm_run_retry(c, run, &out->retried, err);
+    TRY(record_models(c, g, err));
+    return kvm_run_current(c, out->run, o->file, &out->stale, err);
 }
 
 /* One transaction from the look to the last row, and one at a time for each key: of two
@@ -181,7 +210,8 @@ kvm_status kvm_submit(kvm_catalogue *c, kvm_store *store, const kvm_graph *g,
                       const kvm_submit_options *options, kvm_submitted *out,
                       kvm_arena scratch, kvm_err *err)
 {
-    const kvm_submit_options o = options ? *options : (kvm_submit_options){0};
+    kvm_submit_options o = options ? *options : (kvm_submit_options){0};
+    if (!o.team.len) o.team = KVM_STR("default");
     kvm_submitted done = {0};
     plan p;
     TRY(make_plan(&p, g, &o, &scratch, err));

@@ -1,16 +1,19 @@
 /* submit.h - a graph of jobs becomes a run in the catalogue, in one transaction.
  *
- * The run's key covers the spec, every node (kind, code version, parameters, identity,
- * wiring) and, when a node is timed, the machine. The same graph submitted again is the
- * same run: done already (nothing is written), or taken up where it stands, its failed,
- * parked and cancelled jobs retried. `again` makes a new run instead: equal steps are
- * still skipped by their keys, timings are measured anew. */
+ * The run's key covers the spec, every node (kind, code version, parameters,
+ * identity, wiring), the team and, when a node is timed, the machine. The same graph
+ * submitted again is the same run: done already (nothing is written), or taken up
+ * where it stands, its failed, parked and cancelled jobs retried. `again` makes a
+ * new run instead: equal steps are still skipped by their keys, timings are measured
+ * anew. Earlier runs of the same spec on other content are marked stale
+ * (schema/stale.h). */
 #ifndef KVM_SCHEDULER_SUBMIT_H
 #define KVM_SCHEDULER_SUBMIT_H
 
 #include "jobs/job.h"
 #include "schema/catalogue.h"
 #include "schema/job_state.h"
+#include "schema/stale.h"
 #include "schema/store.h"
 
 typedef enum kvm_submit_outcome {
@@ -24,6 +27,7 @@ typedef struct kvm_submit_options {
     int priority;
     bool again;
     kvm_str machine; /* class of the machine that times (workers/machine.h) */
+    kvm_str file;    /* the spec's, absolute, to be submitted again; empty: not known */
 } kvm_submit_options;
 
 typedef struct kvm_submitted {
@@ -31,6 +35,7 @@ typedef struct kvm_submitted {
     kvm_submit_outcome outcome;
     ptrdiff_t jobs;
     ptrdiff_t retried; /* of a resumed run: jobs that had ended without result */
+    kvm_stale stale;   /* the newest earlier run of this spec that is now out of date */
 } kvm_submitted;
 
 /* kvm_submit - KVM_FORMAT for a graph whose inputs do not point backwards or whose

@@ -1,5 +1,5 @@
-/* A spec submitted again on other content: just what depends on it is done anew, and the
- * run before says why. */
+/* A spec submitted again on other content: just what depends on it is done anew, and
+ * the run before says why. */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "schema/stale.h"
 
@@ -71,8 +71,8 @@ static int64_t stale_of_pair(void)
 
 static void model(const char *fingerprint, const char *tokenizer, const char *weights)
 {
-    const kvm_model_new m = {KVM_STR("small"), KVM_STR("llama"), fingerprint,
-                             "c",              tokenizer,        weights};
+    const kvm_model_new m = {KVM_STR("small"), KVM_STR("llama"), fingerprint, "c",
+                             tokenizer,        weights};
     MUST(kvm_model_record(b.c, &m, e));
     MUST(kvm_model_record(b.c, &m, e)); /* known already */
 }
