@@ -49,6 +49,15 @@ typedef enum kvm_opt_id {
     KVM_OPT_FROM,
     KVM_OPT_TO,
     KVM_OPT_CLOSED_FORM,
+    KVM_OPT_TEAM,
+    KVM_OPT_WEIGHT,
+    KVM_OPT_QUOTA_LIVE,
+    KVM_OPT_QUOTA_DAY,
+    KVM_OPT_CRON,
+    KVM_OPT_ZONE,
+    KVM_OPT_CATCH_UP,
+    KVM_OPT_FOLLOW,
+    KVM_OPT_CAPTURES,
     KVM_OPT_COUNT
 } kvm_opt_id;
 
@@ -78,6 +87,7 @@ typedef struct kvm_command {
 } kvm_command;
 
 extern const kvm_option kvm_common_options[];
+char kvm_option_letter(kvm_opt_id id); /* 'f': -f is the same; 0: it has none */
 extern const kvm_command
     kvm_command_step; /* every kind of kinds.def is a command by its name */
 const kvm_command *kvm_command_find(kvm_str name); /* NULL: unknown */
@@ -86,6 +96,15 @@ static inline bool kvm_cli_has(const kvm_cli *cli, kvm_opt_id id)
 {
     return cli->value[id] != NULL;
 }
+/* One of a command's verbs. */
+typedef struct kvm_cli_verb {
+    const char *name;
+    kvm_status (*run)(kvm_cli *cli, kvm_err *err);
+    ptrdiff_t most_args; /* behind the verb; more are KVM_USAGE */
+} kvm_cli_verb;
+/* the verb that the first argument names; the first one when there is no argument */
+KVM_MUST kvm_status kvm_cli_dispatch(kvm_cli *cli, const kvm_cli_verb *verbs,
+                                     ptrdiff_t n, kvm_err *err);
 KVM_MUST kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallback,
                                 int64_t least, int64_t *out, kvm_err *err);
 /* one argument is needed at place i: KVM_USAGE says what is missing */

@@ -4,6 +4,7 @@
 #include "cli/open.h"
 #include "reports/number.h"
 #include "reports/table.h"
+#include "schema/retention.h"
 #include "workers/gc.h"
 
 static const char *const names[KVM_SWEPT_COUNT] = {"object", "folder", "temporary"};
@@ -51,19 +52,33 @@ static kvm_status print_found(kvm_cli *cli, const found *f, bool dry, kvm_err *e
     return KVM_OK;
 }
 
+/* Captures whose time is over are garbage from then on; a dry run takes that back. */
+static kvm_status collect(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
+                          const kvm_sweep *o, int64_t days, kvm_err *err)
+{
+    ptrdiff_t marked = 0;
+    if (!days) return kvm_gc(kvm_cli_store(cli), c, store, o, err);
+    if (o->dry) TRY(kvm_catalogue_begin(c, err));
+    kvm_status s = kvm_captures_expire(c, (double)days * 86400, &marked, err);
+    if (!s) s = kvm_gc(kvm_cli_store(cli), c, store, o, err);
+    if (o->dry) kvm_catalogue_rollback(c);
+    return s;
+}
+
 static kvm_status run(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
     kvm_store *store;
-    int64_t hours;
+    int64_t hours, days;
     found f = {.list = kvm_json_own(cli->keep, json_array())};
     const bool dry = kvm_cli_has(cli, KVM_OPT_DRY_RUN);
     if (!f.list) return kvm_nomem(err, cli->keep);
     TRY(kvm_cli_i64(cli, KVM_OPT_HOURS, 24, 0, &hours, err));
+    TRY(kvm_cli_i64(cli, KVM_OPT_CAPTURES, 0, 1, &days, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
     TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
     const kvm_sweep o = {(double)hours * 3600, dry, note, &f};
-    TRY(kvm_gc(kvm_cli_store(cli), c, store, &o, err));
+    TRY(collect(cli, c, store, &o, days, err));
     if (!kvm_cli_has(cli, KVM_OPT_JSON)) return print_found(cli, &f, dry, err);
     return kvm_cli_print_json(cli,
                               json_pack("{s:b, s:I, s:I, s:O}", "dry_run", dry, "hours",
@@ -76,6 +91,8 @@ static const kvm_option options[] = {
     {KVM_OPT_DRY_RUN, "dry-run", NULL,
      "say what and how many bytes, and remove nothing"},
     {KVM_OPT_HOURS, "hours", "N", "only what is so old (24)"},
+    {KVM_OPT_CAPTURES, "captures-older-than", "DAYS",
+     "also captures that were made so long ago, although runs name them"},
     {0},
 };
 const kvm_command kvm_command_gc = {"gc", options, run, 0};

@@ -25,8 +25,10 @@ static const struct {
 static void print_options(const kvm_option *o)
 {
     for (; o && o->name; o++) {
-        char head[64];
-        snprintf(head, sizeof head, "--%s%s%s", o->name, o->value ? " " : "",
+        char head[64], letter[8] = "";
+        if (kvm_option_letter(o->id))
+            snprintf(letter, sizeof letter, "-%c, ", kvm_option_letter(o->id));
+        snprintf(head, sizeof head, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
                  o->value ? o->value : "");
         printf("  %-20s %s\n", head, o->help);
     }

@@ -3,8 +3,8 @@
 
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"pair",  "runs",      "last_run", "last_state",
-                                          "stale", "stale_why", NULL};
+    static const char *const columns[] = {
+        "pair", "runs", "last_run", "last_state", "stale", "stale_why", NULL};
     kvm_catalogue *c;
     TRY(kvm_cli_catalogue(cli, false, &c, err));
     return kvm_cli_show_view(cli, c, "v_pairs", NULL, 0, columns, err);

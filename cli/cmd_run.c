@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "cli/open.h"
 #include "cli/publish.h"
+#include "cli/team.h"
 #include "reports/page.h"
 #include "reports/table.h"
 #include "scheduler/submit.h"
@@ -28,17 +29,14 @@ typedef struct plans { /* of one spec file: a pair's directions, or a family's *
 } plans;
 
 static kvm_status submit_graphs(kvm_cli *cli, const kvm_graphs *g, kvm_catalogue *c,
-                                kvm_store *store, plans *out, kvm_arena scratch,
-                                kvm_err *err)
+                                kvm_store *store, const kvm_submit_options *o,
+                                plans *out, kvm_arena scratch, kvm_err *err)
 {
-    const kvm_submit_options o = {
-        .again = kvm_cli_has(cli, KVM_OPT_AGAIN),
-        .machine = kvm_machine_class(&scratch, kvm_cli_backend(cli))};
     for (ptrdiff_t i = 0; i < g->n; i++) {
         planned *p = &out->of[out->n];
         p->pair = kvm_str_copy(cli->keep, g->of[i].pair);
         if (!p->pair.at) return kvm_nomem(err, cli->keep);
-        TRY(kvm_submit(c, store, &g->of[i], &o, &p->submitted, scratch, err));
+        TRY(kvm_submit(c, store, &g->of[i], o, &p->submitted, scratch, err));
         out->n++;
     }
     return KVM_OK;
@@ -62,16 +60,21 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_str path, plans *out, kvm_arena 
     kvm_catalogue *c;
     kvm_store *store;
     kvm_graphs *graphs;
+    kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN)};
+    TRY(kvm_cli_team(cli, &o.team, err));
+    TRY(kvm_path_absolute(&o.file, plan, path, err));
     TRY(kvm_specs_read(&specs, &n, plan, path, err));
     TRY(kvm_cli_compute(cli, plan, &compute, err));
     TRY(kvm_specs_graphs(specs, n, plan, compute, &graphs, err));
     *out = (plans){.of = kvm_new(cli->keep, planned, 2 * n)};
     if (!out->of) return kvm_nomem(err, cli->keep);
+    o.machine = kvm_machine_class(plan, kvm_cli_backend(cli));
     TRY(kvm_cli_catalogue(cli, true, &c, err));
+    TRY(kvm_cli_admit_file(cli, c, o.team, o.file, err));
     TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
     for (ptrdiff_t i = 0; i < n; i++) {
         say_warning(path, &graphs[i], n);
-        TRY(submit_graphs(cli, &graphs[i], c, store, out, *plan, err));
+        TRY(submit_graphs(cli, &graphs[i], c, store, &o, out, *plan, err));
     }
     kvm_catalogue_close(c); /* not to be inherited by a worker's children */
     return KVM_OK;
@@ -290,6 +293,9 @@ static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
 
 static void announce(const planned *p)
 {
+    if (p->submitted.stale.run)
+        fprintf(stderr, "%.*s: run %lld is stale: %s\n", KVM_STR_ARG(p->pair),
+                (long long)p->submitted.stale.run, p->submitted.stale.why);
     switch (p->submitted.outcome) {
     case KVM_SUBMIT_NEW:
         fprintf(stderr, "%.*s: run %lld, %td jobs\n", KVM_STR_ARG(p->pair),
@@ -454,6 +460,7 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
 
 static const kvm_option submit_options[] = {
     {KVM_OPT_AGAIN, "again", NULL, "a new run, timings measured anew"},
+    KVM_CLI_TEAM_OPTION,
     {0},
 };
 static const kvm_option worker_options[] = {

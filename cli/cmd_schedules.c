@@ -52,7 +52,7 @@ static kvm_status list_those(kvm_cli *cli, kvm_catalogue *c, const kvm_view_filt
                              ptrdiff_t n, kvm_err *err)
 {
     static const char *const columns[] = {
-        "schedule", "team",         "cron",         "zone",    "catch_up", "paused",
+        "schedule",     "team",        "cron",    "zone", "catch_up", "paused",
         "last_tick_at", "last_status", "next_at", "file", NULL};
     json_t *rows, *row;
     size_t i;
@@ -83,8 +83,8 @@ static kvm_status named(kvm_cli *cli, bool make, kvm_catalogue **c, kvm_str *tea
     return kvm_cli_admit(cli, *c, *team, err);
 }
 
-/* The spec is read whole, so that a mistake is told now and not at night. Its models are
- * not opened: they may come later. */
+/* The spec is read whole, so that a mistake is told now and not at night. Its models
+ * are not opened: they may come later. */
 static kvm_status add(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
@@ -155,8 +155,10 @@ static kvm_status resume(kvm_cli *cli, kvm_err *err)
 
 static kvm_status schedules(kvm_cli *cli, kvm_err *err)
 {
-    static const kvm_cli_verb verbs[] = {{"list", list, 0},     {"add", add, 2},
-                                         {"remove", forget, 1}, {"pause", pause, 1},
+    static const kvm_cli_verb verbs[] = {{"list", list, 0},
+                                         {"add", add, 2},
+                                         {"remove", forget, 1},
+                                         {"pause", pause, 1},
                                          {"resume", resume, 1}};
     return kvm_cli_dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }

@@ -24,16 +24,16 @@ static void add_shares(json_t *rows)
     const double now = kvm_wall();
     json_array_foreach(rows, i, row)
     {
-        const double today = kvm_decayed(number(row, "used_s"),
-                                         now - number(row, "used_at"));
+        const double today =
+            kvm_decayed(number(row, "used_s"), now - number(row, "used_at"));
         json_object_set_new(row, "used_now_s", json_real(today));
         weights += number(row, "weight");
         used += today;
     }
     json_array_foreach(rows, i, row)
     {
-        json_object_set_new(row, "due",
-                            json_real(weights > 0 ? number(row, "weight") / weights : 0));
+        json_object_set_new(
+            row, "due", json_real(weights > 0 ? number(row, "weight") / weights : 0));
         json_object_set_new(row, "share",
                             json_real(used > 0 ? number(row, "used_now_s") / used : 0));
     }
@@ -41,10 +41,9 @@ static void add_shares(json_t *rows)
 
 static kvm_status list(kvm_cli *cli, kvm_err *err)
 {
-    static const char *const columns[] = {"team",  "weight",     "due",
-                                          "share", "used_now_s", "live",
-                                          "quota_live", "quota_day_s", "paused",
-                                          "has_token",  NULL};
+    static const char *const columns[] = {
+        "team",       "weight",      "due",    "share",     "used_now_s", "live",
+        "quota_live", "quota_day_s", "paused", "has_token", NULL};
     kvm_catalogue *c;
     json_t *rows;
     TRY(kvm_cli_catalogue(cli, false, &c, err));
@@ -114,8 +113,8 @@ static kvm_status resume(kvm_cli *cli, kvm_err *err)
     return said(cli, name, "resumed", err);
 }
 
-/* Shown once: nothing keeps it. Who has lost it is given another by whoever may write to
- * the database: UPDATE team SET token_sha = NULL WHERE name = '...'. */
+/* Shown once: nothing keeps it. Who has lost it is given another by whoever may
+ * write to the database: UPDATE team SET token_sha = NULL WHERE name = '...'. */
 static kvm_status token(kvm_cli *cli, kvm_err *err)
 {
     kvm_catalogue *c;
@@ -125,22 +124,23 @@ static kvm_status token(kvm_cli *cli, kvm_err *err)
     TRY(named(cli, false, &c, &name, err));
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return kvm_fail_errno(err, "random bytes");
-    for (int i = 0; i < TOKEN_BYTES; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    for (int i = 0; i < TOKEN_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     TRY(kvm_team_token(c, name, kvm_str_of(text), err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
-        return kvm_cli_print_json(cli,
-                                  json_pack("{s:s%, s:s}", "team", name.at,
-                                            (size_t)name.len, "token", text),
-                                  err);
+        return kvm_cli_print_json(
+            cli,
+            json_pack("{s:s%, s:s}", "team", name.at, (size_t)name.len, "token", text),
+            err);
     printf("%s\n", text);
     return KVM_OK;
 }
 
 static kvm_status teams(kvm_cli *cli, kvm_err *err)
 {
-    static const kvm_cli_verb verbs[] = {{"list", list, 0},   {"add", add, 1},
-                                         {"token", token, 1}, {"pause", pause, 1},
+    static const kvm_cli_verb verbs[] = {{"list", list, 0},
+                                         {"add", add, 1},
+                                         {"token", token, 1},
+                                         {"pause", pause, 1},
                                          {"resume", resume, 1}};
     return kvm_cli_dispatch(cli, verbs, sizeof verbs / sizeof *verbs, err);
 }
@@ -149,7 +149,7 @@ static const kvm_option options[] = {
     {KVM_OPT_WEIGHT, "weight", "W", "add: its part of the machines beside others' (1)"},
     {KVM_OPT_QUOTA_LIVE, "quota-live", "N", "add: most jobs at once (0: any)"},
     {KVM_OPT_QUOTA_DAY, "quota-day", "SECONDS",
-     "add: most device-seconds in 24 hours (0: any)"},
+     "add: most device-seconds a day (0: any)"},
     {0},
 };
 const kvm_command kvm_command_teams = {"teams", options, teams, 2};

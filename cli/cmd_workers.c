@@ -17,8 +17,8 @@ static kvm_status list(kvm_cli *cli, kvm_err *err)
     TRY(kvm_catalogue_view(c, &rows, cli->keep, "v_workers", NULL, 0, 0, err));
     json_t *there = kvm_json_own(cli->keep, json_array());
     if (!there) return kvm_nomem(err, cli->keep);
-    json_array_foreach(rows, i, row)
-        if (json_is_null(json_object_get(row, "gone_at"))) json_array_append(there, row);
+    json_array_foreach(rows, i, row) if (json_is_null(json_object_get(row, "gone_at")))
+        json_array_append(there, row);
     return kvm_cli_print_rows(cli, there, "v_workers", columns, err);
 }
 

@@ -1,5 +1,5 @@
-/* job_logs.c - `kvmill jobs logs`: what the attempts of a job wrote. The files lie below
- * the store, wherever the worker is that writes them. */
+/* job_logs.c - `kvmill jobs logs`: what the attempts of a job wrote. The files lie
+ * below the store, wherever the worker is that writes them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -83,8 +83,8 @@ static kvm_status copy_on(int *fd, kvm_str path, kvm_err *err)
 }
 
 /* A job that nobody has begun is waited for, as long as it can be begun. */
-static kvm_status find_attempt(kvm_cli *cli, kvm_catalogue *c, int64_t job, kvm_str *log,
-                               kvm_err *err)
+static kvm_status find_attempt(kvm_cli *cli, kvm_catalogue *c, int64_t job,
+                               kvm_str *log, kvm_err *err)
 {
     bool ended;
     TRY(newest(c, job, log, &ended, cli->keep, err));

@@ -36,7 +36,7 @@ static kvm_str column_text(kvm_arena *keep, const json_t *row, const char *colum
 }
 
 kvm_status kvm_cli_print_rows(kvm_cli *cli, const json_t *rows, const char *name,
-                             const char *const *columns, kvm_err *err)
+                              const char *const *columns, kvm_err *err)
 {
     kvm_column c[MAX_COLUMNS];
     ptrdiff_t n = 0;
@@ -51,8 +51,8 @@ kvm_status kvm_cli_print_rows(kvm_cli *cli, const json_t *rows, const char *name
 }
 
 kvm_status kvm_cli_show_view(kvm_cli *cli, kvm_catalogue *c, const char *view,
-                            const kvm_view_filter *filters, ptrdiff_t count,
-                            const char *const *columns, kvm_err *err)
+                             const kvm_view_filter *filters, ptrdiff_t count,
+                             const char *const *columns, kvm_err *err)
 {
     json_t *rows;
     int64_t limit;
@@ -64,7 +64,8 @@ kvm_status kvm_cli_show_view(kvm_cli *cli, kvm_catalogue *c, const char *view,
     return kvm_cli_print_rows(cli, rows, view, columns, err);
 }
 
-kvm_status kvm_cli_check_pair(kvm_cli *cli, kvm_catalogue *c, kvm_str pair, kvm_err *err)
+kvm_status kvm_cli_check_pair(kvm_cli *cli, kvm_catalogue *c, kvm_str pair,
+                              kvm_err *err)
 {
     json_t *rows, *row;
     size_t i;

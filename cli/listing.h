@@ -10,8 +10,8 @@ kvm_str kvm_cli_time(kvm_arena *keep, double seconds);
 KVM_MUST kvm_status kvm_cli_print_rows(kvm_cli *cli, const json_t *rows,
                                        const char *name, const char *const *columns,
                                        kvm_err *err);
-/* the rows of a view, up to --limit: all of it with --json, else the columns that people
- * look at first */
+/* the rows of a view, up to --limit: all of it with --json, else the columns that
+ * people look at first */
 KVM_MUST kvm_status kvm_cli_show_view(kvm_cli *cli, kvm_catalogue *c, const char *view,
                                       const kvm_view_filter *filters, ptrdiff_t count,
                                       const char *const *columns, kvm_err *err);

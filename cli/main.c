@@ -78,6 +78,21 @@ kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *what, kvm_st
     return KVM_OK;
 }
 
+kvm_status kvm_cli_dispatch(kvm_cli *cli, const kvm_cli_verb *verbs, ptrdiff_t n,
+                            kvm_err *err)
+{
+    if (cli->arg_count == 0) return verbs[0].run(cli, err);
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (kvm_str_eq(cli->args[0], kvm_str_of(verbs[i].name)))
+            return cli->arg_count - 1 > verbs[i].most_args
+                       ? kvm_fail(err, KVM_USAGE, "\"%s\" is one argument too many",
+                                  kvm_quote(cli->args[1 + verbs[i].most_args]).at)
+                       : verbs[i].run(cli, err);
+    return kvm_fail(err, KVM_USAGE,
+                    "\"%s\" is none of the verbs that `kvmill help` lists",
+                    kvm_quote(cli->args[0]).at);
+}
+
 kvm_str kvm_cli_store(const kvm_cli *cli)
 {
     return kvm_str_of(cli->value[KVM_OPT_STORE] ? cli->value[KVM_OPT_STORE] : "run");
@@ -139,6 +154,27 @@ static int fill_options(struct option *out, const kvm_option *rows, int n)
     return n;
 }
 
+/* flags that are known by a letter too, as elsewhere */
+static const struct {
+    kvm_opt_id id;
+    char letter;
+} letters[] = {{KVM_OPT_FOLLOW, 'f'}};
+
+char kvm_option_letter(kvm_opt_id id)
+{
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
+        if (letters[i].id == id) return letters[i].letter;
+    return 0;
+}
+
+/* the option of that letter, or NULL */
+static const kvm_option *by_letter(const kvm_option *rows, int letter)
+{
+    for (; rows && rows->name; rows++)
+        if (kvm_option_letter(rows->id) == letter) return rows;
+    return NULL;
+}
+
 static kvm_status bad_option(const struct option *known, int n, const char *given,
                              kvm_err *err)
 {
@@ -176,9 +212,11 @@ static kvm_status parse(kvm_cli *cli, const kvm_command *cmd, int argc, char **a
     n = fill_options(options, cmd->options, n);
     opterr = 0;
     int row = 0;
-    for (int c; (c = getopt_long(argc, argv, "", options, &row)) != -1;) {
-        if (c < FIRST_LONG) return bad_option(options, n, argv[optind - 1], err);
-        TRY(take_option(cli, c - FIRST_LONG, options[row].name, optarg, err));
+    for (int c; (c = getopt_long(argc, argv, "f", options, &row)) != -1;) {
+        const kvm_option *o = c < FIRST_LONG ? by_letter(cmd->options, c) : NULL;
+        if (c < FIRST_LONG && !o) return bad_option(options, n, argv[optind - 1], err);
+        TRY(take_option(cli, o ? (int)o->id : c - FIRST_LONG,
+                        o ? o->name : options[row].name, optarg, err));
     }
     cli->arg_count = argc - optind;
     if (cli->arg_count > cmd->most_args)
@@ -196,11 +234,10 @@ static void read_environment(kvm_cli *cli)
     static const struct {
         kvm_opt_id id;
         const char *name;
-    } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
-                {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
-                {KVM_OPT_THREADS, "KVMILL_THREADS"},
-                {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
-                {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}};
+    } vars[] = {
+        {KVM_OPT_STORE, "KVMILL_STORE"},     {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
+        {KVM_OPT_THREADS, "KVMILL_THREADS"}, {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
+        {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}, {KVM_OPT_TEAM, "KVMILL_TEAM"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
         const char *v = getenv(vars[i].name);
         if (cli->value[vars[i].id] || !v || !*v) continue;

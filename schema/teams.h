@@ -13,7 +13,7 @@
 typedef struct kvm_team_terms {
     double weight;      /* its part of the machines beside the others', > 0 */
     int64_t quota_live; /* most jobs at once, 0: any */
-    double quota_day_s; /* most device-seconds in 24 hours, 0: any */
+    double quota_day_s; /* most device-seconds a day (UTC), 0: any */
 } kvm_team_terms;
 
 /* kvm_team_check_name - letters, digits, . _ -, up to 64; KVM_USAGE */
