@@ -57,6 +57,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_ZONE,
     KVM_OPT_CATCH_UP,
     KVM_OPT_FOLLOW,
+    KVM_OPT_REFRESH,
     KVM_OPT_CAPTURES,
     KVM_OPT_COUNT
 } kvm_opt_id;

@@ -1,8 +1,5 @@
-/* cmd_run.c - `kvmill run`, `submit` and `worker`: a spec becomes runs, runs become
- * results.
- *
- * The models are opened for the plan only and closed before the worker starts: jobs run
- * in children of a process that has one thread. */
+/* cmd_run.c - `kvmill run` and `worker`: a spec becomes runs (submit.h), runs become
+ * results. */
 #include <string.h>
 #include <unistd.h>
 
@@ -10,86 +7,12 @@
 #include "base/hash.h"
 #include "cli/open.h"
 #include "cli/publish.h"
+#include "cli/submit.h"
 #include "cli/team.h"
 #include "reports/page.h"
 #include "reports/table.h"
-#include "scheduler/submit.h"
 #include "schema/job_state.h"
-#include "workers/machine.h"
 #include "workers/worker.h"
-
-typedef struct planned { /* one direction */
-    kvm_str pair;
-    kvm_submitted submitted;
-} planned;
-
-typedef struct plans { /* of one spec file: a pair's directions, or a family's */
-    planned *of;
-    ptrdiff_t n;
-} plans;
-
-static kvm_status submit_graphs(kvm_cli *cli, const kvm_graphs *g, kvm_catalogue *c,
-                                kvm_store *store, const kvm_submit_options *o,
-                                plans *out, kvm_arena scratch, kvm_err *err)
-{
-    for (ptrdiff_t i = 0; i < g->n; i++) {
-        planned *p = &out->of[out->n];
-        p->pair = kvm_str_copy(cli->keep, g->of[i].pair);
-        if (!p->pair.at) return kvm_nomem(err, cli->keep);
-        TRY(kvm_submit(c, store, &g->of[i], o, &p->submitted, scratch, err));
-        out->n++;
-    }
-    return KVM_OK;
-}
-
-static void say_warning(kvm_str path, const kvm_graphs *g, ptrdiff_t specs)
-{
-    const kvm_str warning = g->of[0].warning; /* both directions have the same */
-    if (!warning.len) return;
-    if (specs > 1) path = g->of[0].pair;
-    fprintf(stderr, "%.*s: warning: %.*s\n", KVM_STR_ARG(path), KVM_STR_ARG(warning));
-}
-
-/* The store is made when the spec has been found good. */
-static kvm_status submit_spec(kvm_cli *cli, kvm_str path, plans *out, kvm_arena *plan,
-                              kvm_err *err)
-{
-    kvm_spec *specs;
-    ptrdiff_t n;
-    kvm_compute *compute;
-    kvm_catalogue *c;
-    kvm_store *store;
-    kvm_graphs *graphs;
-    kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN)};
-    TRY(kvm_cli_team(cli, &o.team, err));
-    TRY(kvm_path_absolute(&o.file, plan, path, err));
-    TRY(kvm_specs_read(&specs, &n, plan, path, err));
-    TRY(kvm_cli_compute(cli, plan, &compute, err));
-    TRY(kvm_specs_graphs(specs, n, plan, compute, &graphs, err));
-    *out = (plans){.of = kvm_new(cli->keep, planned, 2 * n)};
-    if (!out->of) return kvm_nomem(err, cli->keep);
-    o.machine = kvm_machine_class(plan, kvm_cli_backend(cli));
-    TRY(kvm_cli_catalogue(cli, true, &c, err));
-    TRY(kvm_cli_admit_file(cli, c, o.team, o.file, err));
-    TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
-    for (ptrdiff_t i = 0; i < n; i++) {
-        say_warning(path, &graphs[i], n);
-        TRY(submit_graphs(cli, &graphs[i], c, store, &o, out, *plan, err));
-    }
-    kvm_catalogue_close(c); /* not to be inherited by a worker's children */
-    return KVM_OK;
-}
-
-static kvm_status submit(kvm_cli *cli, plans *out, kvm_err *err)
-{
-    kvm_str path;
-    TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
-    kvm_arena plan = {0};
-    TRY(kvm_arena_reserve(&plan, (size_t)1 << 38, err));
-    const kvm_status s = submit_spec(cli, path, out, &plan, err);
-    kvm_arena_free(&plan);
-    return s;
-}
 
 /* ---- the worker's voice ---- */
 
@@ -212,8 +135,8 @@ static kvm_status published(kvm_cli *cli, kvm_catalogue *c, kvm_str pair, int64_
 
 /* Reports are files of the pair's name: one of another spec is replaced, and can be had
  * again. */
-static kvm_status warn_of_others(kvm_cli *cli, kvm_catalogue *c, const planned *p,
-                                 kvm_err *err)
+static kvm_status warn_of_others(kvm_cli *cli, kvm_catalogue *c,
+                                 const kvm_cli_planned *p, kvm_err *err)
 {
     int64_t run;
     const char *mine, *other;
@@ -262,7 +185,7 @@ static void say_unmeasured(const json_t *doc, kvm_str pair)
 }
 
 static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
-                              const planned *p, json_t *out, kvm_text *failed,
+                              const kvm_cli_planned *p, json_t *out, kvm_text *failed,
                               kvm_err *err)
 {
     kvm_arena *keep = cli->keep;
@@ -291,29 +214,6 @@ static kvm_status show_result(kvm_cli *cli, kvm_catalogue *c, kvm_store *store,
     return fflush(stdout) ? kvm_fail_errno(err, "stdout") : KVM_OK;
 }
 
-static void announce(const planned *p)
-{
-    if (p->submitted.stale.run)
-        fprintf(stderr, "%.*s: run %lld is stale: %s\n", KVM_STR_ARG(p->pair),
-                (long long)p->submitted.stale.run, p->submitted.stale.why);
-    switch (p->submitted.outcome) {
-    case KVM_SUBMIT_NEW:
-        fprintf(stderr, "%.*s: run %lld, %td jobs\n", KVM_STR_ARG(p->pair),
-                (long long)p->submitted.run, p->submitted.jobs);
-        return;
-    case KVM_SUBMIT_RESUMED:
-        fprintf(stderr, "%.*s: going on with run %lld\n", KVM_STR_ARG(p->pair),
-                (long long)p->submitted.run);
-        return;
-    case KVM_SUBMIT_DONE:
-        fprintf(stderr,
-                "%.*s: nothing to do, run %lld has done exactly this (--again times "
-                "anew)\n",
-                KVM_STR_ARG(p->pair), (long long)p->submitted.run);
-        return;
-    }
-}
-
 /* Failed jobs are a failure of the work, unless the environment failed them. */
 static kvm_status status_of_failed(kvm_status why)
 {
@@ -330,7 +230,7 @@ static kvm_status look_at(kvm_cli *cli, int64_t run, kvm_run_info *info, kvm_err
 }
 
 /* Why a run at rest has no report, whichever worker had its jobs. */
-static kvm_status judge(kvm_cli *cli, const planned *p, kvm_err *err)
+static kvm_status judge(kvm_cli *cli, const kvm_cli_planned *p, kvm_err *err)
 {
     kvm_run_info info;
     TRY(look_at(cli, p->submitted.run, &info, err));
@@ -358,7 +258,7 @@ static kvm_status judge(kvm_cli *cli, const planned *p, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
+static kvm_status run_one(kvm_cli *cli, const kvm_cli_planned *p, kvm_err *err)
 {
     if (p->submitted.outcome == KVM_SUBMIT_DONE) return KVM_OK;
     kvm_worker_stats stats = {0};
@@ -374,8 +274,8 @@ static kvm_status run_one(kvm_cli *cli, const planned *p, kvm_err *err)
 }
 
 /* The report of a run is there when the run is done, whatever becomes of the next. */
-static kvm_status publish(kvm_cli *cli, const planned *p, json_t *out, kvm_text *failed,
-                          kvm_err *err)
+static kvm_status publish(kvm_cli *cli, const kvm_cli_planned *p, json_t *out,
+                          kvm_text *failed, kvm_err *err)
 {
     kvm_catalogue *c;
     kvm_store *store;
@@ -388,14 +288,16 @@ static kvm_status publish(kvm_cli *cli, const planned *p, json_t *out, kvm_text 
 
 static kvm_status run_all(kvm_cli *cli, kvm_text *failed, kvm_err *err)
 {
-    plans p;
+    kvm_cli_plans p;
     size_t offload;
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
     TRY(kvm_cli_offload(cli, &offload, err)); /* before anything is submitted */
-    TRY(submit(cli, &p, err));
+    kvm_str path;
+    TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
+    TRY(kvm_cli_submit(cli, path, &p, err));
     for (ptrdiff_t i = 0; i < p.n; i++) {
-        if (!kvm_cli_has(cli, KVM_OPT_QUIET)) announce(&p.of[i]);
+        if (!kvm_cli_has(cli, KVM_OPT_QUIET)) kvm_cli_announce(&p.of[i]);
         TRY(run_one(cli, &p.of[i], err));
         TRY(publish(cli, &p.of[i], out, failed, err));
     }
@@ -415,25 +317,6 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
                      KVM_STR_ARG(kvm_text_str(&failed)));
     kvm_text_free(&failed);
     return s;
-}
-
-static kvm_status submit_only(kvm_cli *cli, kvm_err *err)
-{
-    plans p;
-    TRY(submit(cli, &p, err));
-    json_t *out = json_array();
-    if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
-    for (ptrdiff_t i = 0; i < p.n; i++) {
-        announce(&p.of[i]);
-        json_array_append_new(out,
-                              json_pack("{s:s%, s:I, s:I}", "pair", p.of[i].pair.at,
-                                        (size_t)p.of[i].pair.len, "run",
-                                        (json_int_t)p.of[i].submitted.run, "jobs",
-                                        (json_int_t)p.of[i].submitted.jobs));
-    }
-    return kvm_cli_has(cli, KVM_OPT_JSON)
-               ? kvm_cli_print_json(cli, json_incref(out), err)
-               : KVM_OK;
 }
 
 static kvm_status work_only(kvm_cli *cli, kvm_err *err)
@@ -458,7 +341,7 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
                     stats.failed, stats.failed == 1 ? "" : "s");
 }
 
-static const kvm_option submit_options[] = {
+static const kvm_option run_options[] = {
     {KVM_OPT_AGAIN, "again", NULL, "a new run, timings measured anew"},
     KVM_CLI_TEAM_OPTION,
     {0},
@@ -467,6 +350,5 @@ static const kvm_option worker_options[] = {
     {KVM_OPT_STAY, "stay", NULL, "wait for more work instead of returning"},
     {0},
 };
-const kvm_command kvm_command_run = {"run", submit_options, run, 1};
-const kvm_command kvm_command_submit = {"submit", submit_options, submit_only, 1};
+const kvm_command kvm_command_run = {"run", run_options, run, 1};
 const kvm_command kvm_command_worker = {"worker", worker_options, work_only, 0};

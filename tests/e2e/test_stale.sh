@@ -45,4 +45,12 @@ done_anew 2 5 && grep -q 'run 2 is stale: .*evaluate mine: the suite changed' "$
 ok $? "an item of the suite: only the scores and the report are"
 done_anew 0 0 && ! grep -q 'is stale' "$work/said"
 ok $? "nothing changed, nothing done"
+sed -i '1s/"continuation": *"/&y/' "$work/prose.jsonl"
+"$kvmill" submit --refresh --json --store "$work/a" >"$work/log" 2>&1 && grep -q 'run 3 is stale' "$work/log" &&
+    "$kvmill" worker --quiet --json --store "$work/a" >"$work/log" 2>&1 && grep -q '"succeeded": 2' "$work/log"
+ok $? "all known specs submitted at once: what has changed is noticed without naming it"
+rm "$work/pair.yaml"
+"$kvmill" submit --refresh --store "$work/a" >"$work/log" 2>&1
+[ $? = 2 ] && grep -q pair.yaml "$work/log"
+ok $? "... and a spec that has gone is told"
 echo "1..$n"
