@@ -95,19 +95,33 @@ static kvm_status take_over(kvm_catalogue *c, const kvm_schedule_row *rows,
     return KVM_OK;
 }
 
-kvm_status kvm_schedules_due(kvm_catalogue *c, double now, ptrdiff_t most,
-                             kvm_due **due, ptrdiff_t *count, kvm_arena *keep,
-                             kvm_err *err)
+static kvm_status look_at_all(kvm_catalogue *c, double now, list *l, kvm_arena *keep,
+                              kvm_err *err)
 {
     kvm_schedule_row *rows;
     ptrdiff_t n;
     double clock;
+    TRY(kvm_schedules_read(c, &rows, &n, &clock, keep, err));
+    TRY(take_over(c, rows, n, l, *keep, err));
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!rows[i].paused) TRY(look(c, &rows[i], now ? now : clock, l, *keep, err));
+    return KVM_OK;
+}
+
+/* What has been claimed before a failure is handed out all the same: nobody else would
+ * fire it for an hour. The failure comes again. */
+kvm_status kvm_schedules_due(kvm_catalogue *c, double now, ptrdiff_t most,
+                             kvm_due **due, ptrdiff_t *count, kvm_arena *keep,
+                             kvm_err *err)
+{
+    kvm_err why = {0};
     list l = {.of = kvm_new(keep, kvm_due, most + 1), .most = most};
     if (!l.of) return kvm_nomem(err, keep);
-    TRY(kvm_schedules_read(c, &rows, &n, &clock, keep, err));
-    TRY(take_over(c, rows, n, &l, *keep, err));
-    for (ptrdiff_t i = 0; i < n; i++)
-        if (!rows[i].paused) TRY(look(c, &rows[i], now ? now : clock, &l, *keep, err));
+    const kvm_status s = look_at_all(c, now, &l, keep, &why);
+    if (s && !l.n) {
+        if (err && !err->code) *err = why;
+        return s;
+    }
     *due = l.of;
     *count = l.n;
     return KVM_OK;

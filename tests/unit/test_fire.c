@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "schema/teams.h"
 #include "tests/support/queue.h"
 
 static kvm_arena keep;
@@ -173,6 +175,45 @@ static void a_few_run_at_once_and_the_rest_wait(void **state)
     }
 }
 
+/* The program itself, for a team with a token, which the scheduler has not. */
+static void the_program_submits_for_the_team(void **state)
+{
+    (void)state;
+    char here[300];
+    const char *build = getenv("KVM_BUILD");
+    fires.o.program = kvm_str_fmt(&keep, "%s/kvmill", build ? build : "build/release");
+    if (!kvm_path_exists(fires.o.program) || !getcwd(here, sizeof here)) {
+        printf("# skipped: no program in %s\n", build ? build : "build/release");
+        return;
+    }
+    const kvm_str file = kvm_str_fmt(&keep, "%s/%s/few.yaml", here, home);
+    const kvm_str spec =
+        kvm_str_fmt(&keep,
+                    "name: small-large\nsource: %s/tests/zoo/small\n"
+                    "target: %s/tests/zoo/large\ncalibration: {text: "
+                    "calibration, sequences: 3, tokens: 40}\nevaluate: "
+                    "{suites: [facts-mc], items: 3}\n",
+                    here, here);
+    MUST(kvm_file_publish(file, spec, keep, e));
+    MUST(kvm_team_set(c, KVM_STR("prose"), &(kvm_team_terms){-1, -1, -1}, e));
+    MUST(kvm_team_token(c, KVM_STR("prose"), KVM_STR("secret"), e));
+    fires.o.catalogue = kvm_str_of(path);
+    due("s", false);
+    kvm_test_sql(path,
+                 kvm_str_fmt(&keep, "UPDATE schedule SET file = '%s'", file.at).at);
+    turn_until(1);
+    if (kvm_test_number(path, "SELECT status FROM tick")) fail_msg("%s", message());
+    check_contains(said().at, "small-large: run 1, ");
+    assert_int_equal(
+        kvm_test_number(path, "SELECT COUNT(*) FROM v_runs WHERE team = 'prose'"), 1);
+    assert_int_equal(
+        kvm_test_number(
+            path,
+            kvm_str_fmt(&keep, "SELECT COUNT(*) FROM run WHERE file = '%s'", file.at)
+                .at),
+        1);
+}
+
 static void a_scheduler_that_stops_leaves_nobody(void **state)
 {
     (void)state;
@@ -198,6 +239,7 @@ int main(void)
         T(what_cannot_be_run_is_recorded),
         T(one_that_hangs_is_ended),
         T(a_few_run_at_once_and_the_rest_wait),
+        T(the_program_submits_for_the_team),
         T(a_scheduler_that_stops_leaves_nobody),
     };
     return kvm_test_both("fire", tests);
