@@ -1,5 +1,6 @@
 #include "schema/catalogue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,6 +267,18 @@ kvm_status kvm_catalogue_lacks_reader(kvm_catalogue *c, kvm_str *sql, kvm_arena 
     kvm_text_free(&t);
     if (s) return s;
     return sql->at && !t.failed ? KVM_OK : kvm_nomem(err, keep);
+}
+
+kvm_status kvm_catalogue_id(kvm_catalogue *c, char id[KVM_CATALOGUE_ID], kvm_err *err)
+{
+    char sha[65], born[40];
+    kvm_arena scratch = c->scratch;
+    kvm_rows rows;
+    TRY(kvm_db_query(c->db, KVM_SQL_CATALOGUE_BORN, KVM_NO_ARGS, &rows, &scratch, err));
+    snprintf(born, sizeof born, "%.6f", rows.count ? kvm_rows_f64(&rows, 0, 0) : 0);
+    TRY(kvm_sha_of(kvm_str_of(born), sha, err));
+    snprintf(id, KVM_CATALOGUE_ID, "%.16s", sha);
+    return KVM_OK;
 }
 
 bool kvm_catalogue_file(kvm_str where, kvm_str *path)

@@ -94,6 +94,12 @@ KVM_MUST kvm_status kvm_catalogue_check(kvm_catalogue *c, json_t **problems,
  * */
 KVM_MUST kvm_status kvm_catalogue_lacks_reader(kvm_catalogue *c, kvm_str *sql,
                                                kvm_arena *keep, kvm_err *err);
+/* kvm_catalogue_id - 16 hexadecimal digits by which others name this catalogue: of the
+ * moment in which its schema was made, so a copy in another database is another one.
+ * Two might agree; what bears the name must bear that. */
+enum { KVM_CATALOGUE_ID = 17 };
+KVM_MUST kvm_status kvm_catalogue_id(kvm_catalogue *c, char id[KVM_CATALOGUE_ID],
+                                     kvm_err *err);
 /* kvm_catalogue_file - whether it is a file, and then its path (borrows) */
 bool kvm_catalogue_file(kvm_str where, kvm_str *path);
 
