@@ -215,7 +215,6 @@ static void tell(kvm_worker *w, const kvm_ending *e)
         kvm_fault(KVM_FAULT_AFTER_COMMIT);
         kvm_tree__remove(e->work->folder);
         kvm_fault(KVM_FAULT_AFTER_CLEAN);
-        kvm_queue_wake(w->queue);
         kvm_worker__note(
             w, e->work,
             e->end.how == KVM_END_SKIP ? KVM_WORKER_SKIP : KVM_WORKER_SUCCEED, "");

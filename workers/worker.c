@@ -16,6 +16,7 @@
 #include "workers/worker_internal.h"
 
 static const double TEND_S = 1; /* look for dead workers and unsent hints so often */
+static const double SLICE_S = 0.2, NEXT_LOOK_S = 0.2;
 static const double GIVE_UP_S = 60; /* the catalogue has not answered for so long */
 
 /* ---- signals ---- */
@@ -72,7 +73,6 @@ static kvm_worker_options with_defaults(const kvm_worker_options *given)
 #endif
     if (!o.backend) o.backend = "cpu";
     if (o.lease_s <= 0) o.lease_s = 30;
-    if (o.poll_s <= 0) o.poll_s = 0.2;
     if (o.grace_s <= 0) o.grace_s = 10;
     if (o.job_bytes == 0) o.job_bytes = job_bytes;
     o.want.run = o.run;
@@ -100,6 +100,38 @@ static kvm_status make_folders(kvm_worker *w, kvm_err *err)
     return KVM_OK;
 }
 
+static bool draining(void)
+{
+    return kvm_worker__drains() > 0;
+}
+
+/* Hints of a scheduler are of any run. */
+static kvm_status open_queue(kvm_worker *w, kvm_str name, kvm_err *err)
+{
+    char *id = kvm_new(&w->keep, char, KVM_CATALOGUE_ID);
+    if (!id) return kvm_nomem(err, &w->keep);
+    TRY(kvm_catalogue_id(w->catalogue, id, err));
+    const kvm_queue_options o = {.where = w->o.run > 0 ? KVM_STR("") : w->o.queue,
+                                 .home = w->o.home,
+                                 .catalogue = kvm_str_of(id),
+                                 .name = name,
+                                 .want = w->o.want,
+                                 .stop = draining};
+    TRY(kvm_queue_open(&w->queue, &w->keep, &o, err));
+    if (w->o.poll_s <= 0) w->o.poll_s = kvm_queue_scheduled(w->queue) ? 5 : 0.2;
+    return KVM_OK;
+}
+
+/* In trouble the entry is found stale, sooner or later. */
+static void settle_queue(kvm_worker *w)
+{
+    kvm_err err = {0};
+    const kvm_hint *hint = w->hinted ? &w->hint : NULL;
+    w->hinted = false;
+    if (kvm_queue_settle(w->queue, hint, &err))
+        kvm_log_trouble(&w->queue_trouble, "queue.trouble", 0, err.msg);
+}
+
 static kvm_status open_worker(kvm_worker *w, kvm_err *err)
 {
     kvm_worker_options *o = &w->o;
@@ -120,9 +152,11 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
     TRY(kvm_catalogue_open(&w->beat_catalogue, &w->keep, o->catalogue,
                            &(kvm_catalogue_options){.busy_ms = beat_ms}, err));
     TRY(kvm_store_open(&w->store, &w->keep, o->home, err));
-    TRY(kvm_queue_local(&w->queue, &w->keep, o->home, err));
+    TRY(open_queue(w, name, err));
     TRY(kvm_worker_register(w->catalogue, name, w->host, o->machine, &w->id, err));
-    return kvm_worker_serves(w->catalogue, w->id, &o->want, err);
+    TRY(kvm_worker_serves(w->catalogue, w->id, &o->want, err));
+    settle_queue(w); /* who hands out work may look who is there */
+    return KVM_OK;
 }
 
 static void close_worker(kvm_worker *w)
@@ -241,14 +275,38 @@ static void clean_leftovers(kvm_worker *w)
     kvm_arena_reset(&w->mem);
 }
 
-/* What to work on: what is next by the catalogue. The batch of a hint goes to
- * kvm_jobs_claim here, and only when that gives nothing the catalogue is asked. */
+/* Waits for a hint, when nothing else is to be done. Its trouble is not the
+ * worker's. */
+static void hear(kvm_worker *w, double seconds)
+{
+    kvm_err err = {0};
+    if (w->hinted) { /* it could not be followed: the catalogue was in trouble */
+        kvm_sleep(seconds < SLICE_S ? seconds : SLICE_S);
+        return;
+    }
+    const kvm_status s = kvm_queue_take(w->queue, &w->hint, &w->hinted, seconds, &err);
+    w->alone = s != KVM_OK;
+    if (s && s != KVM_CANCELLED)
+        kvm_log_trouble(&w->queue_trouble, "queue.trouble", 0, err.msg);
+    if (!s) kvm_log_relief(&w->queue_trouble, "queue.trouble", 0);
+}
+
+/* What to work on: the batch of a hint; without one, now and then, what is next by the
+ * catalogue. Who found something there looks again soon: hints may not come at all. */
 static kvm_status claim(kvm_worker *w, kvm_claim **claims, ptrdiff_t *count,
                         kvm_err *err)
 {
+    *count = 0;
     kvm_fault(KVM_FAULT_BEFORE_CLAIM);
-    return kvm_jobs_take(w->catalogue, &w->o.want, claims, count, &w->mem, w->id,
-                         w->o.lease_s, err);
+    if (w->hinted)
+        return kvm_jobs_claim(w->catalogue, &w->hint.batch, claims, count, &w->mem,
+                              w->id, w->o.lease_s, err);
+    if (kvm_queue_scheduled(w->queue) && !w->alone && kvm_now() < w->look_at)
+        return KVM_OK;
+    TRY(kvm_jobs_take(w->catalogue, &w->o.want, claims, count, &w->mem, w->id,
+                      w->o.lease_s, err));
+    w->look_at = kvm_now() + (*count ? NEXT_LOOK_S : w->o.poll_s);
+    return KVM_OK;
 }
 
 /* Claims and does one batch; *found says whether there was one. */
@@ -258,6 +316,7 @@ static kvm_status one(kvm_worker *w, bool *found, kvm_err *err)
     kvm_claim *claims;
     TRY(claim(w, &claims, &l.count, err));
     *found = l.count > 0;
+    if (!*found && w->hinted) settle_queue(w); /* stale */
     if (*found) {
         kvm_fault(KVM_FAULT_AFTER_CLAIM);
         l.works = kvm_new(&w->mem, kvm_work, l.count);
@@ -265,6 +324,7 @@ static kvm_status one(kvm_worker *w, bool *found, kvm_err *err)
         for (ptrdiff_t i = 0; i < l.count; i++)
             l.works[i] = (kvm_work){.claim = claims[i], .started = l.started};
         work(w, &l);
+        settle_queue(w);
     }
     kvm_arena_reset(&w->mem);
     return KVM_OK;
@@ -320,6 +380,17 @@ static void note_trouble(kvm_trouble *told, kvm_status s, const char *msg,
     if (s != KVM_NOSPACE) kvm_log_trouble(told, "worker.trouble", 0, msg);
 }
 
+/* How long a hint is waited for: until the catalogue is looked at without one, and not
+ * past the next look at dead workers. */
+static double rest_of(const kvm_worker *w, bool found, kvm_status s)
+{
+    const bool scheduled = kvm_queue_scheduled(w->queue);
+    if (s) return TEND_S;
+    if (found && (w->alone || !scheduled)) return 0;
+    const double left = scheduled ? w->look_at - kvm_now() : w->o.poll_s;
+    return left < 0 ? 0 : left < TEND_S ? left : TEND_S;
+}
+
 /* The catalogue may be busy or gone for a while; a worker outlives that. */
 static kvm_status loop(kvm_worker *w, kvm_err *err)
 {
@@ -336,7 +407,8 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
             if (err && !err->code) *err = mine;
             return s;
         }
-        if (!found && !over) kvm_queue_wait(w->queue, s ? 1 : w->o.poll_s);
+        if (over) break;
+        if (!found || kvm_queue_scheduled(w->queue)) hear(w, rest_of(w, found, s));
     }
     return KVM_OK;
 }

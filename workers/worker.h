@@ -37,7 +37,8 @@ typedef struct kvm_worker_note {
 
 typedef struct kvm_worker_options {
     kvm_str home;
-    kvm_str catalogue;                              /* empty: HOME/catalogue.db */
+    kvm_str catalogue; /* empty: HOME/catalogue.db */
+    kvm_str queue; /* redis://… (scheduler/redis.h); empty, or with a run: local */
     const kvm_job_kind *(*kind_of)(kvm_kind_id id); /* required: kvm_job_kind_of */
     const char *backend;                            /* "cpu" */
     int threads;                                    /* for jobs; 0: all */
@@ -47,7 +48,8 @@ typedef struct kvm_worker_options {
     kvm_want want;   /* what else it takes, by class; want.run is not looked at */
     bool until_idle; /* return when nothing is waiting or live */
     double lease_s;  /* 0: 30 */
-    double poll_s;   /* look at the catalogue so often without a hint; 0: 0.2 */
+    double poll_s;   /* look at the catalogue so often without a hint; 0: 0.2, 5 when a
+                    * scheduler sends them */
     double grace_s;  /* a drained worker lets its job go on so long; 0: 10 */
     size_t
         job_bytes; /* address space of a job's arena; 0: 64 GiB (reserved, not used) */

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/log.h"
 #include "scheduler/queue.h"
 #include "schema/store.h"
 #include "workers/host.h"
@@ -68,6 +69,11 @@ typedef struct kvm_worker {
     kvm_catalogue *catalogue, *beat_catalogue;
     kvm_store *store;
     kvm_queue *queue;
+    kvm_hint hint;
+    bool hinted;    /* the hint is yet to be followed */
+    bool alone;     /* the queue is in trouble: the catalogue is looked at */
+    double look_at; /* kvm_now() when it is, without a hint */
+    kvm_trouble queue_trouble;
     int64_t id;
     kvm_str host;
     kvm_shared *shared;
