@@ -59,6 +59,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_FOLLOW,
     KVM_OPT_REFRESH,
     KVM_OPT_CAPTURES,
+    KVM_OPT_QUEUE,
+    KVM_OPT_RECONCILE,
     KVM_OPT_COUNT
 } kvm_opt_id;
 
@@ -119,6 +121,8 @@ KVM_MUST kvm_status kvm_cli_where(kvm_cli *cli, kvm_str *where, kvm_err *err);
 /* the same of any option that takes such an address */
 KVM_MUST kvm_status kvm_cli_address(const kvm_cli *cli, kvm_opt_id id, kvm_str *where,
                                     kvm_err *err);
+/* --queue, KVMILL_QUEUE, else empty: the workers of this machine */
+KVM_MUST kvm_status kvm_cli_queue(const kvm_cli *cli, kvm_str *where, kvm_err *err);
 /* --json: v pretty-printed to stdout; takes v */
 KVM_MUST kvm_status kvm_cli_print_json(kvm_cli *cli, json_t *v, kvm_err *err);
 int kvm_cli_exit_code(kvm_status s);

@@ -91,6 +91,7 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
                             .note = say,
                             .note_ctx = &v};
     TRY(kvm_cli_where(cli, &o.catalogue, err));
+    if (run == 0) TRY(kvm_cli_queue(cli, &o.queue, err));
     TRY(kvm_cli_threads(cli, &o.threads, err));
     TRY(kvm_cli_offload(cli, &o.offload, err));
     return kvm_worker_run(&o, stats, err);
@@ -348,6 +349,8 @@ static const kvm_option run_options[] = {
 };
 static const kvm_option worker_options[] = {
     {KVM_OPT_STAY, "stay", NULL, "wait for more work instead of returning"},
+    {KVM_OPT_QUEUE, "queue", "URL",
+     "hear of jobs through this Redis server (KVMILL_QUEUE)"},
     {0},
 };
 const kvm_command kvm_command_run = {"run", run_options, run, 1};

@@ -4,6 +4,7 @@
 #include "cli/open.h"
 #include "cli/submit.h"
 #include "cli/team.h"
+#include "scheduler/queue.h"
 
 static void add_runs(json_t *out, const kvm_cli_plans *p)
 {
@@ -69,14 +70,35 @@ static kvm_status refresh(kvm_cli *cli, json_t *out, kvm_err *err)
     return first;
 }
 
+/* A scheduler looks every half second anyway: without the server that is all. */
+static kvm_status wake(kvm_cli *cli, kvm_str queue, kvm_err *err)
+{
+    char id[KVM_CATALOGUE_ID];
+    kvm_catalogue *c;
+    kvm_queue *q;
+    kvm_err why = {0};
+    TRY(kvm_cli_catalogue(cli, false, &c, err));
+    TRY(kvm_catalogue_id(c, id, err));
+    kvm_catalogue_close(c);
+    const kvm_queue_options o = {.where = queue,
+                                 .home = kvm_cli_store(cli),
+                                 .catalogue = kvm_str_of(id),
+                                 .name = KVM_STR("submit")};
+    if (kvm_queue_open(&q, cli->keep, &o, &why) || kvm_queue_wake(q, &why))
+        fprintf(stderr, "%s; submitted all the same\n", why.msg);
+    return KVM_OK;
+}
+
 static kvm_status submit(kvm_cli *cli, kvm_err *err)
 {
-    kvm_str path = {0};
+    kvm_str queue, path = {0};
     json_t *out = kvm_json_own(cli->keep, json_array());
     if (!out) return kvm_nomem(err, cli->keep);
     const bool all = kvm_cli_has(cli, KVM_OPT_REFRESH);
+    TRY(kvm_cli_queue(cli, &queue, err));
     if (!all) TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     TRY(all ? refresh(cli, out, err) : submit_file(cli, path, out, err));
+    TRY(wake(cli, queue, err));
     return kvm_cli_has(cli, KVM_OPT_JSON)
                ? kvm_cli_print_json(cli, json_incref(out), err)
                : KVM_OK;
@@ -87,6 +109,7 @@ static const kvm_option options[] = {
     {KVM_OPT_REFRESH, "refresh", NULL,
      "no spec, but all that the team has: what has changed is done again"},
     KVM_CLI_TEAM_OPTION,
+    {KVM_OPT_QUEUE, "queue", "URL", "wake the scheduler of this queue (KVMILL_QUEUE)"},
     {0},
 };
 const kvm_command kvm_command_submit = {"submit", options, submit, 1};

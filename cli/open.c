@@ -31,9 +31,17 @@ kvm_status kvm_cli_address(const kvm_cli *cli, kvm_opt_id id, kvm_str *where,
         return KVM_OK;
     return kvm_fail(err, KVM_USAGE,
                     "%s: a password on the command line can be read by everybody on "
-                    "this machine; put it into PGPASSWORD, ~/.pgpass or "
-                    "KVMILL_CATALOGUE",
-                    cli->from[id]);
+                    "this machine; put it into %s",
+                    cli->from[id],
+                    id == KVM_OPT_QUEUE ? "KVMILL_REDIS_PASSWORD or KVMILL_QUEUE"
+                                        : "PGPASSWORD, ~/.pgpass or KVMILL_CATALOGUE");
+}
+
+kvm_status kvm_cli_queue(const kvm_cli *cli, kvm_str *where, kvm_err *err)
+{
+    *where = (kvm_str){0};
+    if (!kvm_cli_has(cli, KVM_OPT_QUEUE)) return KVM_OK;
+    return kvm_cli_address(cli, KVM_OPT_QUEUE, where, err);
 }
 
 kvm_status kvm_cli_where(kvm_cli *cli, kvm_str *where, kvm_err *err)

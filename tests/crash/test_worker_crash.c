@@ -116,7 +116,9 @@ static void killed_at_every_point(void **state)
     int points = 0;
     for (int f = 0; f < KVM_FAULT_COUNT; f++)
         for (int nth = 1; nth <= 2; nth++) {
-            if (f == KVM_FAULT_IN_SWEEP) continue; /* not a worker's: unit/test_gc */
+            if (f == KVM_FAULT_IN_SWEEP || f == KVM_FAULT_BEFORE_SEND ||
+                f == KVM_FAULT_AFTER_SEND)
+                continue; /* not a worker's: unit/test_gc, unit/test_dispatch */
             if (nth == 2 && (f == KVM_FAULT_IN_SUBMIT || f == KVM_FAULT_AFTER_SUBMIT ||
                              f == KVM_FAULT_IN_REAP || f == KVM_FAULT_IN_RENEW))
                 continue; /* passed once a process here */

@@ -39,8 +39,8 @@ diff "$work/program" "$work/manual" >"$work/log"
 ok $? "every command, verb and option stands in the manual, and no other"
 
 missing=
-for name in $(grep -rhoE 'getenv\("KVMILL_[A-Z]+"\)|\{KVM_OPT_[A-Z]+, "KVMILL_[A-Z]+"\}' \
-    --include='*.c' base models schema jobs cli workers | grep -oE 'KVMILL_[A-Z]+' | sort -u); do
+for name in $(grep -rhoE 'getenv\("KVMILL_[A-Z_]+"\)|\{KVM_OPT_[A-Z]+, "KVMILL_[A-Z]+"\}' \
+    --include='*.c' base models schema jobs scheduler cli workers | grep -oE 'KVMILL_[A-Z_]+' | sort -u); do
     grep -q "$name" "$page" || missing="$missing $name"
 done
 echo "missing:$missing" >"$work/log"

@@ -1,0 +1,53 @@
+/* cmd_scheduler.c - `kvmill scheduler`: hands out work through a queue. */
+#include "cli/open.h"
+#include "scheduler/scheduler.h"
+#include "workers/machine.h"
+
+static kvm_status read_options(kvm_cli *cli, kvm_scheduler_options *o, kvm_err *err)
+{
+    int64_t seconds;
+    TRY(kvm_cli_where(cli, &o->catalogue, err));
+    TRY(kvm_cli_queue(cli, &o->queue, err));
+    TRY(kvm_cli_i64(cli, KVM_OPT_RECONCILE, 30, 1, &seconds, err));
+    if (seconds > 30)
+        return kvm_fail(err, KVM_USAGE,
+                        "%s: a hint that went astray would be missed for too long; at "
+                        "most 30 seconds",
+                        cli->from[KVM_OPT_RECONCILE]);
+    if (o->queue.len == 0)
+        return kvm_fail(
+            err, KVM_USAGE,
+            "no queue to hand out work through: --queue or KVMILL_QUEUE "
+            "names it (redis://HOST); the workers of one machine need none");
+    o->reconcile_s = (double)seconds;
+    o->name = kvm_worker_name(cli->keep);
+    o->host = kvm_machine_host(cli->keep);
+    return o->name.at && o->host.at ? KVM_OK : kvm_nomem(err, cli->keep);
+}
+
+static kvm_status run(kvm_cli *cli, kvm_err *err)
+{
+    kvm_catalogue *c;
+    kvm_scheduler_options o = {.dead = kvm_worker_dead, .signals = true};
+    kvm_scheduler_stats stats = {0};
+    TRY(read_options(cli, &o, err));
+    TRY(kvm_cli_catalogue(cli, true, &c, err));
+    kvm_catalogue_close(c);
+    TRY(kvm_scheduler_run(&o, &stats, err));
+    if (!kvm_cli_has(cli, KVM_OPT_JSON)) return KVM_OK;
+    return kvm_cli_print_json(
+        cli,
+        json_pack("{s:I, s:I, s:I}", "sent", (json_int_t)stats.sent, "again",
+                  (json_int_t)stats.again, "taken_back", (json_int_t)stats.taken_back),
+        err);
+}
+
+static const kvm_option options[] = {
+    {KVM_OPT_QUEUE, "queue", "URL",
+     "redis://[USER@]HOST[:PORT][/DB] or redis+unix:///PATH[?db=N]; the password from "
+     "KVMILL_REDIS_PASSWORD (KVMILL_QUEUE)"},
+    {KVM_OPT_RECONCILE, "reconcile", "SECONDS",
+     "look for hints that went astray so often (30, which is the most)"},
+    {0},
+};
+const kvm_command kvm_command_scheduler = {"scheduler", options, run, 0};
