@@ -135,9 +135,11 @@ static void url(char out[400], const char *more)
 static void start_server(void)
 {
     char where[400];
+    const bool sync = getenv("KVM_PG_SYNC"); /* for who measures */
     server = BEGIN("postgres", "-D", data, "-k", folder, "-c",
-                   "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off",
-                   "-c", "max_connections=80", "-c", "shared_buffers=32MB", "-c",
+                   "listen_addresses=", "-c", sync ? "fsync=on" : "fsync=off", "-c",
+                   sync ? "full_page_writes=on" : "full_page_writes=off", "-c",
+                   "max_connections=80", "-c", "shared_buffers=32MB", "-c",
                    "log_lock_waits=on", "-c", "deadlock_timeout=100ms");
     url(where, "");
     for (const double until = kvm_now() + 60; PQping(where) != PQPING_OK;) {
