@@ -31,7 +31,7 @@
 #include "base/rng.h"
 #include "scheduler/redis_internal.h"
 
-static const double BACKOFF_S = 0.1, BACKOFF_MOST_S = 5, SLICE_S = 0.2;
+static const double BACKOFF_S = 0.1, BACKOFF_MOST_S = 10, SLICE_S = 0.2;
 enum { MOST_WORDS = 64 };
 static const size_t MEMORY = 64 << 20; /* reserved: the answers of one exchange */
 
@@ -47,7 +47,7 @@ struct kvm_redis {
     ptrdiff_t added; /* commands in out */
     double next_try, distance;
     kvm_rng rng;
-    char trouble[160]; /* why the last try to connect failed */
+    kvm_err trouble; /* why the last try to connect failed */
 };
 
 static void close_link(kvm_redis *r)
@@ -213,6 +213,15 @@ static void set_up_tcp(int fd)
         setsockopt(fd, all[i].level, all[i].name, &all[i].value, sizeof all[i].value);
 }
 
+/* Nobody is there. */
+static bool nobody(kvm_redis *r, const char *why)
+{
+    close_link(r);
+    r->trouble = (kvm_err){0};
+    return kvm_fail(&r->trouble, KVM_BUSY, "queue %s: %s; is the server running there?",
+                    kvm_redis_shown(r), why) == KVM_OK;
+}
+
 /* One address; false, with r->trouble, when nobody takes the call. */
 static bool reach(kvm_redis *r, int family, const struct sockaddr *at, socklen_t n,
                   double until)
@@ -229,18 +238,14 @@ static bool reach(kvm_redis *r, int family, const struct sockaddr *at, socklen_t
         if (!code) return true;
         errno = code;
     }
-    snprintf(r->trouble, sizeof r->trouble, "%s", strerror(errno));
-    close_link(r);
-    return false;
+    return nobody(r, strerror(errno));
 }
 
 static bool reach_path(kvm_redis *r, double until)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    if ((size_t)r->where.path.len >= sizeof at.sun_path) {
-        snprintf(r->trouble, sizeof r->trouble, "the socket's path is too long");
-        return false;
-    }
+    if ((size_t)r->where.path.len >= sizeof at.sun_path)
+        return nobody(r, "the socket's path is too long");
     memcpy(at.sun_path, r->where.path.at, (size_t)r->where.path.len);
     return reach(r, AF_UNIX, (const struct sockaddr *)&at, sizeof at, until);
 }
@@ -252,10 +257,7 @@ static bool reach_host(kvm_redis *r, double until)
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     snprintf(port, sizeof port, "%d", r->where.port);
     const int code = getaddrinfo(r->where.host.at, port, &hints, &all);
-    if (code) {
-        snprintf(r->trouble, sizeof r->trouble, "%s", gai_strerror(code));
-        return false;
-    }
+    if (code) return nobody(r, gai_strerror(code));
     bool there = false;
     for (const struct addrinfo *a = all; a && !there && kvm_now() < until;
          a = a->ai_next)
@@ -306,37 +308,42 @@ static kvm_status introduce(kvm_redis *r, kvm_err *err)
     return s;
 }
 
-static void be_patient(kvm_redis *r)
+/* A try that took long (nobody answered) is not soon followed by another: who calls has
+ * better things to do than to wait. */
+static void be_patient(kvm_redis *r, double began)
 {
+    const double took = kvm_now() - began;
     r->distance = r->distance > 0 ? 2 * r->distance : BACKOFF_S;
+    if (r->distance < 2 * took) r->distance = 2 * took;
     if (r->distance > BACKOFF_MOST_S) r->distance = BACKOFF_MOST_S;
     r->next_try = kvm_now() + r->distance * (0.5 + 0.5 * kvm_rng_unit(&r->rng));
 }
 
+static kvm_status set_up(kvm_redis *r)
+{
+    r->trouble = (kvm_err){0};
+    r->reader = kvm_redis__reader(&r->answers);
+    const kvm_status s = r->reader ? introduce(r, &r->trouble)
+                                   : kvm_fail(&r->trouble, KVM_NOMEM, "out of memory");
+    if (s) close_link(r);
+    return s;
+}
+
+/* Until the next try is due, the last one's failure stands. */
 static kvm_status connect_link(kvm_redis *r, kvm_err *err)
 {
-    const double until = kvm_now() + r->o.connect_s;
-    if (kvm_now() < r->next_try)
-        return kvm_fail(err, KVM_BUSY, "queue %s: %s", kvm_redis_shown(r), r->trouble);
-    const bool there = r->where.path.len ? reach_path(r, until) : reach_host(r, until);
-    if (!there) {
-        be_patient(r);
-        return kvm_fail(err, KVM_BUSY, "queue %s: %s; is the server running there?",
-                        kvm_redis_shown(r), r->trouble);
+    const double began = kvm_now(), until = began + r->o.connect_s;
+    if (began >= r->next_try) {
+        const bool there =
+            r->where.path.len ? reach_path(r, until) : reach_host(r, until);
+        if (there && !set_up(r)) {
+            r->distance = 0;
+            return KVM_OK;
+        }
+        be_patient(r, began);
     }
-    kvm_err why = {0};
-    r->reader = kvm_redis__reader(&r->answers);
-    const kvm_status s =
-        r->reader ? introduce(r, &why) : kvm_fail(&why, KVM_NOMEM, "out of memory");
-    if (!s) {
-        r->distance = 0;
-        return KVM_OK;
-    }
-    close_link(r);
-    be_patient(r);
-    snprintf(r->trouble, sizeof r->trouble, "%.150s", why.msg);
-    if (err && !err->code) *err = why;
-    return s;
+    if (err && !err->code) *err = r->trouble;
+    return r->trouble.code;
 }
 
 /* ---- commands ---- */
