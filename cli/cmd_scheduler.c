@@ -19,6 +19,7 @@ static kvm_status read_options(kvm_cli *cli, kvm_scheduler_options *o, kvm_err *
             err, KVM_USAGE,
             "no queue to hand out work through: --queue or KVMILL_QUEUE "
             "names it (redis://HOST); the workers of one machine need none");
+    o->home = kvm_cli_store(cli);
     o->reconcile_s = (double)seconds;
     o->name = kvm_worker_name(cli->keep);
     o->host = kvm_machine_host(cli->keep);

@@ -1,7 +1,8 @@
 /* scheduler.c - the loop.
  *
- *   stand by ─lease is free─► lead: [take back, audit, look, send]* ─stopped─► leave
- *                              └─ lease could not be renewed ─► stand by
+ *   stand by ─lease is free─► lead: [take back, fire, audit, send]* ─stopped─► end
+ *       ▲                              │
+ *       └─ the lease was not renewed ◄─┘
  *
  * A turn begins when somebody wakes the queue (a submission, a worker that has settled
  * a batch) and every TICK_S: for jobs whose time to wait has passed, and for who
@@ -14,9 +15,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/dispatch.h"
+#include "scheduler/fire.h"
 #include "schema/leader.h"
 
 static const double TICK_S = 0.5, REAP_S = 1, LOOK_S = 1, STAND_BY_S = 1;
+static const double FIRE_S = 2;
 static const double SILENT_S = 30; /* workers say that they are here every 10 s */
 static const size_t MEMORY = 64 << 20;
 
@@ -45,10 +48,11 @@ typedef struct scheduler {
     kvm_scheduler_options o;
     kvm_arena keep;
     kvm_dispatch d;
+    kvm_fires fires;
     kvm_scheduler_stats stats;
     bool leads;
     /* kvm_now() of the next … */
-    double hold_at, reap_at, look_at, audit_at;
+    double hold_at, reap_at, fire_at, look_at, audit_at;
 } scheduler;
 
 /* ---- opening ---- */
@@ -75,6 +79,7 @@ static kvm_status open_scheduler(scheduler *s, kvm_err *err)
 
 static void close_scheduler(scheduler *s)
 {
+    kvm_fires_stop(&s->fires);
     if (s->leads &&
         kvm_leader_leave(s->d.catalogue, KVM_STR("scheduler"), s->o.name, NULL))
         kvm_log(KVM_LOG_WARN, "scheduler.leave", "the lease runs out by itself");
@@ -150,6 +155,8 @@ static kvm_status turn(scheduler *s, kvm_err *err)
     TRY(hold(s, err));
     if (!s->leads) return KVM_OK;
     TRY(reap(s, err));
+    if (s->o.home.len && due(&s->fire_at, FIRE_S))
+        TRY(kvm_fires_turn(&s->fires, s->d.catalogue, s->d.scratch, err));
     if (s->d.count == 0) s->look_at = 0; /* the first one has not to wait */
     if (due(&s->look_at, LOOK_S)) TRY(kvm_dispatch_look(&s->d, SILENT_S, err));
     TRY(audit(s, err));
@@ -194,7 +201,8 @@ static kvm_status loop(scheduler *s, kvm_err *err)
 kvm_status kvm_scheduler_run(const kvm_scheduler_options *options,
                              kvm_scheduler_stats *stats, kvm_err *err)
 {
-    scheduler s = {.o = *options};
+    scheduler s = {.o = *options,
+                   .fires.o = {.home = options->home, .catalogue = options->catalogue}};
     struct sigaction before[CAUGHT], stop = {.sa_handler = on_signal};
     if (s.o.reconcile_s <= 0) s.o.reconcile_s = 30;
     if (s.o.lease_s <= 0) s.o.lease_s = 10;

@@ -1,8 +1,8 @@
 /* scheduler.h - the process that hands out work through a queue: it sends hints for
- * jobs that are ready, again for those that went astray, and takes jobs back from
- * workers that fell silent. It decides nothing and owns nothing: the catalogue does;
- * without a scheduler workers look for themselves, only slower. Several may run: one
- * leads (schema/leader.h), the others stand by. */
+ * jobs that are ready, again for those that went astray, takes jobs back from workers
+ * that fell silent, and submits what schedules ask for. It decides nothing and owns
+ * nothing: the catalogue does; without a scheduler workers look for themselves, only
+ * slower. Several may run: one leads (schema/leader.h), the others stand by. */
 #ifndef KVM_SCHEDULER_SCHEDULER_H
 #define KVM_SCHEDULER_SCHEDULER_H
 
@@ -10,6 +10,7 @@
 
 typedef struct kvm_scheduler_options {
     kvm_str catalogue, queue;     /* addresses */
+    kvm_str home;                 /* the store, for what schedules submit (fire.h) */
     kvm_str name;                 /* of this process, unique for ever */
     kvm_str host;                 /* of this machine, and … */
     bool (*dead)(kvm_str worker); /* … who of its workers is known to be gone */
