@@ -194,24 +194,20 @@ static void the_program_submits_for_the_team(void **state)
                     "calibration, sequences: 3, tokens: 40}\nevaluate: "
                     "{suites: [facts-mc], items: 3}\n",
                     here, here);
+    const kvm_str move = kvm_str_fmt(&keep, "UPDATE schedule SET file = '%s'", file.at);
+    const kvm_str runs = kvm_str_fmt(
+        &keep, "SELECT COUNT(*) FROM v_runs WHERE team = 'prose' AND file = '%s'",
+        file.at);
     MUST(kvm_file_publish(file, spec, keep, e));
     MUST(kvm_team_set(c, KVM_STR("prose"), &(kvm_team_terms){-1, -1, -1}, e));
     MUST(kvm_team_token(c, KVM_STR("prose"), KVM_STR("secret"), e));
     fires.o.catalogue = kvm_str_of(path);
     due("s", false);
-    kvm_test_sql(path,
-                 kvm_str_fmt(&keep, "UPDATE schedule SET file = '%s'", file.at).at);
+    kvm_test_sql(path, move.at);
     turn_until(1);
     if (kvm_test_number(path, "SELECT status FROM tick")) fail_msg("%s", message());
     check_contains(said().at, "small-large: run 1, ");
-    assert_int_equal(
-        kvm_test_number(path, "SELECT COUNT(*) FROM v_runs WHERE team = 'prose'"), 1);
-    assert_int_equal(
-        kvm_test_number(
-            path,
-            kvm_str_fmt(&keep, "SELECT COUNT(*) FROM run WHERE file = '%s'", file.at)
-                .at),
-        1);
+    assert_int_equal(kvm_test_number(path, runs.at), 1);
 }
 
 static void a_scheduler_that_stops_leaves_nobody(void **state)
