@@ -233,8 +233,7 @@ static kvm_status write_all(int fd, const char *from, size_t n, const char *path
     return KVM_OK;
 }
 
-/* The directory that holds `path`, synced: what makes a new name in it durable. */
-static kvm_status sync_dir_of(const char *path, kvm_err *err)
+kvm_status kvm_file_settle(const char *path, kvm_err *err)
 {
     char dir[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -363,7 +362,7 @@ static kvm_status out_publish(kvm_out *out, char hex[65], kvm_err *err)
     if (kvm_os->rename(out->temp, out->path))
         return kvm_fail_errno(err, "%s: cannot rename to %s", out->temp, out->path);
     out->at_temp = false;
-    TRY(sync_dir_of(out->path, err));
+    TRY(kvm_file_settle(out->path, err));
     if (hex) memcpy(hex, digest, sizeof digest);
     return KVM_OK;
 }
@@ -392,7 +391,7 @@ kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scratch,
 static kvm_status make_one(const char *path, kvm_err *err)
 {
     struct stat st;
-    if (kvm_os->mkdir(path, 0777) == 0) return sync_dir_of(path, err);
+    if (kvm_os->mkdir(path, 0777) == 0) return kvm_file_settle(path, err);
     const int why = errno; /* EEXIST, or EROFS, EACCES, ... of one that is there */
     if (kvm_os->stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode)) return KVM_OK;
@@ -518,7 +517,7 @@ static kvm_status log_open(kvm_log_file *log, kvm_err *err)
         return kvm_fail(err, KVM_USAGE, "%s: is no file", log->path);
     TRY(whole_lines(log, st.st_size, &log->size, err));
     if (log->size < st.st_size) TRY(log_cut(log, err));
-    return st.st_size == 0 ? sync_dir_of(log->path, err) : KVM_OK;
+    return st.st_size == 0 ? kvm_file_settle(log->path, err) : KVM_OK;
 }
 
 kvm_status kvm_log_open(kvm_log_file **log, kvm_arena *keep, kvm_str path, kvm_err *err)

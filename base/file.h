@@ -62,6 +62,9 @@ KVM_MUST kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scra
 KVM_MUST kvm_status kvm_dir_make(kvm_str path, kvm_err *err);
 /* kvm_file_remove - the name is gone; KVM_OK when there was none */
 KVM_MUST kvm_status kvm_file_remove(kvm_str path, kvm_err *err);
+/* kvm_file_settle - sync the directory that holds path: what makes a new name in it
+ * durable. KVM_OK where the file system has no such operation. */
+KVM_MUST kvm_status kvm_file_settle(const char *path, kvm_err *err);
 bool kvm_path_exists(kvm_str path);
 bool kvm_path_is_dir(kvm_str path);
 /* kvm_path_absolute - as seen from anywhere, links and .. as they stand; in keep */

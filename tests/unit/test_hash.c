@@ -62,12 +62,32 @@ static void of_a_file(void **state)
     kvm_arena_free(&a);
 }
 
+/* as `git hash-object` says */
+static void of_a_git_blob(void **state)
+{
+    (void)state;
+    char hex[41];
+    kvm_err err = {0};
+    kvm_arena a = check_arena(1 << 20);
+    check_tmpdir("hash_git");
+    check_write("build/tmp/hash_git/hello", KVM_STR("hello\n"));
+    check_write("build/tmp/hash_git/empty", KVM_STR(""));
+    check_ok(kvm_git_blob(KVM_STR("build/tmp/hash_git/hello"), 6, hex, a, &err), &err);
+    assert_string_equal(hex, "ce013625030ba8dba906f756967f9e9ca394464a");
+    check_ok(kvm_git_blob(KVM_STR("build/tmp/hash_git/empty"), 0, hex, a, &err), &err);
+    assert_string_equal(hex, "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
+    check_refused(KVM_NOTFOUND, "hash_git/no",
+                  kvm_git_blob(KVM_STR("build/tmp/hash_git/no"), 0, hex, a, &no));
+    kvm_arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_one_call),
         cmocka_unit_test(in_pieces),
         cmocka_unit_test(of_a_file),
+        cmocka_unit_test(of_a_git_blob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
