@@ -61,6 +61,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_CAPTURES,
     KVM_OPT_QUEUE,
     KVM_OPT_RECONCILE,
+    KVM_OPT_REVISION,
+    KVM_OPT_FILE,
     KVM_OPT_COUNT
 } kvm_opt_id;
 
