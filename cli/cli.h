@@ -24,6 +24,8 @@ typedef enum kvm_opt_id {
     KVM_OPT_JSON,
     KVM_OPT_QUIET,
     KVM_OPT_STORE,
+    KVM_OPT_HOME,
+    KVM_OPT_CACHE,
     KVM_OPT_CATALOGUE,
     KVM_OPT_THREADS,
     KVM_OPT_BACKEND,
@@ -115,7 +117,8 @@ KVM_MUST kvm_status kvm_cli_i64(const kvm_cli *cli, kvm_opt_id id, int64_t fallb
 /* one argument is needed at place i: KVM_USAGE says what is missing */
 KVM_MUST kvm_status kvm_cli_arg(const kvm_cli *cli, ptrdiff_t i, const char *what,
                                 kvm_str *out, kvm_err *err);
-/* --store, KVMILL_STORE, else ./run */
+/* the store's folder: --store or KVMILL_STORE; of a store in a bucket the home, --home
+ * or KVMILL_HOME; else ./run */
 kvm_str kvm_cli_store(const kvm_cli *cli);
 /* --catalogue, KVMILL_CATALOGUE, else STORE/catalogue.db. KVM_USAGE for an address on
  * the command line that holds a password: everybody on the machine may read it there */

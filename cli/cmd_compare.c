@@ -221,7 +221,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     if (!kvm_json_own(cli->keep, w.rows)) return kvm_nomem(err, cli->keep);
     TRY(read_runs(&w, err));
     TRY(kvm_cli_catalogue(cli, false, &w.c, err));
-    TRY(kvm_store_open(&w.store, cli->keep, kvm_cli_store(cli), err));
+    TRY(kvm_cli_open_store(cli, cli->keep, &w.store, err));
     TRY(evaluations(&w, w.run[0], &before, err));
     TRY(evaluations(&w, w.run[1], &after, err));
     json_object_foreach(before, label, one)

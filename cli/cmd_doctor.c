@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/open.h"
 #include "reports/table.h"
+#include "schema/s3.h"
 #include "workers/machine.h"
 
 typedef struct checkup {
@@ -76,6 +77,20 @@ static void check_store(checkup *d)
                     writable ? "writable" : "NOT writable", free_gib));
 }
 
+static void check_bucket(checkup *d)
+{
+    kvm_store *s;
+    kvm_err err = {0};
+    kvm_arena *keep = d->cli->keep;
+    const kvm_str where = kvm_str_of(d->cli->value[KVM_OPT_STORE]);
+    if (!kvm_s3_address(where)) return;
+    kvm_status r = kvm_cli_open_store(d->cli, keep, &s, &err);
+    if (!r) r = kvm_store_check(s, &err);
+    add(d, "bucket", !r,
+        r ? kvm_str_copy(keep, kvm_str_of(err.msg))
+          : kvm_str_fmt(keep, "%.*s: can be read", KVM_STR_ARG(where)));
+}
+
 static void check_catalogue(checkup *d)
 {
     kvm_catalogue *c;
@@ -141,6 +156,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     check_compute(&d);
     check_memory(&d);
     check_store(&d);
+    check_bucket(&d);
     check_catalogue(&d);
     TRY(show(&d, err));
     return d.bad ? kvm_fail(err, KVM_ENVIRONMENT, "%td check%s failed", d.bad,

@@ -76,7 +76,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     TRY(kvm_cli_i64(cli, KVM_OPT_HOURS, 24, 0, &hours, err));
     TRY(kvm_cli_i64(cli, KVM_OPT_CAPTURES, 0, 1, &days, err));
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
+    TRY(kvm_cli_open_store(cli, cli->keep, &store, err));
     const kvm_sweep o = {(double)hours * 3600, dry, note, &f};
     TRY(collect(cli, c, store, &o, days, err));
     if (!kvm_cli_has(cli, KVM_OPT_JSON)) return print_found(cli, &f, dry, err);

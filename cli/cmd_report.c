@@ -67,7 +67,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     if (kvm_cli_has(cli, KVM_OPT_RUN) && cli->arg_count != 1)
         return kvm_fail(err, KVM_USAGE, "--run is of one pair: name it");
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    TRY(kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err));
+    TRY(kvm_cli_open_store(cli, cli->keep, &store, err));
     if (cli->arg_count == 0) TRY(all(cli, c, store, out, err));
     for (ptrdiff_t i = 0; i < cli->arg_count; i++)
         TRY(named(cli, c, store, cli->args[i], out, err));

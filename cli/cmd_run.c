@@ -92,6 +92,7 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
                             .note_ctx = &v};
     TRY(kvm_cli_where(cli, &o.catalogue, err));
     if (run == 0) TRY(kvm_cli_queue(cli, &o.queue, err));
+    TRY(kvm_cli_store_options(cli, &o.store, err));
     TRY(kvm_cli_threads(cli, &o.threads, err));
     TRY(kvm_cli_offload(cli, &o.offload, err));
     return kvm_worker_run(&o, stats, err);
@@ -281,7 +282,7 @@ static kvm_status publish(kvm_cli *cli, const kvm_cli_planned *p, json_t *out,
     kvm_catalogue *c;
     kvm_store *store;
     TRY(kvm_cli_catalogue(cli, false, &c, err));
-    kvm_status s = kvm_store_open(&store, cli->keep, kvm_cli_store(cli), err);
+    kvm_status s = kvm_cli_open_store(cli, cli->keep, &store, err);
     if (!s) s = show_result(cli, c, store, p, out, failed, err);
     kvm_catalogue_close(c); /* not to be inherited by the next worker's children */
     return s;

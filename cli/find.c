@@ -56,7 +56,7 @@ static kvm_status take(const finding *f, const json_t *row, kvm_found *out,
     if (!what.at || !sha.at) return kvm_nomem(err, keep);
     out->what = what.at;
     out->sha = sha.at;
-    TRY(kvm_store_open(&store, keep, kvm_cli_store(f->cli), err));
+    TRY(kvm_cli_open_store(f->cli, keep, &store, err));
     return kvm_store_get(store, &out->path, keep, sha.at,
                          json_integer_value(json_object_get(row, "bytes")), err);
 }

@@ -11,6 +11,7 @@
 #include "base/build.h"
 #include "cli/cli.h"
 #include "jobs/job.h"
+#include "schema/s3.h"
 
 enum { MAX_OPTIONS = 32, FIRST_LONG = 1000 };
 static const size_t KEEP_BYTES = (size_t)1
@@ -19,8 +20,15 @@ static const size_t KEEP_BYTES = (size_t)1
 const kvm_option kvm_common_options[] = {
     {KVM_OPT_JSON, "json", NULL, "print one JSON document instead of text"},
     {KVM_OPT_QUIET, "quiet", NULL, "no progress"},
-    {KVM_OPT_STORE, "store", "DIR",
-     "artefacts, and the catalogue (KVMILL_STORE, else ./run)"},
+    {KVM_OPT_STORE, "store", "WHERE",
+     "artefacts, and the catalogue: a folder, or s3://BUCKET[/PREFIX] with AWS_* in "
+     "the "
+     "environment (KVMILL_STORE, else ./run)"},
+    {KVM_OPT_HOME, "home", "DIR",
+     "what a store in a bucket needs here: work, logs, objects in use (KVMILL_HOME, "
+     "else ./run)"},
+    {KVM_OPT_CACHE, "cache", "MIB",
+     "how much of a bucket's objects the home keeps (KVMILL_CACHE, else no bound)"},
     {KVM_OPT_CATALOGUE, "catalogue", "WHERE",
      "a file, or postgres://USER@HOST/DATABASE; the password from PGPASSWORD or "
      "~/.pgpass "
@@ -95,7 +103,10 @@ kvm_status kvm_cli_dispatch(kvm_cli *cli, const kvm_cli_verb *verbs, ptrdiff_t n
 
 kvm_str kvm_cli_store(const kvm_cli *cli)
 {
-    return kvm_str_of(cli->value[KVM_OPT_STORE] ? cli->value[KVM_OPT_STORE] : "run");
+    const char *store = cli->value[KVM_OPT_STORE], *home = cli->value[KVM_OPT_HOME];
+    const bool bucket = store && kvm_s3_address(kvm_str_of(store));
+    if (bucket || !store) store = home;
+    return kvm_str_of(store ? store : "run");
 }
 
 kvm_status kvm_cli_print_json(kvm_cli *cli, json_t *v, kvm_err *err)
@@ -235,7 +246,8 @@ static void read_environment(kvm_cli *cli)
         kvm_opt_id id;
         const char *name;
     } vars[] = {
-        {KVM_OPT_STORE, "KVMILL_STORE"},     {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
+        {KVM_OPT_STORE, "KVMILL_STORE"},     {KVM_OPT_HOME, "KVMILL_HOME"},
+        {KVM_OPT_CACHE, "KVMILL_CACHE"},     {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
         {KVM_OPT_THREADS, "KVMILL_THREADS"}, {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
         {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}, {KVM_OPT_TEAM, "KVMILL_TEAM"},
         {KVM_OPT_QUEUE, "KVMILL_QUEUE"}};

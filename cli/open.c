@@ -67,6 +67,27 @@ kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c, kvm_err
     return kvm_catalogue_open(c, cli->keep, where, NULL, err);
 }
 
+kvm_status kvm_cli_store_options(const kvm_cli *cli, kvm_store_options *o, kvm_err *err)
+{
+    enum { MOST_MIB = 1 << 30 };
+    int64_t mib;
+    TRY(kvm_cli_i64(cli, KVM_OPT_CACHE, 0, 1, &mib, err));
+    if (mib > MOST_MIB)
+        return kvm_fail(err, KVM_USAGE, "%s: %lld MiB; at most %d",
+                        cli->from[KVM_OPT_CACHE], (long long)mib, MOST_MIB);
+    *o = (kvm_store_options){.where = kvm_str_of(cli->value[KVM_OPT_STORE]),
+                             .cache_bytes = mib << 20};
+    return KVM_OK;
+}
+
+kvm_status kvm_cli_open_store(kvm_cli *cli, kvm_arena *keep, kvm_store **s,
+                              kvm_err *err)
+{
+    kvm_store_options o;
+    TRY(kvm_cli_store_options(cli, &o, err));
+    return kvm_store_open(s, keep, kvm_cli_store(cli), &o, err);
+}
+
 const char *kvm_cli_backend(const kvm_cli *cli)
 {
     return cli->value[KVM_OPT_BACKEND] ? cli->value[KVM_OPT_BACKEND] : "cpu";

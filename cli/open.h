@@ -13,6 +13,12 @@
  * file are created, else KVM_ENVIRONMENT says how to */
 KVM_MUST kvm_status kvm_cli_catalogue(kvm_cli *cli, bool make, kvm_catalogue **c,
                                       kvm_err *err);
+/* the store of kvm_cli_store, or the bucket that it stands before */
+KVM_MUST kvm_status kvm_cli_open_store(kvm_cli *cli, kvm_arena *keep, kvm_store **s,
+                                       kvm_err *err);
+/* how to open it: --store and --cache */
+KVM_MUST kvm_status kvm_cli_store_options(const kvm_cli *cli, kvm_store_options *o,
+                                          kvm_err *err);
 /* --backend and --threads */
 KVM_MUST kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c,
                                     kvm_err *err);

@@ -48,7 +48,7 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_str path, kvm_cli_plans *out,
     o.machine = kvm_machine_class(plan, kvm_cli_backend(cli));
     TRY(kvm_cli_catalogue(cli, true, &c, err));
     TRY(kvm_cli_admit_file(cli, c, o.team, o.file, err));
-    TRY(kvm_store_open(&store, plan, kvm_cli_store(cli), err));
+    TRY(kvm_cli_open_store(cli, plan, &store, err));
     for (ptrdiff_t i = 0; i < n; i++) {
         say_warning(path, &graphs[i], n);
         TRY(submit_graphs(cli, &graphs[i], c, store, &o, out, *plan, err));

@@ -133,7 +133,7 @@ static kvm_status still_there(kvm_catalogue *c, kvm_store *store, int64_t run,
     TRY(kvm_run_artefacts(c, run, &all, &n, &scratch, err));
     *yes = true;
     for (ptrdiff_t i = 0; i < n && *yes; i++)
-        *yes = kvm_store_has(store, all[i].sha.at, all[i].bytes);
+        TRY(kvm_store_look(store, all[i].sha.at, all[i].bytes, yes, err));
     return KVM_OK;
 }
 

@@ -132,8 +132,14 @@ static bool can_reuse(kvm_worker *w, const kvm_claim *c, kvm_arena *keep)
     for (ptrdiff_t i = 0; i < c->output_count; i++) {
         kvm_err why = {0};
         kvm_str path;
-        if (kvm_store_get(w->store, &path, keep, c->outputs[i].sha.at,
-                          c->outputs[i].bytes, &why)) {
+        bool there = false; /* for the others who share the store, too */
+        const char *sha = c->outputs[i].sha.at;
+        kvm_status s = kvm_store_look(w->store, sha, c->outputs[i].bytes, &there, &why);
+        if (!s && !there)
+            s = kvm_fail(&why, KVM_DAMAGED, "%.12s… has gone from the store", sha);
+        if (!s)
+            s = kvm_store_get(w->store, &path, keep, sha, c->outputs[i].bytes, &why);
+        if (s) {
             kvm_log(KVM_LOG_WARN, "job.redo", "job=%lld of=%lld why=\"%s\"",
                     (long long)c->fence.job, (long long)c->equal, why.msg);
             return false;

@@ -142,10 +142,14 @@ kvm_status kvm_commit__publish(kvm_worker *w, const kvm_load *l, ptrdiff_t place
 /* KVM_NOTFOUND: swept, or deleted by a person */
 static kvm_status check_objects(kvm_worker *w, const kvm_result *r, kvm_err *err)
 {
-    for (ptrdiff_t i = 0; r && i < r->artefact_count; i++)
-        if (!kvm_store_has(w->store, r->artefacts[i].sha.at, r->artefacts[i].bytes))
+    for (ptrdiff_t i = 0; r && i < r->artefact_count; i++) {
+        const kvm_result_artefact *a = &r->artefacts[i];
+        bool there;
+        TRY(kvm_store_look(w->store, a->sha.at, a->bytes, &there, err));
+        if (!there)
             return kvm_fail(err, KVM_NOTFOUND, "output %.*s has gone from the store",
-                            KVM_STR_ARG(r->artefacts[i].name));
+                            KVM_STR_ARG(a->name));
+    }
     return KVM_OK;
 }
 

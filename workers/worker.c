@@ -76,6 +76,8 @@ static kvm_worker_options with_defaults(const kvm_worker_options *given)
     if (o.grace_s <= 0) o.grace_s = 10;
     if (o.job_bytes == 0) o.job_bytes = job_bytes;
     o.want.run = o.run;
+    /* a bucket that is away for a minute costs a job no attempt */
+    if (o.store.http.tries == 0) o.store.http.tries = o.store.http.offline_tries = 8;
     return o;
 }
 
@@ -151,7 +153,7 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
     TRY(kvm_catalogue_open(&w->catalogue, &w->keep, o->catalogue, NULL, err));
     TRY(kvm_catalogue_open(&w->beat_catalogue, &w->keep, o->catalogue,
                            &(kvm_catalogue_options){.busy_ms = beat_ms}, err));
-    TRY(kvm_store_open(&w->store, &w->keep, o->home, err));
+    TRY(kvm_store_open(&w->store, &w->keep, o->home, &o->store, err));
     TRY(open_queue(w, name, err));
     TRY(kvm_worker_register(w->catalogue, name, w->host, o->machine, &w->id, err));
     TRY(kvm_worker_serves(w->catalogue, w->id, &o->want, err));

@@ -12,6 +12,7 @@
 
 #include "jobs/job.h"
 #include "schema/job_state.h"
+#include "schema/store.h"
 
 typedef enum kvm_worker_what {
     KVM_WORKER_START,   /* a job begins */
@@ -37,7 +38,8 @@ typedef struct kvm_worker_note {
 
 typedef struct kvm_worker_options {
     kvm_str home;
-    kvm_str catalogue; /* empty: HOME/catalogue.db */
+    kvm_str catalogue;       /* empty: HOME/catalogue.db */
+    kvm_store_options store; /* zero: the home is the store */
     kvm_str queue; /* redis://… (scheduler/redis.h); empty, or with a run: local */
     const kvm_job_kind *(*kind_of)(kvm_kind_id id); /* required: kvm_job_kind_of */
     const char *backend;                            /* "cpu" */

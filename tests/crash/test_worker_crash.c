@@ -41,7 +41,7 @@ static void assert_sound(int64_t run, int jobs, const char *last)
                "a WHERE a.job_id = j.id) <> 1"),
         0);
     kvm_store *fresh; /* has verified nothing yet */
-    MUST(kvm_store_open(&fresh, &keep, kvm_str_of(fake_home), e));
+    MUST(kvm_store_open(&fresh, &keep, kvm_str_of(fake_home), NULL, e));
     MUST(kvm_run_artefacts(b.c, run, &all, &n, &keep, e));
     assert_int_equal(n, jobs);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -80,7 +80,7 @@ static pid_t run_all(const kvm_graph *g, bool again, const char *fault, double l
     kvm_worker_options o = fake_options(lease_s);
     if (kvm_arena_init(&keep, 64 << 20, &err) ||
         kvm_catalogue_open(&c, &keep, kvm_str_of(b.db), NULL, &err) ||
-        kvm_store_open(&store, &keep, kvm_str_of(fake_home), &err) ||
+        kvm_store_open(&store, &keep, kvm_str_of(fake_home), NULL, &err) ||
         kvm_submit(c, store, g, &so, &s, keep, &err)) {
         fprintf(stderr, "# %s\n", err.msg);
         _exit(1);

@@ -192,7 +192,7 @@ static kvm_status a_life(kvm_arena *a, kvm_err *err)
     const kvm_result r = {.artefacts = &out, .artefact_count = 1};
     const kvm_err why = {.code = KVM_SHAPE, .msg = "bad"};
     TRY(kvm_catalogue_open(&c, a, kvm_str_of(db), NULL, err));
-    TRY(kvm_store_open(&store, a, kvm_str_of(fake_home), err));
+    TRY(kvm_store_open(&store, a, kvm_str_of(fake_home), NULL, err));
     TRY(kvm_submit(c, store, &g, NULL, &s, *a, err));
     TRY(kvm_worker_register(c, KVM_STR("w"), KVM_STR("h"), KVM_STR("m"), &worker, err));
     TRY(kvm_test_claim(c, &k, &found, a, worker, 0, 60, err));
@@ -275,7 +275,7 @@ static kvm_status put_and_get(const char *path, kvm_arena *a, kvm_err *err)
     char sha[65];
     int64_t bytes;
     kvm_str out;
-    TRY(kvm_store_open(&s, a, kvm_str_of(fake_home), err));
+    TRY(kvm_store_open(&s, a, kvm_str_of(fake_home), NULL, err));
     TRY(kvm_store_hash(s, kvm_str_of(path), sha, &bytes, err));
     TRY(kvm_store_put(s, kvm_str_of(path), sha, bytes, err));
     TRY(kvm_store_get(s, &out, a, sha, bytes, err));
@@ -312,8 +312,10 @@ static void every_call_of_the_store_may_fail(void **state)
             look_for_garbage(sha, true);
             look_for_garbage(sha2, true);
             MUST(kvm_arena_init(&a, 8 << 20, e));
-            MUST(kvm_store_open(&fresh, &a, kvm_str_of(fake_home), e));
-            if (kvm_store_has(fresh, sha, -1))
+            MUST(kvm_store_open(&fresh, &a, kvm_str_of(fake_home), NULL, e));
+            bool there;
+            MUST(kvm_store_look(fresh, sha, -1, &there, e));
+            if (there)
                 MUST(kvm_store_get(fresh, &out, &a, sha, 7, e));
             else
                 assert_true(kvm_path_exists(kvm_str_of(path)));

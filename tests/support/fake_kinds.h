@@ -199,7 +199,7 @@ static inline void fake_open(fake_base *b, const char *name)
     snprintf(fake_home, sizeof fake_home, "%s", kvm_test_home(name));
     MUST(kvm_arena_init(&b->keep, 64 << 20, e));
     fake_new_catalogue(b);
-    MUST(kvm_store_open(&b->store, &b->keep, kvm_str_of(fake_home), e));
+    MUST(kvm_store_open(&b->store, &b->keep, kvm_str_of(fake_home), NULL, e));
 }
 
 static inline void fake_close(fake_base *b)

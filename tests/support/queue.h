@@ -94,6 +94,40 @@ static inline kvm_status kvm_test_claim(kvm_catalogue *c, kvm_claim *k, bool *fo
     return KVM_OK;
 }
 
+/* a job of a run of its own that a worker of its own holds; key: another each time */
+static inline kvm_fence kvm_test_hold(kvm_catalogue *c, kvm_arena *keep,
+                                      const char *key)
+{
+    int64_t run, job, worker;
+    kvm_claim claim;
+    bool found;
+    const kvm_run_new r = {
+        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = key};
+    MUST(kvm_run_insert(c, &r, &run, e));
+    const kvm_job_new j = {.run = run,
+                           .kind = 1,
+                           .kind_name = "capture",
+                           .label = KVM_STR("x"),
+                           .params = KVM_STR("{}"),
+                           .identity = KVM_STR("{}")};
+    MUST(kvm_job_insert(c, &j, &job, e));
+    MUST(kvm_worker_register(c, kvm_str_of(key), KVM_STR("h"), KVM_STR("m"), &worker,
+                             e));
+    MUST(kvm_test_claim(c, &claim, &found, keep, worker, 0, 10, e));
+    assert_true(found);
+    return claim.fence;
+}
+
+/* ... that has succeeded with one artefact */
+static inline void kvm_test_commit(kvm_catalogue *c, kvm_arena *keep, const char *sha,
+                                   int64_t bytes)
+{
+    const kvm_fence fence = kvm_test_hold(c, keep, "k");
+    const kvm_result_artefact a = {KVM_STR("out"), kvm_str_of(sha), bytes};
+    const kvm_result result = {.artefacts = &a, .artefact_count = 1};
+    MUST(kvm_job_succeed(c, fence, &result, e));
+}
+
 /* ---- one suite for both databases ----
  * kvm_test_both runs a group on SQLite and then on a server; a set-up asks
  * kvm_test_catalogue where its catalogue is. */

@@ -299,7 +299,7 @@ static void a_graph_submitted_twice_at_once_is_one_run(void **state)
     (void)state;
     kvm_submitted s;
     graph = kvm_test_graph(&keep, 3, true, KVM_JOB_CAPTURE, 0);
-    MUST(kvm_store_open(&store, &keep, KVM_STR("build/tmp/job_races_store"), e));
+    MUST(kvm_store_open(&store, &keep, KVM_STR("build/tmp/job_races_store"), NULL, e));
     meant = run + 1;
     begin_with_other(they_find_our_run);
     MUST(kvm_submit(c, store, &graph, NULL, &s, keep, e));

@@ -46,8 +46,15 @@ static kvm_str object_of(const char *sha)
 static kvm_store *fresh(void)
 {
     kvm_store *s;
-    MUST(kvm_store_open(&s, &keep, kvm_str_of(home), e));
+    MUST(kvm_store_open(&s, &keep, kvm_str_of(home), NULL, e));
     return s;
+}
+
+static bool has(kvm_store *s, const char *sha, int64_t bytes)
+{
+    bool there = false;
+    MUST(kvm_store_look(s, sha, bytes, &there, e));
+    return there;
 }
 
 static void content_moves_in_and_comes_out(void **state)
@@ -65,8 +72,8 @@ static void content_moves_in_and_comes_out(void **state)
     assert_true(kvm_path_exists(file)); /* hashing moves nothing */
     MUST(kvm_store_put(s, file, sha, bytes, e));
     assert_false(kvm_path_exists(file));
-    assert_true(kvm_store_has(s, sha, 5));
-    assert_false(kvm_store_has(s, sha, 6));
+    assert_true(has(s, sha, 5));
+    assert_false(has(s, sha, 6));
     MUST(kvm_store_get(s, &path, &keep, sha, 5, e));
     assert_string_equal(path.at, object_of(sha).at);
     MUST(kvm_file_read(&content, &keep, path, 100, e));
@@ -90,7 +97,7 @@ static void equal_content_is_stored_once(void **state)
     assert_int_equal(stat(object_of(a).at, &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     MUST(kvm_store_add(s, KVM_STR(""), a, e)); /* nothing is content too */
-    assert_true(kvm_store_has(s, a, 0));
+    assert_true(has(s, a, 0));
 }
 
 static void damage_is_noticed_and_repaired(void **state)
@@ -103,7 +110,7 @@ static void damage_is_noticed_and_repaired(void **state)
     FILE *f = fopen(object_of(sha).at, "w");
     assert_true(f && fputs("truhh", f) >= 0 && fclose(f) == 0);
     kvm_store *s = fresh(); /* another process: has verified nothing yet */
-    assert_true(kvm_store_has(s, sha, 5));
+    assert_true(has(s, sha, 5));
     assert_int_equal(kvm_store_get(s, &path, &keep, sha, 5, &err), KVM_DAMAGED);
     assert_non_null(strstr(err.msg, "damaged"));
     MUST(kvm_store_add(s, KVM_STR("truth"), sha, e));
@@ -151,7 +158,8 @@ static void only_plain_files_and_real_hashes(void **state)
                      KVM_NOTFOUND);
     assert_int_equal(kvm_store_get(s, &path, &keep, evil, -1, NULL), KVM_FORMAT);
     assert_int_equal(kvm_store_get(s, &path, &keep, "", -1, NULL), KVM_FORMAT);
-    assert_false(kvm_store_has(s, evil, -1));
+    bool there;
+    assert_int_equal(kvm_store_look(s, evil, -1, &there, NULL), KVM_FORMAT);
 }
 
 /* ---- sweeping ---- */
@@ -162,38 +170,6 @@ static kvm_catalogue *catalogue(void)
     MUST(kvm_catalogue_open(&c, &keep, kvm_str_fmt(&keep, "%s/catalogue.db", home),
                             NULL, e));
     return c;
-}
-
-/* a job that a worker holds */
-static kvm_fence claim_one(kvm_catalogue *c, const char *key)
-{
-    int64_t run, job, worker;
-    kvm_claim claim;
-    bool found;
-    const kvm_run_new r = {
-        .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = key};
-    MUST(kvm_run_insert(c, &r, &run, e));
-    const kvm_job_new j = {.run = run,
-                           .kind = 1,
-                           .kind_name = "capture",
-                           .label = KVM_STR("x"),
-                           .params = KVM_STR("{}"),
-                           .identity = KVM_STR("{}")};
-    MUST(kvm_job_insert(c, &j, &job, e));
-    MUST(kvm_worker_register(c, kvm_str_of(key), KVM_STR("h"), KVM_STR("m"), &worker,
-                             e));
-    MUST(kvm_test_claim(c, &claim, &found, &keep, worker, 0, 10, e));
-    assert_true(found);
-    return claim.fence;
-}
-
-/* ... that has succeeded with one artefact */
-static void commit_one(kvm_catalogue *c, const char *sha, int64_t bytes)
-{
-    const kvm_fence fence = claim_one(c, "k");
-    const kvm_result_artefact a = {KVM_STR("out"), kvm_str_of(sha), bytes};
-    const kvm_result result = {.artefacts = &a, .artefact_count = 1};
-    MUST(kvm_job_succeed(c, fence, &result, e));
 }
 
 typedef struct swept {
@@ -225,22 +201,22 @@ static void the_sweep_takes_what_nobody_names(void **state)
     char named[65], loose[65];
     MUST(kvm_store_add(s, KVM_STR("named"), named, e));
     MUST(kvm_store_add(s, KVM_STR("loose!"), loose, e));
-    commit_one(c, named, 5);
+    kvm_test_commit(c, &keep, named, 5);
     const kvm_str temp = kvm_str_fmt(&keep, "%s.1-2.tmp", object_of(loose).at);
     MUST(kvm_file_publish(temp, KVM_STR("torn"), keep, e));
 
     kvm_sleep(1.1);
     assert_int_equal(sweep(s, c, 3600, false).bytes, 0); /* all are young */
     for (int dry = 1; dry >= 0; dry--) {
-        assert_true(kvm_store_has(s, loose, 6)); /* only counted */
+        assert_true(has(s, loose, 6)); /* only counted */
         const swept w = sweep(s, c, 0, dry);
         assert_int_equal(w.files[KVM_SWEPT_OBJECT], 1);
         assert_int_equal(w.files[KVM_SWEPT_TEMPORARY], 1);
         assert_int_equal(w.bytes, 6 + 4);
     }
-    assert_false(kvm_store_has(s, loose, 6));
+    assert_false(has(s, loose, 6));
     assert_false(kvm_path_exists(temp));
-    assert_true(kvm_store_has(s, named, 5));
+    assert_true(has(s, named, 5));
 }
 
 /* what a live attempt has published is not yet named */
@@ -252,11 +228,11 @@ static void the_sweep_leaves_what_is_younger_than_a_live_attempt(void **state)
     char old[65], new[65];
     MUST(kvm_store_add(s, KVM_STR("older"), old, e));
     kvm_sleep(2.2);
-    const kvm_fence fence = claim_one(c, "live");
+    const kvm_fence fence = kvm_test_hold(c, &keep, "live");
     MUST(kvm_store_add(s, KVM_STR("published"), new, e));
     kvm_sleep(1.2);
     assert_int_equal(sweep(s, c, 0, false).bytes, 5);
-    assert_true(kvm_store_has(s, new, 9) && !kvm_store_has(s, old, 5));
+    assert_true(has(s, new, 9) && !has(s, old, 5));
     const kvm_result none = {0};
     MUST(kvm_job_succeed(c, fence, &none, e));
     assert_int_equal(sweep(s, c, 0, false).bytes, 9); /* it was not named after all */
@@ -273,12 +249,12 @@ static void what_is_published_again_is_young(void **state)
     MUST(kvm_store_add(s, KVM_STR("added"), add, e));
     MUST(kvm_store_add(s, KVM_STR("old"), old, e));
     kvm_sleep(2.2);
-    claim_one(c, "live");
+    kvm_test_hold(c, &keep, "live");
     MUST(kvm_store_put(s, file_of("again.bin", KVM_STR("put")), put, 3, e));
     MUST(kvm_store_add(s, KVM_STR("added"), add, e));
     assert_int_equal(sweep(s, c, 0, false).bytes, 3);
-    assert_true(kvm_store_has(s, put, 3) && kvm_store_has(s, add, 5));
-    assert_false(kvm_store_has(s, old, 3));
+    assert_true(has(s, put, 3) && has(s, add, 5));
+    assert_false(has(s, old, 3));
 }
 
 static double changed_at(const char *sha)

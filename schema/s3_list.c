@@ -1,0 +1,179 @@
+/* s3_list.c - what lies in a bucket: lists of objects and of uploads, page by page. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "schema/s3_internal.h"
+
+enum { MOST_PAGES = 100000 }; /* a server that never ends a list */
+
+/* ---- XML ---- */
+
+bool kvm_s3__next(kvm_str *at, const char *name, kvm_str *text)
+{
+    char open[64], close[64];
+    snprintf(open, sizeof open, "<%s>", name);
+    snprintf(close, sizeof close, "</%s>", name);
+    const ptrdiff_t from = kvm_str_find(*at, kvm_str_of(open));
+    if (from < 0) return false;
+    const kvm_str rest = kvm_str_slice(*at, from + (ptrdiff_t)strlen(open), at->len);
+    const ptrdiff_t to = kvm_str_find(rest, kvm_str_of(close));
+    if (to < 0) return false;
+    *text = kvm_str_slice(rest, 0, to);
+    *at = kvm_str_slice(rest, to + (ptrdiff_t)strlen(close), rest.len);
+    return true;
+}
+
+kvm_str kvm_s3__text(kvm_str xml, const char *name, kvm_arena *keep)
+{
+    static const struct {
+        const char *entity;
+        char sign;
+    } entities[] = {{"&quot;", '"'}, {"&apos;", '\''}, {"&#34;", '"'},
+                    {"&lt;", '<'},   {"&gt;", '>'},    {"&amp;", '&'}};
+    kvm_str text;
+    if (!kvm_s3__next(&xml, name, &text)) return (kvm_str){0};
+    char *at = kvm_new(keep, char, text.len + 1);
+    ptrdiff_t n = 0;
+    if (!at) return (kvm_str){0};
+    for (ptrdiff_t i = 0; i < text.len;) {
+        const kvm_str rest = kvm_str_slice(text, i, text.len);
+        size_t e = 0;
+        while (e < sizeof entities / sizeof *entities &&
+               !kvm_str_starts(rest, kvm_str_of(entities[e].entity)))
+            e++;
+        const bool known = e < sizeof entities / sizeof *entities;
+        at[n++] = known ? entities[e].sign : text.at[i];
+        i += known ? (ptrdiff_t)strlen(entities[e].entity) : 1;
+    }
+    return (kvm_str){at, n};
+}
+
+/* "2026-01-31T12:00:00.000Z" in seconds since 1970; -1: none */
+static double time_of(kvm_str text)
+{
+    int y, mon, d, h, min, s;
+    char buffer[32];
+    snprintf(buffer, sizeof buffer, "%.*s", KVM_STR_ARG(text));
+    if (sscanf(buffer, "%4d-%2d-%2dT%2d:%2d:%2d", &y, &mon, &d, &h, &min, &s) != 6 ||
+        mon < 1 || mon > 12)
+        return -1;
+    /* days since 1970-01-01 of the calendar, with years that begin in March */
+    const long year = y - (mon <= 2), month = mon > 2 ? mon - 3 : mon + 9;
+    const long days = 365 * year + year / 4 - year / 100 + year / 400 +
+                      (153 * month + 2) / 5 + d - 1 - 719468;
+    return (double)days * 86400 + h * 3600 + min * 60 + s;
+}
+
+/* ---- lists ---- */
+
+/* What a list consists of, in the words of its answer. */
+typedef struct list_kind {
+    const char *query, *row, *time; /* the request; an element, and its date */
+    const char *next[2];            /* elements that say where the next page begins */
+    const char *from[2];            /* and the parameters that they become */
+} list_kind;
+
+static const list_kind objects = {"list-type=2",
+                                  "Contents",
+                                  "LastModified",
+                                  {"NextContinuationToken", NULL},
+                                  {"continuation-token", NULL}};
+static const list_kind uploads = {"uploads=",
+                                  "Upload",
+                                  "Initiated",
+                                  {"NextKeyMarker", "NextUploadIdMarker"},
+                                  {"key-marker", "upload-id-marker"}};
+
+typedef struct listing {
+    kvm_s3 *s;
+    const list_kind *kind;
+    kvm_str begins;
+    kvm_s3_each *each;
+    void *ctx;
+} listing;
+
+/* An object without a date that can be read is as young as can be. */
+static kvm_status tell_row(const listing *l, kvm_str row, double now, kvm_arena scratch,
+                           kvm_err *err)
+{
+    const kvm_str key = kvm_s3__text(row, "Key", &scratch),
+                  upload = kvm_s3__text(row, "UploadId", &scratch),
+                  size = kvm_s3__text(row, "Size", &scratch),
+                  time = kvm_s3__text(row, l->kind->time, &scratch);
+    const double when = time.at ? time_of(time) : -1;
+    kvm_s3_listed o = {.upload = upload.at ? upload : KVM_STR(""),
+                       .age_s = when >= 0 && now > when ? now - when : 0};
+    if (!key.at || !kvm_str_starts(key, l->s->prefix)) return KVM_OK;
+    if (!size.at || !kvm_str_to_i64(size, &o.bytes) || o.bytes < 0) o.bytes = 0;
+    o.key = kvm_str_slice(key, l->s->prefix.len, key.len);
+    return l->each(l->ctx, &o, err);
+}
+
+/* query of the page behind this one; at is NULL: it is the last */
+static kvm_str next_query(const listing *l, kvm_str body, kvm_str first,
+                          kvm_arena *keep)
+{
+    kvm_str query = first;
+    const kvm_str more = kvm_s3__text(body, "IsTruncated", keep);
+    if (!more.at || !kvm_str_eq(more, KVM_STR("true"))) return (kvm_str){0};
+    for (int i = 0; i < 2 && l->kind->next[i]; i++) {
+        const kvm_str mark = kvm_s3__text(body, l->kind->next[i], keep);
+        const kvm_str encoded =
+            kvm_http_encode(keep, mark.at ? mark : KVM_STR(""), false);
+        if (!mark.at || !encoded.at) return (kvm_str){0};
+        query = kvm_str_fmt(keep, "%.*s&%s=%.*s", KVM_STR_ARG(query), l->kind->from[i],
+                            KVM_STR_ARG(encoded));
+    }
+    return query;
+}
+
+static kvm_status tell_page(const listing *l, kvm_str query, kvm_str first,
+                            kvm_str *next, kvm_arena *keep, kvm_arena scratch,
+                            kvm_err *err)
+{
+    kvm_http_reply reply;
+    kvm_str rows, row;
+    const kvm_s3_call call = {.method = KVM_HTTP_GET, .query = query};
+    TRY(kvm_s3__send(l->s, &call, &reply, &scratch, err));
+    TRY(kvm_s3__check(l->s, l->begins, &reply, err));
+    const double date = kvm_http_date(&reply, "date");
+    rows = reply.body;
+    while (kvm_s3__next(&rows, l->kind->row, &row))
+        TRY(tell_row(l, row, date > 0 ? date : kvm_wall(), scratch, err));
+    *next = next_query(l, reply.body, first, keep);
+    return KVM_OK;
+}
+
+static kvm_status tell_all(const listing *l, kvm_err *err)
+{
+    kvm_arena keep, page;
+    TRY(kvm_arena_init(&keep, KVM_S3_ARENA, err));
+    kvm_status s = kvm_arena_init(&page, KVM_S3_ARENA, err);
+    const kvm_str begins = kvm_str_fmt(&keep, "%.*s%.*s", KVM_STR_ARG(l->s->prefix),
+                                       KVM_STR_ARG(l->begins));
+    const kvm_str encoded = kvm_http_encode(&keep, begins, false);
+    const kvm_str first =
+        kvm_str_fmt(&keep, "%s&prefix=%.*s", l->kind->query, KVM_STR_ARG(encoded));
+    kvm_str query = first;
+    if (!s && !(begins.at && encoded.at && first.at)) s = kvm_nomem(err, &keep);
+    for (int pages = 0; !s && query.at && pages < MOST_PAGES; pages++)
+        s = tell_page(l, query, first, &query, &keep, page, err);
+    kvm_arena_free(&page);
+    kvm_arena_free(&keep);
+    return s;
+}
+
+kvm_status kvm_s3_list(kvm_s3 *s, kvm_str begins, kvm_s3_each *each, void *ctx,
+                       kvm_err *err)
+{
+    const listing l = {s, &objects, begins, each, ctx};
+    return tell_all(&l, err);
+}
+
+kvm_status kvm_s3_uploads(kvm_s3 *s, kvm_str begins, kvm_s3_each *each, void *ctx,
+                          kvm_err *err)
+{
+    const listing l = {s, &uploads, begins, each, ctx};
+    return tell_all(&l, err);
+}
