@@ -4,55 +4,22 @@
  *   bench_million [rows, 1000000] [postgres://…: an empty database]
  *
  * Half of the jobs have succeeded, the others are ready, in runs of 1,000. */
-#include <libpq-fe.h>
-#include <sqlite3.h>
-
 #include "tests/bench/queue.h"
 
 enum { FIRST = 1000, CLAIMS = 400, VIEWS = 40 };
 
-static void run_sql(const char *where, const char *sql)
-{
-    sqlite3 *db;
-    if (kvm_str_starts(kvm_str_of(where), KVM_STR("postgres"))) {
-        PGconn *conn = PQconnectdb(where);
-        PGresult *r = PQexec(conn, sql);
-        if (PQresultStatus(r) != PGRES_COMMAND_OK) die(sql, PQerrorMessage(conn));
-        PQclear(r);
-        PQfinish(conn);
-        return;
-    }
-    if (sqlite3_open(where, &db) || sqlite3_exec(db, sql, NULL, NULL, NULL))
-        die(sql, sqlite3_errmsg(db));
-    sqlite3_close(db);
-}
-
-/* Rows of run and job are doubled until there are enough. */
+/* Runs and jobs are doubled until there are enough. */
 static void fill(base *b, long rows)
 {
-    static const char runs[] =
-        "INSERT INTO run(spec_id, key, priority, state, created_at) "
-        "SELECT spec_id, key, priority, state, created_at FROM run";
-    static const char jobs[] =
-        "INSERT INTO job(run_id, kind, kind_name, version, timed, label, params, "
-        "identity, key, state, priority, waits, token, attempt, crashes, retries, "
-        "run_after, timeout_s, status, message, created_at, finished_at, team_id, "
-        "class) "
-        "SELECT run_id + (SELECT MAX(id) FROM run) / 2, kind, kind_name, version, "
-        "timed, "
-        "label, params, identity, CAST(id + (SELECT MAX(id) FROM job) AS TEXT) || "
-        "substr(key, 1, 50), state, priority, waits, token, attempt, crashes, retries, "
-        "run_after, timeout_s, status, message, created_at, finished_at, team_id, "
-        "class "
-        "FROM job";
     const double start = kvm_now();
     long n = FIRST;
     add_many(b, FIRST);
     run_sql(b->path, "UPDATE job SET state = 'succeeded', finished_at = created_at "
-                     "WHERE id <= 500");
+                     "WHERE id % 2 = 0");
     for (; n < rows; n *= 2) {
-        run_sql(b->path, runs);
-        run_sql(b->path, jobs);
+        run_sql(b->path, "INSERT INTO run(spec_id, key, priority, state, created_at) "
+                         "SELECT spec_id, key, priority, state, created_at FROM run");
+        copy_jobs(b, "run_id + (SELECT MAX(id) FROM run) / 2", "TRUE");
     }
     printf("%ld jobs: %.0f s\n", n, kvm_now() - start);
 }

@@ -8,7 +8,6 @@
  * looked at, team charged) as a worker does it, without running anything. The floor is
  * SQLite doing the least that the protocol needs, two transactions of an UPDATE and an
  * INSERT on a bare table, in the same rounds. */
-#include <sqlite3.h>
 #include <sys/wait.h>
 
 #include "tests/bench/queue.h"

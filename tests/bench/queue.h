@@ -3,6 +3,8 @@
 #ifndef KVM_TESTS_BENCH_QUEUE_H
 #define KVM_TESTS_BENCH_QUEUE_H
 
+#include <libpq-fe.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -71,12 +73,52 @@ static inline int64_t add(base *b, long n, const kvm_job_dep *deps, ptrdiff_t de
     return id;
 }
 
+/* through a connection of its own */
+static inline void run_sql(const char *where, const char *sql)
+{
+    sqlite3 *db;
+    if (kvm_str_starts(kvm_str_of(where), KVM_STR("postgres"))) {
+        PGconn *conn = PQconnectdb(where);
+        PGresult *r = PQexec(conn, sql);
+        if (PQresultStatus(r) != PGRES_COMMAND_OK) die(sql, PQerrorMessage(conn));
+        PQclear(r);
+        PQfinish(conn);
+        return;
+    }
+    if (sqlite3_open(where, &db) || sqlite3_exec(db, sql, NULL, NULL, NULL))
+        die(sql, sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+/* as many jobs again as fulfil the condition, each with a key of its own */
+static inline void copy_jobs(const base *b, const char *run, const char *which)
+{
+    char sql[1200];
+    snprintf(sql, sizeof sql,
+             "INSERT INTO job(run_id, kind, kind_name, version, timed, label, params, "
+             "identity, key, state, priority, waits, token, attempt, crashes, retries, "
+             "run_after, timeout_s, status, message, created_at, finished_at, team_id, "
+             "class) SELECT %s, kind, kind_name, version, timed, label, params, "
+             "identity, CAST(id + (SELECT MAX(id) FROM job) AS TEXT) || "
+             "substr(key, 1, 50), state, priority, waits, token, attempt, crashes, "
+             "retries, run_after, timeout_s, status, message, created_at, finished_at, "
+             "team_id, class FROM job WHERE %s",
+             run, which);
+    run_sql(b->path, sql);
+}
+
 static long serial;
 static inline void add_many(base *b, long n)
 {
-    OK(kvm_catalogue_begin(b->c, &err));
-    for (long i = 0; i < n; i++) add(b, serial++, NULL, 0);
-    OK(kvm_catalogue_commit(b->c, &err));
+    char run[24], which[80];
+    const int64_t first = add(b, serial++, NULL, 0);
+    snprintf(run, sizeof run, "%lld", (long long)b->run);
+    for (long have = 1; have < n; have *= 2) {
+        const long more = n - have < have ? n - have : have;
+        snprintf(which, sizeof which, "id >= %lld ORDER BY id LIMIT %ld",
+                 (long long)first, more);
+        copy_jobs(b, run, which);
+    }
 }
 
 /* Claims up to `most` jobs and completes them, each with one artefact; how many there

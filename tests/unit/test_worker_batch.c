@@ -53,7 +53,7 @@ static int children(void)
 
 static bool exists(const char *name)
 {
-    char path[400];
+    char path[700];
     snprintf(path, sizeof path, "%s/%s", fake_home, name);
     return kvm_path_exists(kvm_str_of(path));
 }
