@@ -27,7 +27,7 @@ endif
 
 # --- packages: build/pkg.mk is remade, and read again, whenever scripts/deps changes.
 # Only `make run`, `test` and their kin install what is missing; others say what to do.
-INSTALLING := $(filter deps run test check unit fault real bench asan tsan cov,$(MAKECMDGOALS))
+INSTALLING := $(filter deps run fleet test check unit fault real bench asan tsan cov,$(MAKECMDGOALS))
 NEEDS_PKG  := $(filter-out help clean layers format format-check,$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_PKG),)
 include build/pkg.mk
@@ -190,6 +190,10 @@ bench: $(BENCHES)
 .PHONY: run real
 run: $(BIN)
 	@$(B)/kvmill run tests/zoo/pair.yaml
+## fleet: PostgreSQL, Redis, a scheduler and two workers on this machine; three models, six pairs
+.PHONY: fleet
+fleet: build/tests-ready $(BIN)
+	@scripts/fleet $(B)/kvmill tests/zoo/family.yaml
 ## real: the whole job on two checkpoints of yours: make real SRC=DIR TGT=DIR [TEXT=FILE]
 real: $(BIN)
 	@scripts/real $(B)/kvmill '$(SRC)' '$(TGT)' '$(TEXT)'
