@@ -5,8 +5,6 @@
 #include "base/clock.h"
 #include "schema/s3_internal.h"
 
-enum { MOST_PAGES = 100000 }; /* a server that never ends a list */
-
 /* ---- XML ---- */
 
 bool kvm_s3__next(kvm_str *at, const char *name, kvm_str *text)
@@ -110,39 +108,44 @@ static kvm_status tell_row(const listing *l, kvm_str row, double now, kvm_arena 
     return l->each(l->ctx, &o, err);
 }
 
-/* query of the page behind this one; at is NULL: it is the last */
-static kvm_str next_query(const listing *l, kvm_str body, kvm_str first,
-                          kvm_arena *keep)
+/* The query of the page behind this one; at becomes NULL when it is the last. */
+static kvm_status next_query(const listing *l, kvm_str body, kvm_str first,
+                             kvm_str *query, kvm_arena *keep, kvm_err *err)
 {
-    kvm_str query = first;
+    kvm_str next = first;
     const kvm_str more = kvm_s3__text(body, "IsTruncated", keep);
-    if (!more.at || !kvm_str_eq(more, KVM_STR("true"))) return (kvm_str){0};
+    if (!more.at || !kvm_str_eq(more, KVM_STR("true"))) {
+        *query = (kvm_str){0};
+        return KVM_OK;
+    }
     for (int i = 0; i < 2 && l->kind->next[i]; i++) {
         const kvm_str mark = kvm_s3__text(body, l->kind->next[i], keep);
         const kvm_str encoded =
             kvm_http_encode(keep, mark.at ? mark : KVM_STR(""), false);
-        if (!mark.at || !encoded.at) return (kvm_str){0};
-        query = kvm_str_fmt(keep, "%.*s&%s=%.*s", KVM_STR_ARG(query), l->kind->from[i],
-                            KVM_STR_ARG(encoded));
+        next = kvm_str_fmt(keep, "%.*s&%s=%.*s", KVM_STR_ARG(next), l->kind->from[i],
+                           KVM_STR_ARG(encoded));
+        if (!encoded.at || !next.at) return kvm_nomem(err, keep);
     }
-    return query;
+    if (kvm_str_eq(next, *query))
+        return kvm_fail(err, KVM_IO, "%.*s: a list goes round in a circle",
+                        KVM_STR_ARG(l->s->base));
+    *query = next;
+    return KVM_OK;
 }
 
-static kvm_status tell_page(const listing *l, kvm_str query, kvm_str first,
-                            kvm_str *next, kvm_arena *keep, kvm_arena scratch,
-                            kvm_err *err)
+static kvm_status tell_page(const listing *l, kvm_str *query, kvm_str first,
+                            kvm_arena *keep, kvm_arena scratch, kvm_err *err)
 {
     kvm_http_reply reply;
     kvm_str rows, row;
-    const kvm_s3_call call = {.method = KVM_HTTP_GET, .query = query};
+    const kvm_s3_call call = {.method = KVM_HTTP_GET, .query = *query};
     TRY(kvm_s3__send(l->s, &call, &reply, &scratch, err));
     TRY(kvm_s3__check(l->s, l->begins, &reply, err));
     const double date = kvm_http_date(&reply, "date");
     rows = reply.body;
     while (kvm_s3__next(&rows, l->kind->row, &row))
         TRY(tell_row(l, row, date > 0 ? date : kvm_wall(), scratch, err));
-    *next = next_query(l, reply.body, first, keep);
-    return KVM_OK;
+    return next_query(l, reply.body, first, query, keep, err);
 }
 
 static kvm_status tell_all(const listing *l, kvm_err *err)
@@ -157,8 +160,7 @@ static kvm_status tell_all(const listing *l, kvm_err *err)
         kvm_str_fmt(&keep, "%s&prefix=%.*s", l->kind->query, KVM_STR_ARG(encoded));
     kvm_str query = first;
     if (!s && !(begins.at && encoded.at && first.at)) s = kvm_nomem(err, &keep);
-    for (int pages = 0; !s && query.at && pages < MOST_PAGES; pages++)
-        s = tell_page(l, query, first, &query, &keep, page, err);
+    while (!s && query.at) s = tell_page(l, &query, first, &keep, page, err);
     kvm_arena_free(&page);
     kvm_arena_free(&keep);
     return s;
