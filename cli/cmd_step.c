@@ -99,6 +99,7 @@ static kvm_status run(kvm_cli *cli, kvm_err *err)
     kvm_progress progress;
     kvm_job j = {.keep = cli->keep,
                  .inputs = inputs,
+                 .team = &kvm_team_alone,
                  .backend = kvm_cli_backend(cli),
                  .alone = true};
     TRY(kvm_job_kind_find(kvm_str_of(cli->name), &id));

@@ -51,6 +51,45 @@ int kvm_job_kind_flags(kvm_kind_id id)
     return r ? r->flags : 0;
 }
 
+static kvm_status no_output(kvm_job *j, const char *name, kvm_str path, kvm_err *err)
+{
+    (void)j, (void)name, (void)path, (void)err;
+    return KVM_OK;
+}
+static kvm_status no_metric(kvm_job *j, const char *name, double value,
+                            const json_t *labels, kvm_err *err)
+{
+    (void)j, (void)name, (void)value, (void)labels, (void)err;
+    return KVM_OK;
+}
+static kvm_status no_sample(kvm_job *j, const char *suite, const char *arm,
+                            const char *metric, kvm_str item, double value,
+                            kvm_err *err)
+{
+    (void)j, (void)suite, (void)arm, (void)metric, (void)item, (void)value, (void)err;
+    return KVM_OK;
+}
+static kvm_status no_timing(kvm_job *j, const char *arm, ptrdiff_t tokens,
+                            const char *stage, const double *seconds, ptrdiff_t n,
+                            kvm_err *err)
+{
+    (void)j, (void)arm, (void)tokens, (void)stage, (void)seconds, (void)n, (void)err;
+    return KVM_OK;
+}
+static kvm_status no_event(kvm_job *j, const char *what, kvm_str text, kvm_err *err)
+{
+    (void)j, (void)what, (void)text, (void)err;
+    return KVM_OK;
+}
+
+const kvm_job_host kvm_host_silent = {
+    .output = no_output,
+    .metric = no_metric,
+    .sample = no_sample,
+    .timing = no_timing,
+    .event = no_event,
+};
+
 const kvm_job_input *kvm_job_find_input(const kvm_job *j, const char *name)
 {
     for (ptrdiff_t i = 0; i < j->input_count; i++)

@@ -13,8 +13,9 @@
 
 #include "base/progress.h"
 #include "base/yaml.h"
+#include "jobs/team.h"
 
-enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2, KVM_KIND_SMALL = 4 };
+enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2, KVM_KIND_SMALL = 4, KVM_KIND_GANG = 8 };
 
 typedef enum kvm_kind_id {
 #define X(id, NAME, name, version, flags, what) KVM_JOB_##NAME = id,
@@ -50,6 +51,7 @@ typedef struct kvm_job_host {
     kvm_status (*event)(kvm_job *j, const char *what, kvm_str text,
                         kvm_err *err); /* shown by `kvmill jobs logs` */
 } kvm_job_host;
+extern const kvm_job_host kvm_host_silent; /* takes everything, tells nobody */
 
 /* what earlier attempts at the job took; zero when there were none */
 typedef struct kvm_job_spent {
@@ -67,6 +69,7 @@ struct kvm_job {
      * killed one left (resume) */
     kvm_str dir;
     kvm_job_spent before;
+    kvm_team *team;         /* the ranks at it; &kvm_team_alone where there is one */
     bool alone;             /* one step on plain files: no run has planned it */
     kvm_arena *keep;        /* for the life of the job */
     kvm_progress *progress; /* polls cancellation */

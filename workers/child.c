@@ -184,6 +184,7 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
                  .host_ctx = r,
                  .dir = k->dir,
                  .before = k->before,
+                 .team = &kvm_team_alone,
                  .keep = keep,
                  .progress = &progress,
                  .threads = w->o.threads,

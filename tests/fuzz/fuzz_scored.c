@@ -31,8 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvm_suite suite = {.name = KVM_STR("s"), .items = items, .count = 2};
     kvm_scored s = {
         .suite = &suite, .name = suite.name, .items = {.index = order, .n = 2}};
-    kvm_job j = {
-        .host = &host, .host_ctx = &s, .dir = kvm_str_of(fuzz_dir), .keep = &keep};
+    kvm_job j = {.host = &host,
+                 .host_ctx = &s,
+                 .dir = kvm_str_of(fuzz_dir),
+                 .team = &kvm_team_alone,
+                 .keep = &keep};
     s.job = &j;
     if (kvm_scored_resume(&s, &err)) {
         if (err.msg[0] == 0) abort();

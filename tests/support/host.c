@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "jobs/spec.h"
 #include "tests/support/check.h"
+#include "tests/support/crew.h"
 
 static bool listed(const char *const *names, const char *name)
 {
@@ -146,7 +147,9 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
     const ptrdiff_t inputs = fill_inputs(h, n, in);
     kvm_arena keep = check_arena((size_t)1 << 36); /* its resources end with the job */
     running r = {h, node};
-    kvm_job j = {.host = &vtable,
+    kvm_team *team = h->team ? h->team : &kvm_team_alone;
+    kvm_job j = {.host = kvm_team_leads(team) ? &vtable : &kvm_host_silent,
+                 .team = team,
                  .host_ctx = &r,
                  .params = {.v = n->params, .file = "test", .path = ""},
                  .inputs = in,
@@ -162,6 +165,28 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
     if (!s) s = kind->run(&j, err);
     kvm_arena_free(&keep);
     return s;
+}
+
+static kvm_status run_rank(kvm_team *t, void *ctx, kvm_err *err)
+{
+    const running *r = ctx;
+    r->h->team = t;
+    const kvm_status s = host_run(r->h, r->node, err);
+    r->h->team = NULL;
+    return s;
+}
+
+kvm_status host_run_crew(host *h, ptrdiff_t node, int ranks, kvm_err *err)
+{
+    crew_end ends[CREW_MOST];
+    running r = {h, node};
+    crew_run(ranks, run_rank, &r, ends);
+    for (int i = 1; i < ranks; i++) {
+        assert_int_equal(ends[i].status, ends[0].status);
+        assert_string_equal(ends[i].err.msg, ends[0].err.msg);
+    }
+    *err = ends[0].err;
+    return ends[0].status;
 }
 
 void host_leave(host *h, const char *name, kvm_str text)

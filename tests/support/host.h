@@ -13,6 +13,7 @@ typedef struct host {
     json_t *samples;  /* [[suite, arm, metric, item, value]] of all nodes */
     int runs;
     kvm_progress *progress; /* of the jobs; NULL: nobody looks */
+    kvm_team *team;         /* that runs them; NULL: this process alone */
 } host;
 
 /* host_open - the spec's first direction, to be run below build/tmp/<name>; its nodes'
@@ -27,6 +28,9 @@ ptrdiff_t host_node(const host *h, const char *label);
  * test fails when they have not run, or when the kind puts out what its table does not
  * name. */
 KVM_MUST kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err);
+/* host_run_crew - the same on several ranks (crew.h), of which this process is the
+ * first */
+KVM_MUST kvm_status host_run_crew(host *h, ptrdiff_t node, int ranks, kvm_err *err);
 /* what a killed attempt left: the next host_run finds a file of that name and text in
  * its folder */
 void host_leave(host *h, const char *name, kvm_str text);
