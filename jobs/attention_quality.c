@@ -56,18 +56,17 @@ static kvm_status compare_layer(kvm_arm_caches *a, const kvm_attended *at,
     return kvm_quality_layer(kvm_model_compute(a->target), &in, out, scratch, err);
 }
 
-static kvm_status add_item(kvm_arm_caches *a, kvm_arm arm, const queries *q,
-                           kvm_quality_sum *sums, kvm_arena scratch, kvm_err *err)
+static kvm_status compare_item(kvm_arm_caches *a, kvm_arm arm, const queries *q,
+                               kvm_quality *of /* (layers) */, kvm_arena scratch,
+                               kvm_err *err)
 {
     kvm_model *m;
     kvm_cache *cache;
     TRY(kvm_arm_fill(a, arm, &m, &cache, err));
     for (ptrdiff_t l = 0; l < kvm_model_info_of(a->target)->layers; l++) {
-        kvm_quality one;
         kvm_attended at;
         if (!kvm_model_attended(a->target, l, &at)) continue;
-        TRY(compare_layer(a, &at, q->of[l], l, &one, scratch, err));
-        kvm_quality_add(&sums[l], &one);
+        TRY(compare_layer(a, &at, q->of[l], l, &of[l], scratch, err));
     }
     return KVM_OK;
 }
@@ -130,25 +129,44 @@ static bool is_translator(const kvm_arm_caches *a, kvm_arm arm)
     return kvm_arms[arm].group == KVM_ARM && !kvm_arm_absent(a, arm);
 }
 
-static kvm_status compare_items(kvm_arm_caches *a, const kvm_item_ids *ids, ptrdiff_t n,
-                                kvm_quality_sum *sums, kvm_progress *progress,
-                                kvm_err *err)
+/* of (n, arms, layers): each rank its items, then all ranks all of them */
+static kvm_status compare_items(kvm_job *j, kvm_arm_caches *a, const kvm_item_ids *ids,
+                                ptrdiff_t n, kvm_quality *of, kvm_err *err)
 {
     const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
+    const ptrdiff_t each = KVM_ARM_COUNT * layers;
     kvm_arena scratch = {0};
     TRY(kvm_arena_reserve(&scratch, (size_t)32 << 30, err));
     kvm_status s = KVM_OK;
     for (ptrdiff_t i = 0; !s && i < n; i++) {
         queries q;
-        kvm_progress_at(progress, (double)i, (double)n, "items (attention)");
+        if (!kvm_team_mine(j->team, i)) continue;
+        kvm_progress_at(j->progress, (double)i, (double)n, "items (attention)");
         s = read_queries(a, &q, &ids[i], &scratch, err);
         for (kvm_arm arm = 0; !s && arm < KVM_ARM_COUNT; arm++)
             if (is_translator(a, arm))
-                s = add_item(a, arm, &q, sums + arm * layers, scratch, err);
+                s = compare_item(a, arm, &q, of + i * each + arm * layers, scratch,
+                                 err);
         kvm_arena_reset(&scratch);
     }
     kvm_arena_free(&scratch);
-    return s;
+    if (s) return s;
+    return kvm_team_unite(j->team, of, n * each * (ptrdiff_t)sizeof *of, err);
+}
+
+static void add_items(const kvm_arm_caches *a, const kvm_quality *of, ptrdiff_t n,
+                      kvm_quality_sum *sums)
+{
+    const ptrdiff_t layers = kvm_model_info_of(a->target)->layers;
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (kvm_arm arm = 0; arm < KVM_ARM_COUNT; arm++)
+            for (ptrdiff_t l = 0; l < layers; l++) {
+                const ptrdiff_t at = arm * layers + l;
+                kvm_attended attended;
+                if (is_translator(a, arm) &&
+                    kvm_model_attended(a->target, l, &attended))
+                    kvm_quality_add(&sums[at], &of[i * KVM_ARM_COUNT * layers + at]);
+            }
 }
 
 kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a, const kvm_item_ids *ids,
@@ -160,8 +178,11 @@ kvm_status kvm_attention_quality(kvm_job *j, kvm_arm_caches *a, const kvm_item_i
                     err));
     if (wanted == 0) return KVM_OK;
     kvm_quality_sum *sums = kvm_new(j->keep, kvm_quality_sum, KVM_ARM_COUNT * layers);
-    if (!sums) return kvm_nomem(err, j->keep);
-    TRY(compare_items(a, ids, wanted < n ? wanted : n, sums, j->progress, err));
+    n = wanted < n ? wanted : n;
+    kvm_quality *of = kvm_new(j->keep, kvm_quality, n * KVM_ARM_COUNT * layers);
+    if (!sums || !of) return kvm_nomem(err, j->keep);
+    TRY(compare_items(j, a, ids, n, of, err));
+    add_items(a, of, n, sums);
     json_t *attention = json_object();
     json_object_set_new(figures, "attention", attention);
     for (kvm_arm arm = 0; arm < KVM_ARM_COUNT; arm++)

@@ -3,9 +3,12 @@
  *
  * One model is open at a time, one forward per sequence in one shot (a chunked prefill
  * rounds otherwise). States are kept as they stand at a sequence's end. A killed
- * capture goes on after the last whole sequence. Where the model need not fit into
+ * capture goes on after the last whole sequence. Ranks take a run of sequences each,
+ * about equal in tokens, into a spool of their own. Where the model need not fit into
  * memory (kvm_job.offload), sequences go through it in batches, layer by layer, and
  * a killed one loses its batch. */
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "jobs/calibration.h"
 #include "jobs/open.h"
@@ -35,6 +38,7 @@ typedef struct capture {
     kvm_spaces spaces;
     kvm_shapes shapes;
     ptrdiff_t stride;
+    ptrdiff_t from, to;   /* sequences of this rank */
     ptrdiff_t length;     /* tokens of the sequence that rows are of */
     float *picked;        /* rows that the stride leaves */
     float *tokens;        /* embeddings of a piece */
@@ -156,7 +160,18 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
     c->position = kvm_new(j->keep, int32_t, rows);
     c->tokens = kvm_new_raw(j->keep, float, PIECE *widest);
     if (!c->picked || !c->position || !c->tokens) return kvm_nomem(err, j->keep);
-    return kvm_rows_create(&c->writer, j->keep, path, &info, err);
+    return kvm_rows_create_share(&c->writer, j->keep, path, &info, j->team->rank,
+                                 j->team->size, err);
+}
+
+/* the first sequence of a rank: those before it hold its share of the tokens */
+static ptrdiff_t first_of(const capture *c, int rank)
+{
+    const ptrdiff_t n = c->text.sequences;
+    const double all = (double)c->text.offset[n], ranks = c->job->team->size;
+    ptrdiff_t s = 0;
+    while (s < n && (double)c->text.offset[s] * ranks < all * rank) s++;
+    return s;
 }
 
 static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_err *err)
@@ -199,25 +214,28 @@ static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *er
 {
     ptrdiff_t rows[BATCH], offset[BATCH + 1];
     kvm_str spill;
+    char name[32];
     const ptrdiff_t *at = c->text.offset + from, s = c->stride;
     const kvm_capture sink = kvm_gather_capture(c->gather);
     c->batch_from = from;
     for (ptrdiff_t i = 0; i <= n; i++) offset[i] = at[i] - at[0];
     for (ptrdiff_t i = 0; i < n; i++) rows[i] = (at[i + 1] - at[i] + s - 1) / s;
     for (ptrdiff_t p = 0; p < c->text.longest; p += s) c->position[p / s] = (int32_t)p;
-    TRY(kvm_job_path(c->job, "between_layers", &spill, err));
+    snprintf(name, sizeof name, "between_layers.%d", c->job->team->rank);
+    TRY(kvm_job_path(c->job, name, &spill, err));
     TRY(kvm_rows_begin_batch(c->writer, (int32_t)from, n, rows, c->position, err));
-    const kvm_batch batch = {.ids = c->text.ids + at[0],
-                             .offset = offset,
-                             .n = n,
-                             .capture = &sink,
-                             .sequence = next_sequence,
-                             .ctx = c,
-                             .memory = c->job->offload,
-                             .spill = spill,
-                             .progress = c->job->progress,
-                             .before = (double)at[0],
-                             .total = (double)c->text.offset[c->text.sequences]};
+    const kvm_batch batch = {
+        .ids = c->text.ids + at[0],
+        .offset = offset,
+        .n = n,
+        .capture = &sink,
+        .sequence = next_sequence,
+        .ctx = c,
+        .memory = c->job->offload,
+        .spill = spill,
+        .progress = c->job->progress,
+        .before = (double)(at[0] - c->text.offset[c->from]),
+        .total = (double)(c->text.offset[c->to] - c->text.offset[c->from])};
     TRY(keep_tokens_of_batch(c, from, n, err));
     TRY(kvm_model_run_layers(c->model, &batch, err));
     return kvm_rows_end_batch(c->writer, err);
@@ -225,9 +243,9 @@ static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *er
 
 static kvm_status run_batches(capture *c, kvm_err *err)
 {
-    ptrdiff_t from = kvm_rows_done(c->writer);
-    while (from < c->text.sequences) {
-        const ptrdiff_t left = c->text.sequences - from;
+    ptrdiff_t from = c->from + kvm_rows_done(c->writer);
+    while (from < c->to) {
+        const ptrdiff_t left = c->to - from;
         const ptrdiff_t n = left < BATCH ? left : BATCH;
         TRY(run_batch(c, from, n, err));
         from += n;
@@ -240,12 +258,13 @@ static kvm_status run_all(capture *c, kvm_err *err)
     kvm_job *j = c->job;
     kvm_cache *cache;
     TRY(kvm_cache_new(&cache, j->keep, c->model, c->text.longest, err));
-    const double total = (double)c->text.offset[c->text.sequences];
-    for (ptrdiff_t s = kvm_rows_done(c->writer); s < c->text.sequences; s++) {
-        kvm_progress_at(j->progress, (double)c->text.offset[s], total, "tokens");
+    const ptrdiff_t *at = c->text.offset, begin = at[c->from];
+    for (ptrdiff_t s = c->from + kvm_rows_done(c->writer); s < c->to; s++) {
+        kvm_progress_at(j->progress, (double)(at[s] - begin),
+                        (double)(at[c->to] - begin), "tokens");
         if (kvm_progress_cancelled(j->progress))
             return kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td sequences",
-                            s, c->text.sequences);
+                            s - c->from, c->to - c->from);
         const kvm_status st = run_sequence(c, cache, s, err);
         if (st) return kvm_err_prefix(err, st, "sequence %td", s);
     }
@@ -264,8 +283,11 @@ static kvm_status run(kvm_job *j, kvm_err *err)
     TRY(open_text(&c, &tokens, err));
     TRY(kvm_job_path(j, "capture.safetensors", &path, err));
     TRY(open_writer(&c, tokens, path, err));
+    c.from = first_of(&c, j->team->rank);
+    c.to = first_of(&c, j->team->rank + 1);
     TRY(j->offload > 0 ? run_batches(&c, err) : run_all(&c, err));
-    TRY(kvm_rows_publish(c.writer, NULL, err));
+    TRY(kvm_team_wait(j->team, err));
+    if (kvm_team_leads(j->team)) TRY(kvm_rows_publish(c.writer, NULL, err));
     TRY(j->host->output(j, "capture", path, err));
     return kvm_job_put_cost(j, started, err);
 }

@@ -2,10 +2,11 @@
  *
  * Lessons are the calibration's sequences: a prefix, and the tokens after it. Those of
  * the split to fit are learned from, those of the split to choose validate; the others
- * are kept for figures alone, as in every fit (translators/rows.h). The order of
- * lessons follows from seed and step. After each validation a checkpoint is
- * published: a killed distillation goes on from there, bit for bit; one that cannot be
- * gone on from is not used. Output
+ * are kept for figures alone, as in every fit (translators/rows.h). Ranks learn from
+ * one lesson of a batch each, round by round; all of them then add the gradients in
+ * the batch's order and make the same step. The order of lessons follows from seed and
+ * step. After each validation a checkpoint is published: a killed distillation goes on
+ * from there, bit for bit; one that cannot be gone on from is not used. Output
  * "translator" has the parameters that validated best; "figures" the curve. */
 #include <math.h>
 #include <stdio.h>
@@ -35,10 +36,13 @@ typedef struct distillation {
     kvm_translator closed;
     kvm_distill_options o;
     kvm_distill *trainer;
-    kvm_lesson *lesson[2]; /* to learn from, to validate on */
+    kvm_lesson *lesson[2];        /* to learn from, to validate on */
+    kvm_distill_loss *learned_of; /* (batch) of the lessons of the latest one */
+    kvm_distill_loss *validated;  /* (lessons[1]) */
     ptrdiff_t lessons[2];
     ptrdiff_t *order; /* (lessons[0]) of the epoch at hand */
     ptrdiff_t epoch;
+    float *batch; /* (parameters) gradient of the lessons of a batch so far */
     kvm_distill_progress at;
     kvm_str checkpoint;
     char config[65];
@@ -122,15 +126,22 @@ static double rate_at(const kvm_distill_options *o, ptrdiff_t step)
 
 static kvm_status validate(distillation *d, kvm_distill_loss *mean, kvm_err *err)
 {
-    *mean = (kvm_distill_loss){0};
-    for (ptrdiff_t i = 0; i < d->lessons[1]; i++) {
-        kvm_distill_loss one;
-        const kvm_status s = kvm_distill_score(d->trainer, &d->lesson[1][i], &one, err);
+    kvm_team *team = d->job->team;
+    const ptrdiff_t n = d->lessons[1];
+    memset(d->validated, 0, sizeof *d->validated * (size_t)n);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (!kvm_team_mine(team, i)) continue;
+        const kvm_status s =
+            kvm_distill_score(d->trainer, &d->lesson[1][i], &d->validated[i], err);
         if (s)
             return kvm_err_prefix(err, s, "after step %td, validation lesson %td",
                                   *kvm_distill_steps(d->trainer), i);
-        mean->kl += one.kl / (double)d->lessons[1];
-        mean->first += one.first / (double)d->lessons[1];
+    }
+    TRY(kvm_team_unite(team, d->validated, n * (ptrdiff_t)sizeof *d->validated, err));
+    *mean = (kvm_distill_loss){0};
+    for (ptrdiff_t i = 0; i < n; i++) {
+        mean->kl += d->validated[i].kl / (double)n;
+        mean->first += d->validated[i].first / (double)n;
     }
     return KVM_OK;
 }
@@ -139,7 +150,7 @@ static kvm_status validate(distillation *d, kvm_distill_loss *mean, kvm_err *err
 static kvm_status put_point(distillation *d, kvm_err *err)
 {
     kvm_job *j = d->job;
-    kvm_distill_loss v;
+    kvm_distill_loss v = {0};
     const ptrdiff_t step = *kvm_distill_steps(d->trainer);
     const double seconds = kvm_now() - d->started;
     TRY(validate(d, &v, err));
@@ -164,28 +175,62 @@ static kvm_status put_point(distillation *d, kvm_err *err)
     json_t *labels = json_pack("{s:I}", "step", (json_int_t)step);
     const kvm_status s = j->host->metric(j, "distill_kl", v.kl, labels, err);
     json_decref(labels);
-    if (s) return s;
+    if (s || !kvm_team_leads(j->team)) return s;
     return kvm_distill_save(d->trainer, &d->at, d->config, d->checkpoint, err);
+}
+
+/* lesson b of the batch: its gradient alone stands in the trainer then */
+static kvm_status learn(distillation *d, ptrdiff_t b, kvm_distill_loss *loss,
+                        kvm_err *err)
+{
+    const ptrdiff_t step = *kvm_distill_steps(d->trainer);
+    const ptrdiff_t i = lesson_at(d, step * d->o.batch + b);
+    kvm_distill_forget(d->trainer);
+    const kvm_status s = kvm_distill_learn(d->trainer, &d->lesson[0][i], loss, err);
+    if (!s) return KVM_OK;
+    return kvm_err_prefix(err, s,
+                          "step %td, lesson %td (the checkpoint of the last validation "
+                          "stays)",
+                          step + 1, i);
+}
+
+/* Lessons b .. b+n-1 of the batch, one to a rank. Each gradient is added to the batch's
+ * in the order of lessons, so that the number of ranks does not tell. */
+static kvm_status learn_round(distillation *d, ptrdiff_t b, ptrdiff_t n,
+                              kvm_distill_loss *of /* (batch) */, kvm_err *err)
+{
+    kvm_team *team = d->job->team;
+    if (team->rank < n) TRY(learn(d, b + team->rank, &of[b + team->rank], err));
+    return kvm_team_add(team, d->batch, kvm_distill_gradient(d->trainer),
+                        kvm_distill_parameters(d->trainer), (int)n, err);
+}
+
+static void count_batch(distillation *d)
+{
+    const ptrdiff_t batch = d->o.batch, step = *kvm_distill_steps(d->trainer);
+    d->loss = 0;
+    for (ptrdiff_t b = 0; b < batch; b++) {
+        const kvm_lesson *l = &d->lesson[0][lesson_at(d, step * batch + b)];
+        d->loss += d->learned_of[b].kl / (double)batch;
+        d->indexed += d->learned_of[b].index / (double)batch;
+        d->tokens += (double)(l->prefix_n + l->after_n);
+    }
 }
 
 static kvm_status update(distillation *d, kvm_err *err)
 {
-    const ptrdiff_t step = *kvm_distill_steps(d->trainer);
-    d->loss = 0;
-    for (ptrdiff_t b = 0; b < d->o.batch; b++) {
-        const ptrdiff_t i = lesson_at(d, step * d->o.batch + b);
-        const kvm_lesson *l = &d->lesson[0][i];
-        kvm_distill_loss one;
-        const kvm_status s = kvm_distill_learn(d->trainer, l, &one, err);
-        if (s)
-            return kvm_err_prefix(err, s,
-                                  "step %td, lesson %td (the checkpoint of the "
-                                  "last validation stays)",
-                                  step + 1, i);
-        d->loss += one.kl / (double)d->o.batch;
-        d->indexed += one.index / (double)d->o.batch;
-        d->tokens += (double)(l->prefix_n + l->after_n);
-    }
+    kvm_team *team = d->job->team;
+    const ptrdiff_t batch = d->o.batch, step = *kvm_distill_steps(d->trainer);
+    const size_t bytes = sizeof *d->batch * (size_t)kvm_distill_parameters(d->trainer);
+    memset(d->batch, 0, bytes);
+    memset(d->learned_of, 0, sizeof *d->learned_of * (size_t)batch);
+    for (ptrdiff_t b = 0; b < batch; b += team->size)
+        TRY(learn_round(d, b, batch - b < team->size ? batch - b : team->size,
+                        d->learned_of, err));
+    TRY(kvm_team_unite(team, d->learned_of, batch * (ptrdiff_t)sizeof *d->learned_of,
+                       err));
+    count_batch(d);
+    memcpy(kvm_distill_gradient(d->trainer), d->batch, bytes);
     d->rate = rate_at(&d->o, step);
     const kvm_distill_rates r = {d->rate, d->o.decay, d->o.clip};
     TRY(kvm_distill_update(d->trainer, d->o.batch, &r, &d->norm, err));
@@ -265,7 +310,11 @@ static kvm_status open_all(distillation *d, kvm_err *err)
                         d->target, longest, d->o.after, kept_tokens(d), err));
     d->order = kvm_new(j->keep, ptrdiff_t, d->lessons[0]);
     d->at.best = kvm_new(j->keep, float, kvm_distill_parameters(d->trainer));
-    if (!d->order || !d->at.best) return kvm_nomem(err, j->keep);
+    d->batch = kvm_new(j->keep, float, kvm_distill_parameters(d->trainer));
+    d->learned_of = kvm_new(j->keep, kvm_distill_loss, d->o.batch);
+    d->validated = kvm_new(j->keep, kvm_distill_loss, d->lessons[1]);
+    if (!d->order || !d->at.best || !d->batch || !d->learned_of || !d->validated)
+        return kvm_nomem(err, j->keep);
     TRY(check_memory(d, err));
     TRY(prepare(d, err));
     TRY(kvm_job_path(j, "distill.checkpoint", &d->checkpoint, err));
@@ -304,8 +353,10 @@ static kvm_status put_results(distillation *d, kvm_err *err)
            sizeof *d->at.best * (size_t)kvm_distill_parameters(d->trainer));
     TRY(kvm_job_path(j, "distilled.safetensors", &path, err));
     TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
-    const kvm_status s = kvm_translator_write(kvm_distill_translator(d->trainer),
-                                              d->o.dtype, path, scratch, NULL, err);
+    kvm_status s = KVM_OK;
+    if (kvm_team_leads(j->team))
+        s = kvm_translator_write(kvm_distill_translator(d->trainer), d->o.dtype, path,
+                                 scratch, NULL, err);
     kvm_arena_free(&scratch);
     if (s) return s;
     TRY(j->host->output(j, "translator", path, err));

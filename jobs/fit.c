@@ -302,7 +302,9 @@ static kvm_status put_results(kvm_fit *f, kvm_err *err)
     kvm_job *j = f->job;
     kvm_str path;
     TRY(kvm_job_path(j, "translator.safetensors", &path, err));
-    TRY(kvm_translator_write(&f->translator, f->dtype, path, f->scratch, NULL, err));
+    if (kvm_team_leads(j->team))
+        TRY(kvm_translator_write(&f->translator, f->dtype, path, f->scratch, NULL,
+                                 err));
     TRY(j->host->output(j, "translator", path, err));
     json_object_update_missing(
         f->figures, json_array_get(json_object_get(f->figures, "groups"), 0));
@@ -362,7 +364,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
     kvm_err why = {0};
-    const kvm_status s = fit(j, &why);
+    const kvm_status s = kvm_team_agree(j->team, fit(j, &why), &why);
     const bool others = json_is_true(json_object_get(j->params.v, "candidate"));
     if (s && others && kvm_candidate_lost(s)) {
         TRY(j->host->event(j, "lost", kvm_str_of(why.msg), err));

@@ -42,6 +42,7 @@ kvm_status kvm_fit__identity(kvm_fit *f, kvm_err *err)
     kvm_arena room = {0};
     const kvm_jat source = kvm_json_get(f->job->params, f->job->keep, "source");
     if (f->outline.token != KVM_TOKEN_DECODED || !kvm_json_has(source)) return KVM_OK;
+    if (!kvm_team_leads(f->job->team)) return KVM_OK; /* for its figures alone */
     TRY(kvm_arena_reserve(&room, (size_t)8 << 30, err));
     const kvm_status s = measure(f, &room, err);
     kvm_arena_free(&room);

@@ -1,5 +1,5 @@
 /* fit_internal.h - a fit under way, shared by its reading and reporting (fit.c) and its
- * solving (fit_solve.c, fit_identity.c). */
+ * solving (fit_solve.c, fit_states.c, fit_identity.c). */
 #ifndef KVM_JOBS_FIT_INTERNAL_H
 #define KVM_JOBS_FIT_INTERNAL_H
 
@@ -7,6 +7,7 @@
 #include "jobs/job.h"
 #include "translators/gates.h"
 #include "translators/outline.h"
+#include "translators/states.h"
 
 typedef struct kvm_fit {
     kvm_job *job;
@@ -20,6 +21,7 @@ typedef struct kvm_fit {
     kvm_dtype dtype;
     kvm_translator translator;
     kvm_step *steps;
+    kvm_ridge_figures *solved; /* of each step */
     kvm_gate gates[KVM_GATES];
     json_t *figures, *layers;
     kvm_arena scratch;

@@ -1,12 +1,10 @@
 /* fit_solve.c - the maps of a fit: layers are ranked, k and lambda chosen, and every
- * step solved, group by group; then the states. */
+ * step solved, group by group. Ranks take source layers of the maps of R2 and target
+ * layers of the rest; the figures and choices that follow are made by all, alike. */
 #include "jobs/fit_internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#include "translators/states.h"
 
 /* mappings that share a choice */
 typedef struct group {
@@ -17,25 +15,36 @@ typedef struct group {
     json_t *figures;
 } group;
 
+/* the map of R2, one source layer after the other dealt out */
+static kvm_status make_map(kvm_fit *f, const kvm_mapping *m, kvm_r2_map *map,
+                           kvm_err *err)
+{
+    kvm_job *j = f->job;
+    const kvm_map_options o = {
+        .allow_wide = f->allow_wide, .part = j->team->rank, .parts = j->team->size};
+    TRY(kvm_select_maps(f->compute, f->moments, m, &o, map, j->keep, f->scratch, err));
+    const ptrdiff_t bytes = map->sources * map->targets * (ptrdiff_t)sizeof *map->r2[0];
+    for (int p = 0; p < KVM_HELD; p++)
+        TRY(kvm_team_unite(j->team, map->r2[p], bytes, err));
+    return KVM_OK;
+}
+
 /* Layers of keys are ranked by their content, whatever space is mapped: the figures of
  * an ablation are of the same layers. */
 static kvm_status rank(kvm_fit *f, group *g, kvm_err *err)
 {
     kvm_r2_map maps[KVM_GROUP], rotated;
     kvm_job *j = f->job;
-    const kvm_map_options o = {.allow_wide = f->allow_wide};
     const bool keys = kvm_space_rows[g->mapping[0].out].stored == KVM_SPACE_K &&
                       g->mapping[0].from[0] == g->mapping[0].out;
     for (int i = 0; i < g->mappings; i++) {
         kvm_mapping m = g->mapping[i];
         if (i == 0 && keys) m.out = m.from[0] = m.from[1] = KVM_SPACE_K;
-        TRY(kvm_select_maps(f->compute, f->moments, &m, &o, &maps[i], j->keep,
-                            f->scratch, err));
+        TRY(make_map(f, &m, &maps[i], err));
         if (f->sweep) TRY(kvm_fit_put_map(g->figures, &m, &maps[i], err));
         if (i > 0 || !keys || !f->sweep) continue;
         m.out = m.from[0] = m.from[1] = KVM_SPACE_K_ROTATED;
-        TRY(kvm_select_maps(f->compute, f->moments, &m, &o, &rotated, j->keep,
-                            f->scratch, err));
+        TRY(make_map(f, &m, &rotated, err));
         TRY(kvm_fit_put_map(g->figures, &m, &rotated, err));
     }
     if (f->by_depth) return kvm_select_depth(&g->ranking, j->keep, &maps[0], err);
@@ -118,8 +127,19 @@ static const int32_t *chosen(const group *g, ptrdiff_t layer, ptrdiff_t *n)
     return NULL;
 }
 
+/* a map of zeros: what it is, another rank tells (share_steps) */
+static kvm_status no_map(kvm_ridge_map *map, ptrdiff_t inputs, ptrdiff_t outputs,
+                         kvm_arena *keep, kvm_err *err)
+{
+    *map = (kvm_ridge_map){.inputs = inputs,
+                           .outputs = outputs,
+                           .weight = kvm_new(keep, double, inputs *outputs),
+                           .bias = kvm_new(keep, double, outputs)};
+    return map->weight && map->bias ? KVM_OK : kvm_nomem(err, keep);
+}
+
 static kvm_status solve_step(kvm_fit *f, const group *g, int mapping, ptrdiff_t layer,
-                             kvm_step *step, kvm_err *err)
+                             kvm_step *step, kvm_ridge_figures *figures, kvm_err *err)
 {
     kvm_job *j = f->job;
     const kvm_mapping *m = &g->mapping[mapping];
@@ -133,18 +153,22 @@ static kvm_status solve_step(kvm_fit *f, const group *g, int mapping, ptrdiff_t 
     kvm_feature *item = kvm_new(j->keep, kvm_feature, 3 + 2 * sources);
     if (!weight || !bias || !item) return kvm_nomem(err, j->keep);
     kvm_features x = {item, kvm_mapping_items(m, order, sources, layer, item), -1};
-    kvm_ridge_figures figures = {0};
     kvm_ridge_map map = {0};
+    kvm_arena room = f->scratch;
     for (ptrdiff_t h = 0; h < groups; h++) {
         const ptrdiff_t heads =
             kvm_moments_shape(f->moments, item[0].side, item[0].space, item[0].layer)
                 .heads;
         kvm_ridge_figures one;
         if (f->head_matched) x.head = kvm_matched_head(h, heads, to.heads);
-        TRY(kvm_ridge_fit(f->compute, f->moments, x, (kvm_output){m->out, layer},
-                          f->head_matched ? h : -1, &o, &map, &one, j->keep, f->scratch,
-                          err));
-        merge_heads(&figures, &one, h);
+        if (kvm_team_mine(j->team, layer)) {
+            TRY(kvm_ridge_fit(f->compute, f->moments, x, (kvm_output){m->out, layer},
+                              f->head_matched ? h : -1, &o, &map, &one, j->keep,
+                              f->scratch, err));
+            merge_heads(figures, &one, h);
+        } else
+            TRY(no_map(&map, kvm_features_width(f->moments, x),
+                       to.heads * to.dim / groups, &room, err));
         weight[h] = map.weight;
         bias[h] = map.bias;
     }
@@ -152,9 +176,29 @@ static kvm_status solve_step(kvm_fit *f, const group *g, int mapping, ptrdiff_t 
                        to.heads * to.dim, weight, bias, err));
     step->head_matched = f->head_matched;
     step->lambda = o.lambda.absolute ? -o.lambda.value : o.lambda.value;
-    step->r2_fit = figures.r2[KVM_FIT];
-    step->r2_held = figures.r2[KVM_HELD];
-    return put_layer(f, step, &figures, err);
+    return KVM_OK;
+}
+
+/* steps from .. : every rank gets those that others have solved, and then reports them
+ * in the order of a rank alone */
+static kvm_status share_steps(kvm_fit *f, ptrdiff_t from, kvm_err *err)
+{
+    kvm_team *team = f->job->team;
+    for (ptrdiff_t i = from; i < f->translator.count; i++) {
+        kvm_step *s = &f->steps[i];
+        if (s->map != KVM_MAP_RIDGE) continue;
+        TRY(kvm_team_unite(team, s->weight[0].data,
+                           kvm_tensor_count(&s->weight[0]) * (ptrdiff_t)sizeof(float),
+                           err));
+        const kvm_tensor bias = kvm_view2_const(s->bias[0], KVM_F32, 1, s->outputs);
+        TRY(kvm_team_unite(team, bias.data, s->outputs * (ptrdiff_t)sizeof(float),
+                           err));
+        TRY(kvm_team_unite(team, &f->solved[i], sizeof f->solved[i], err));
+        s->r2_fit = f->solved[i].r2[KVM_FIT];
+        s->r2_held = f->solved[i].r2[KVM_HELD];
+        TRY(put_layer(f, s, &f->solved[i], err));
+    }
+    return KVM_OK;
 }
 
 /* one step of a mapping for a target layer that has such rows */
@@ -180,7 +224,8 @@ static kvm_status make_step(kvm_fit *f, const group *g, int mapping, ptrdiff_t l
                             json_pack("[{s:s, s:I}]", "object", kvm_mapping_label(m),
                                       "layer", (json_int_t)layer));
     } else {
-        const kvm_status s = solve_step(f, g, mapping, layer, step, err);
+        const kvm_status s = solve_step(f, g, mapping, layer, step,
+                                        &f->solved[f->translator.count], err);
         if (s)
             return kvm_err_prefix(err, s, "%s of target layer %td",
                                   kvm_mapping_label(m), layer);
@@ -207,6 +252,7 @@ static kvm_status choose(kvm_fit *f, group *g, kvm_err *err)
         .allow_wide = f->allow_wide,
         .full = f->sweep,
         .progress = f->job->progress,
+        .team = f->job->team,
     };
     return kvm_fit_run_sweep(&sweep, &g->choice, g->figures, f->job->keep, f->scratch,
                              err);
@@ -255,11 +301,13 @@ static kvm_status solve_group(kvm_fit *f, int number, kvm_err *err)
         g.mappings++;
     }
     TRY(choose(f, &g, err));
+    const ptrdiff_t from = f->translator.count;
     for (ptrdiff_t l = 0; l < f->translator.target.shapes.layers; l++)
         for (int i = 0; i < g.mappings; i++)
             if (kvm_outline_makes(&f->outline, &f->translator.target.shapes,
                                   g.mapping[i].out, l))
                 TRY(make_step(f, &g, i, l, err));
+    TRY(share_steps(f, from, err));
     return put_group(f, &g, err);
 }
 
@@ -274,91 +322,12 @@ static int by_layer(const void *a, const void *b)
 kvm_status kvm_fit__solve(kvm_fit *f, kvm_err *err)
 {
     kvm_arena *keep = f->job->keep;
-    f->steps = kvm_new(keep, kvm_step,
-                       f->outline.mappings * f->translator.target.shapes.layers);
-    if (!f->steps) return kvm_nomem(err, keep);
+    const ptrdiff_t most = f->outline.mappings * f->translator.target.shapes.layers;
+    f->steps = kvm_new(keep, kvm_step, most);
+    f->solved = kvm_new(keep, kvm_ridge_figures, most);
+    if (!f->steps || !f->solved) return kvm_nomem(err, keep);
     for (int g = 0; g < f->outline.groups; g++) TRY(solve_group(f, g, err));
     qsort(f->steps, (size_t)f->translator.count, sizeof *f->steps, by_layer);
     f->translator.steps = f->steps;
-    return KVM_OK;
-}
-
-/* ---- states ---- */
-
-static kvm_state_map map_of(kvm_state_way w)
-{
-    return w == KVM_STATES_COPY       ? KVM_STATE_COPY
-           : w == KVM_STATES_BILINEAR ? KVM_STATE_BILINEAR
-                                      : KVM_STATE_ZERO;
-}
-
-/* a state is one row a sequence: of a single one that is held out no share can be
- * told; nor has a copy a penalty */
-static json_t *share(double r2)
-{
-    return isfinite(r2) ? json_real(r2) : json_null();
-}
-
-/* members PREFIXr2_held, ...; a penalty of null: as it is */
-static void put_state_figure(json_t *row, const char *prefix, const kvm_state_figure *g)
-{
-    const struct {
-        const char *name;
-        json_t *value;
-    } members[] = {{"r2_choose", share(g->r2[KVM_CHOOSE])},
-                   {"r2_choose_copy", share(g->r2_copy[KVM_CHOOSE])},
-                   {"r2_held", share(g->r2[KVM_HELD])},
-                   {"r2_copy", share(g->r2_copy[KVM_HELD])},
-                   {"penalty", share(g->penalty)},
-                   {"rounds", json_integer(g->rounds)}};
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "%s%s", prefix, members[i].name);
-        json_object_set_new(row, key, members[i].value);
-    }
-}
-
-static kvm_status fit_state(kvm_fit *f, ptrdiff_t layer, kvm_state_step *s,
-                            json_t *list, kvm_err *err)
-{
-    kvm_job *j = f->job;
-    const kvm_state_map map =
-        map_of(kvm_outline_way(&f->outline, &f->translator.target.shapes, layer));
-    *s = (kvm_state_step){
-        .layer = layer, .r2_held = (double)NAN, .r2_window_held = (double)NAN};
-    if (map == KVM_STATE_ZERO) {
-        json_array_append_new(list, json_pack("{s:I, s:s}", "layer", (json_int_t)layer,
-                                              "map", kvm_state_map_name(map)));
-        return KVM_OK;
-    }
-    kvm_state_figures figures;
-    kvm_state_options o = {0};
-    kvm_moments_split(f->moments, &o.seed, &o.fraction);
-    TRY(kvm_states_fit(f->compute, f->rows[0], f->rows[1], map,
-                       kvm_outline_state_source(&f->translator.source.shapes,
-                                                &f->translator.target.shapes, layer),
-                       layer, &o, s, &figures, j->keep, f->scratch, err));
-    json_t *row = json_pack("{s:I, s:I, s:s}", "layer", (json_int_t)layer, "source",
-                            (json_int_t)s->source, "map", kvm_state_map_name(map));
-    put_state_figure(row, "", &figures.state);
-    put_state_figure(row, "window_", &figures.window);
-    json_array_append_new(list, row);
-    return KVM_OK;
-}
-
-kvm_status kvm_fit__states(kvm_fit *f, kvm_err *err)
-{
-    const kvm_shapes *to = &f->translator.target.shapes;
-    if (!to->of[KVM_SPACE_STATE] || f->outline.states == KVM_STATES_REPLAY)
-        return KVM_OK;
-    json_t *list = json_array();
-    json_object_set_new(f->figures, "states", list);
-    kvm_state_step *s = kvm_new(f->job->keep, kvm_state_step, to->layers);
-    if (!s) return kvm_nomem(err, f->job->keep);
-    f->translator.states = s;
-    for (ptrdiff_t l = 0; l < to->layers; l++)
-        if (kvm_shapes_width(to, KVM_SPACE_STATE, l) > 0 &&
-            kvm_outline_way(&f->outline, to, l) != KVM_STATES_REPLAY)
-            TRY(fit_state(f, l, &s[f->translator.state_count++], list, err));
     return KVM_OK;
 }

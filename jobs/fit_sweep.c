@@ -59,6 +59,7 @@ static kvm_status fill(grid *g, kvm_arena *keep, kvm_arena scratch, kvm_err *err
         g->of[o] = kvm_new(keep, kvm_ridge_figures, g->targets * g->nk * g->nl);
         if (!g->of[o]) return kvm_nomem(err, keep);
         for (ptrdiff_t t = 0; t < g->targets; t++) {
+            if (!kvm_team_mine(s->team, t)) continue;
             kvm_progress_at(s->progress, (double)(o * g->targets + t),
                             (double)(s->mappings * g->targets), "sweeps");
             if (kvm_progress_cancelled(s->progress))
@@ -74,6 +75,10 @@ static kvm_status fill(grid *g, kvm_arena *keep, kvm_arena scratch, kvm_err *err
                                 g->of[o] + t * g->nk * g->nl, scratch, err));
         }
     }
+    const ptrdiff_t bytes =
+        (ptrdiff_t)sizeof(kvm_ridge_figures) * g->targets * g->nk * g->nl;
+    for (int o = 0; o < s->mappings; o++)
+        TRY(kvm_team_unite(s->team, g->of[o], bytes, err));
     return KVM_OK;
 }
 
@@ -188,36 +193,45 @@ static void put_lambda_curve(json_t *figures, const grid *g, ptrdiff_t k,
 }
 
 /* one greedy order and the R2 of its prefixes, for one object and target layer */
-static kvm_status greedy_curve(const kvm_fit_sweep *s, int object, ptrdiff_t target,
-                               ptrdiff_t k_most, kvm_lambda lambda, json_t *list,
-                               kvm_arena scratch, kvm_err *err)
+typedef struct greedy_curve {
+    int32_t *order; /* (n) */
+    double *r2;     /* (n) NaN: refused */
+    ptrdiff_t n;
+} greedy_curve;
+
+static kvm_status find_greedy(const kvm_fit_sweep *s, int object, ptrdiff_t target,
+                              kvm_lambda lambda, const greedy_curve *g,
+                              kvm_arena scratch, kvm_err *err)
 {
-    const ptrdiff_t sources = s->ranking->sources;
-    const ptrdiff_t n = k_most < sources ? k_most : sources;
+    const ptrdiff_t n = g->n;
     kvm_mapping bare = s->mapping[object];
     bare.token = false;
-    int32_t *order = kvm_new(&scratch, int32_t, n);
     kvm_feature *item = kvm_new(&scratch, kvm_feature, 2 * n);
     ptrdiff_t *ks = kvm_new(&scratch, ptrdiff_t, n);
     kvm_ridge_figures *f = kvm_new(&scratch, kvm_ridge_figures, n);
-    if (!order || !item || !ks || !f) return kvm_nomem(err, &scratch);
-    TRY(kvm_select_greedy(s->compute, s->moments, &bare, target, lambda, order, n,
+    if (!item || !ks || !f) return kvm_nomem(err, &scratch);
+    TRY(kvm_select_greedy(s->compute, s->moments, &bare, target, lambda, g->order, n,
                           scratch, err));
     for (ptrdiff_t i = 0; i < n; i++)
-        ks[i] = kvm_mapping_items(&bare, order, i + 1, target, item);
+        ks[i] = kvm_mapping_items(&bare, g->order, i + 1, target, item);
     TRY(kvm_ridge_sweep(s->compute, s->moments, (kvm_features){item, ks[n - 1], -1},
                         (kvm_output){bare.out, target}, ks, n, &lambda, 1,
                         s->allow_wide, f, scratch, err));
-    json_t *layers = json_array(), *r2 = json_array();
-    for (ptrdiff_t i = 0; i < n; i++) {
-        json_array_append_new(layers, json_integer(order[i]));
-        json_array_append_new(r2,
-                              number(f[i].refused ? (double)NAN : f[i].r2[KVM_CHOOSE]));
-    }
-    json_array_append_new(
-        list, json_pack("{s:s, s:I, s:o, s:o}", "object", kvm_mapping_label(&bare),
-                        "target", (json_int_t)target, "order", layers, "choose", r2));
+    for (ptrdiff_t i = 0; i < n; i++)
+        g->r2[i] = f[i].refused ? (double)NAN : f[i].r2[KVM_CHOOSE];
     return KVM_OK;
+}
+
+static json_t *greedy_json(const kvm_mapping *m, ptrdiff_t target,
+                           const greedy_curve *g)
+{
+    json_t *layers = json_array(), *r2 = json_array();
+    for (ptrdiff_t i = 0; i < g->n; i++) {
+        json_array_append_new(layers, json_integer(g->order[i]));
+        json_array_append_new(r2, number(g->r2[i]));
+    }
+    return json_pack("{s:s, s:I, s:o, s:o}", "object", kvm_mapping_label(m), "target",
+                     (json_int_t)target, "order", layers, "choose", r2);
 }
 
 ptrdiff_t kvm_fit_greedy_targets(ptrdiff_t targets, ptrdiff_t of[KVM_GREEDY_TARGETS])
@@ -236,11 +250,28 @@ static kvm_status put_greedy(json_t *figures, const kvm_fit_sweep *s,
     json_t *list = json_array();
     json_object_set_new(figures, "greedy", list);
     ptrdiff_t targets[KVM_GREEDY_TARGETS];
+    const ptrdiff_t sources = s->ranking->sources;
+    const ptrdiff_t most = c->k_most < sources ? c->k_most : sources;
     const ptrdiff_t n = kvm_fit_greedy_targets(s->ranking->targets, targets);
-    for (int o = 0; o < s->mappings; o++)
-        for (ptrdiff_t i = 0; i < n; i++)
-            TRY(greedy_curve(s, o, s->ranking->target[targets[i]], c->k_most,
-                             c->best[o], list, scratch, err));
+    const ptrdiff_t numbers = s->mappings * n * most;
+    int32_t *order = kvm_new(&scratch, int32_t, numbers);
+    double *r2 = kvm_new(&scratch, double, numbers);
+    if (!order || !r2) return kvm_nomem(err, &scratch);
+    for (ptrdiff_t i = 0; i < s->mappings * n; i++) {
+        const greedy_curve g = {order + i * most, r2 + i * most, most};
+        const int o = (int)(i / n);
+        if (kvm_team_mine(s->team, i))
+            TRY(find_greedy(s, o, s->ranking->target[targets[i % n]], c->best[o], &g,
+                            scratch, err));
+    }
+    TRY(kvm_team_unite(s->team, order, numbers * (ptrdiff_t)sizeof *order, err));
+    TRY(kvm_team_unite(s->team, r2, numbers * (ptrdiff_t)sizeof *r2, err));
+    for (ptrdiff_t i = 0; i < s->mappings * n; i++) {
+        const greedy_curve g = {order + i * most, r2 + i * most, most};
+        json_array_append_new(
+            list,
+            greedy_json(&s->mapping[i / n], s->ranking->target[targets[i % n]], &g));
+    }
     return KVM_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "base/progress.h"
+#include "jobs/team.h"
 #include "translators/select.h"
 
 enum { KVM_GROUP = 2 }; /* mappings that may share a choice */
@@ -37,6 +38,7 @@ typedef struct kvm_fit_sweep {
      * needs */
     bool full;
     kvm_progress *progress;
+    kvm_team *team; /* target layers are dealt out; all ranks get all figures */
 } kvm_fit_sweep;
 
 /* figures gets "k_curve", "lambda_curve", "greedy". KVM_RANGE when every k has more

@@ -109,6 +109,7 @@ kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file, js
 {
     kvm_str path, text;
     if (!kvm_json_own(j->keep, v)) return kvm_nomem(err, j->keep);
+    if (!kvm_team_leads(j->team)) return KVM_OK;
     TRY(kvm_job_path(j, file, &path, err));
     TRY(kvm_json_pretty(&text, j->keep, v, err));
     TRY(kvm_file_publish(path, text, *j->keep, err));
@@ -119,10 +120,12 @@ kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    json_t *v = json_pack("{s:f, s:f, s:i, s:i}", "seconds",
-                          j->before.seconds + kvm_now() - started, "cpu_seconds",
-                          j->before.cpu_seconds + kvm_cpu_seconds(&u), "attempts",
-                          j->before.attempts + 1, "threads", j->threads);
+    double cpu = kvm_cpu_seconds(&u);
+    TRY(kvm_team_sum(j->team, &cpu, 1, err));
+    json_t *v = json_pack(
+        "{s:f, s:f, s:i, s:i, s:i}", "seconds", j->before.seconds + kvm_now() - started,
+        "cpu_seconds", j->before.cpu_seconds + cpu, "attempts", j->before.attempts + 1,
+        "threads", j->threads, "ranks", j->team->size);
     if (!v) return kvm_nomem(err, j->keep);
     return kvm_job_put_json(j, "cost", "cost.json", v, err);
 }

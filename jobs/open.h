@@ -36,13 +36,14 @@ KVM_MUST kvm_status kvm_job_i64(kvm_job *j, const char *key, int64_t fallback,
                                 kvm_err *err);
 KVM_MUST kvm_status kvm_job_f64(kvm_job *j, const char *key, double fallback,
                                 double least, double most, double *out, kvm_err *err);
-/* a JSON figure file in the job's directory, published and declared as an output; takes
- * v */
+/* a JSON figure file in the job's directory, published and declared as an output, by
+ * the rank that leads; takes v */
 KVM_MUST kvm_status kvm_job_put_json(kvm_job *j, const char *output, const char *file,
                                      json_t *v, kvm_err *err);
 
 /* kvm_job_put_cost - output "cost": what this step took, all its attempts together
- * ({"seconds", "cpu_seconds", "attempts", "threads"}), kept apart from its result so
+ * ({"seconds", "cpu_seconds" of all ranks, "attempts", "threads" of each, "ranks"}),
+ * kept apart from its result so
  * that results are equal bit for bit whenever they are computed */
 KVM_MUST kvm_status kvm_job_put_cost(kvm_job *j, double started, kvm_err *err);
 

@@ -1,6 +1,7 @@
 #include "jobs/scored.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "jobs/open.h"
 
@@ -73,23 +74,49 @@ static kvm_status replay_scores(kvm_scored *s, kvm_jat line, kvm_str item, kvm_e
     return KVM_OK;
 }
 
-/* samples of those lines, which are counted */
-static kvm_status replay(kvm_scored *s, kvm_err *err)
+/* the log of a rank: of one alone it is the output itself */
+static kvm_status log_path(const kvm_scored *s, int rank, kvm_str *path, kvm_err *err)
 {
-    if (!kvm_path_exists(s->path)) return KVM_OK;
+    char name[64] = "items.jsonl";
+    const int ranks = s->job->team->size;
+    if (ranks > 1) snprintf(name, sizeof name, "items.%d-%d.jsonl", rank, ranks);
+    return kvm_job_path(s->job, name, path, err);
+}
+
+/* the item of a rank's n-th line */
+static ptrdiff_t item_of(const kvm_scored *s, int rank, ptrdiff_t n)
+{
+    return n * s->job->team->size + rank;
+}
+
+/* a line that must be item i's; its samples for the host, where that is asked */
+static kvm_status check_line(kvm_scored *s, kvm_str path, kvm_str line, ptrdiff_t i,
+                             bool tell, kvm_err *err)
+{
+    const kvm_item *item = kvm_scored_item(s, i);
+    kvm_jat root;
+    kvm_str id;
+    TRY(kvm_json_parse(&root, s->job->keep, line, path, err));
+    TRY(kvm_json_str(kvm_json_get(root, s->job->keep, "item"), &id, err));
+    if (!kvm_str_eq(id, item->id))
+        return kvm_fail(err, KVM_MISMATCH, "%.*s: line %td is not item %.*s",
+                        KVM_STR_ARG(path), i / s->job->team->size + 1,
+                        KVM_STR_ARG(item->id));
+    return tell ? replay_scores(s, root, id, err) : KVM_OK;
+}
+
+/* lines of this rank's log, which are counted. Of a rank among several the host hears
+ * when all are done. */
+static kvm_status replay(kvm_scored *s, kvm_str path, kvm_err *err)
+{
+    const kvm_team *team = s->job->team;
     kvm_str text, line;
-    TRY(kvm_file_read(&text, s->job->keep, s->path, (size_t)1 << 32, err));
+    if (!kvm_path_exists(path)) return KVM_OK;
+    TRY(kvm_file_read(&text, s->job->keep, path, (size_t)1 << 32, err));
     while (kvm_str_cut(text, '\n', &line, &text)) {
-        if (s->done == s->items.n) break;
-        const kvm_item *item = kvm_scored_item(s, s->done);
-        kvm_jat root;
-        kvm_str id;
-        TRY(kvm_json_parse(&root, s->job->keep, line, s->path, err));
-        TRY(kvm_json_str(kvm_json_get(root, s->job->keep, "item"), &id, err));
-        if (!kvm_str_eq(id, item->id))
-            return kvm_fail(err, KVM_MISMATCH, "%.*s: line %td is not item %.*s",
-                            KVM_STR_ARG(s->path), s->done + 1, KVM_STR_ARG(item->id));
-        TRY(replay_scores(s, root, id, err));
+        const ptrdiff_t i = item_of(s, team->rank, s->done);
+        if (i >= s->items.n) break;
+        TRY(check_line(s, path, line, i, team->size == 1, err));
         s->done++;
     }
     return KVM_OK;
@@ -97,9 +124,49 @@ static kvm_status replay(kvm_scored *s, kvm_err *err)
 
 kvm_status kvm_scored_resume(kvm_scored *s, kvm_err *err)
 {
+    kvm_str path;
     TRY(kvm_job_path(s->job, "items.jsonl", &s->path, err));
-    TRY(kvm_log_open(&s->log, s->job->keep, s->path, err));
-    return replay(s, err);
+    TRY(log_path(s, s->job->team->rank, &path, err));
+    TRY(kvm_log_open(&s->log, s->job->keep, path, err));
+    return replay(s, path, err);
+}
+
+/* ---- the lines of all ranks ---- */
+
+static kvm_status put_in_order(kvm_scored *s, kvm_str *rest, kvm_text *all,
+                               kvm_err *err)
+{
+    const int ranks = s->job->team->size;
+    for (ptrdiff_t i = 0; i < s->items.n; i++) {
+        kvm_str path, line, *from = &rest[i % ranks];
+        TRY(log_path(s, (int)(i % ranks), &path, err));
+        if (!kvm_str_cut(*from, '\n', &line, from))
+            return kvm_fail(err, KVM_MISMATCH, "%.*s: ends before item %.*s",
+                            KVM_STR_ARG(path), KVM_STR_ARG(kvm_scored_item(s, i)->id));
+        TRY(check_line(s, path, line, i, true, err));
+        kvm_text_addf(all, "%.*s\n", KVM_STR_ARG(line));
+    }
+    if (all->failed) return kvm_fail(err, KVM_NOMEM, "no memory for the lines");
+    return kvm_file_publish(s->path, kvm_text_str(all), *s->job->keep, err);
+}
+
+static kvm_status collect(kvm_scored *s, kvm_err *err)
+{
+    kvm_job *j = s->job;
+    kvm_text all = {0};
+    if (j->team->size == 1) return KVM_OK;
+    TRY(kvm_team_wait(j->team, err));
+    if (!kvm_team_leads(j->team)) return KVM_OK;
+    kvm_str *rest = kvm_new(j->keep, kvm_str, j->team->size);
+    if (!rest) return kvm_nomem(err, j->keep);
+    for (int r = 0; r < j->team->size; r++) {
+        kvm_str path;
+        TRY(log_path(s, r, &path, err));
+        TRY(kvm_file_read(&rest[r], j->keep, path, (size_t)1 << 32, err));
+    }
+    const kvm_status st = put_in_order(s, rest, &all, err);
+    kvm_text_free(&all);
+    return st;
 }
 
 /* ---- one line ---- */
@@ -133,6 +200,7 @@ kvm_status kvm_scored_put(kvm_scored *s, ptrdiff_t i, const char *arm,
         json_object_set_new(row, f->name[k], json_real(f->value[k]));
     }
     json_object_set_new(json_object_get(line, "scores"), arm, row);
+    if (s->job->team->size > 1) return KVM_OK; /* told in order, when all are done */
     for (ptrdiff_t k = 0; k < f->n; k++)
         TRY(s->job->host->sample(s->job, s->name.at, arm, f->name[k], item->id,
                                  f->value[k], err));
@@ -155,7 +223,9 @@ kvm_status kvm_scored_all(kvm_scored *s, kvm_score_one *one, void *ctx, kvm_err 
     kvm_arena scratch = {0};
     TRY(kvm_arena_reserve(&scratch, (size_t)4 << 30, err));
     kvm_status st = KVM_OK;
-    for (ptrdiff_t i = s->done; !st && i < s->items.n; i++) {
+    const kvm_team *team = s->job->team;
+    for (ptrdiff_t i = item_of(s, team->rank, s->done); !st && i < s->items.n;
+         i += team->size) {
         kvm_progress_at(s->job->progress, (double)i, (double)s->items.n, "items");
         if (kvm_progress_cancelled(s->job->progress))
             st = kvm_fail(err, KVM_CANCELLED, "cancelled after %td of %td items", i,
@@ -168,7 +238,7 @@ kvm_status kvm_scored_all(kvm_scored *s, kvm_score_one *one, void *ctx, kvm_err 
         kvm_arena_reset(&scratch);
     }
     kvm_arena_free(&scratch);
-    return st;
+    return st ? st : collect(s, err);
 }
 
 kvm_status kvm_scored_card(const kvm_scored *s, const kvm_compute *c, json_t **card,

@@ -2,7 +2,9 @@
  *
  * Items are independent: each is appended to items.jsonl with fsync when all its arms
  * are scored, and an attempt that follows a killed one starts after the last whole
- * line, whose scores it hands to the host again. A line is {"item": id, "tokens":
+ * line, whose scores it hands to the host again. Ranks take every so many-th item each,
+ * into a log of their own; the one that leads then puts the lines in order and tells
+ * the host. A line is {"item": id, "tokens":
  * prefix length, "scored": tokens of its continuation (perplexity), "length" and
  * "depth": stated of a needle, "scores": {arm: {metric: x}}, …}. */
 #ifndef KVM_JOBS_SCORED_H
@@ -19,7 +21,7 @@ typedef struct kvm_scored {
     kvm_items items;
     kvm_log_file *log;
     kvm_str path;   /* of the log */
-    ptrdiff_t done; /* items whose line stands in the log */
+    ptrdiff_t done; /* of this rank's items those whose line stands in the log */
 } kvm_scored;
 
 /* kvm_scored_open - the suite and items that the parameters name (KVM_SCORED_PARAMS);
@@ -42,7 +44,7 @@ json_t *kvm_scored_line(const kvm_scored *s, ptrdiff_t i, kvm_arena *scratch);
 KVM_MUST kvm_status kvm_scored_put(kvm_scored *s, ptrdiff_t i, const char *arm,
                                    const kvm_figures *f, json_t *line, kvm_err *err);
 /* kvm_scored_all - each item that has no line yet: one() fills its line, which is
- * appended. KVM_CANCELLED between two items. */
+ * appended; then all ranks' lines stand in `path`. KVM_CANCELLED between two items. */
 typedef kvm_status kvm_score_one(void *ctx, ptrdiff_t i, json_t *line,
                                  kvm_arena *scratch, kvm_err *err);
 KVM_MUST kvm_status kvm_scored_all(kvm_scored *s, kvm_score_one *one, void *ctx,

@@ -2,8 +2,12 @@
  * products).
  *
  * A Gram file belongs to a capture and is shared by all partners of its model; a cross
- * file belongs to a pair of captures and serves both directions. */
+ * file belongs to a pair of captures and serves both directions. Ranks take a share of
+ * its sums each (moments.h). */
+#include <stdio.h>
+
 #include "base/clock.h"
+#include "base/file.h"
 #include "jobs/open.h"
 #include "translators/moments.h"
 
@@ -48,14 +52,45 @@ static kvm_status read_params(kvm_job *j, kvm_moments_options *o, kvm_err *err)
     return read_blocks(j, o, err);
 }
 
+static kvm_status share_path(kvm_job *j, int rank, kvm_str *path, kvm_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "moments.%d-%d", rank, j->team->size);
+    return kvm_job_path(j, name, path, err);
+}
+
+static kvm_status sum(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
+                      const kvm_moments_options *o, kvm_str path, kvm_err *err)
+{
+    return b ? kvm_moments_cross(c, a, b, o, path, NULL, err)
+             : kvm_moments_gram(c, a, o, path, NULL, err);
+}
+
+/* every rank's share, then the one that leads puts them together */
+static kvm_status sum_together(kvm_job *j, kvm_compute *c, const kvm_rows *a,
+                               const kvm_rows *b, const kvm_moments_options *o,
+                               kvm_str path, kvm_err *err)
+{
+    kvm_str *share = kvm_new(j->keep, kvm_str, o->parts);
+    if (!share) return kvm_nomem(err, j->keep);
+    for (int r = 0; r < o->parts; r++) TRY(share_path(j, r, &share[r], err));
+    TRY(sum(c, a, b, o, share[o->part], err));
+    TRY(kvm_team_wait(j->team, err));
+    if (!kvm_team_leads(j->team)) return KVM_OK;
+    TRY(kvm_moments_join(a, b, o, share, path, NULL, err));
+    for (int r = 0; r < o->parts; r++) TRY(kvm_file_remove(share[r], err));
+    return KVM_OK;
+}
+
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
     const kvm_job_input *a, *b = kvm_job_find_input(j, "b");
     kvm_compute *c;
-    kvm_rows *rows_a, *rows_b;
+    kvm_rows *rows_a, *rows_b = NULL;
     kvm_str path;
-    kvm_moments_options o = {.progress = j->progress};
+    kvm_moments_options o = {
+        .progress = j->progress, .part = j->team->rank, .parts = j->team->size};
     TRY(kvm_job_need_input(j, "a", &a, err));
     TRY(kvm_job_compute(j, &c, err));
     TRY(read_params(j, &o, err));
@@ -66,10 +101,9 @@ static kvm_status run(kvm_job *j, kvm_err *err)
         o.hash_b = b->sha;
         TRY(kvm_rows_open(&rows_b, j->keep, b->path, err));
         TRY(kvm_rows_same(rows_a, rows_b, err));
-        TRY(kvm_moments_cross(c, rows_a, rows_b, &o, path, NULL, err));
-    } else {
-        TRY(kvm_moments_gram(c, rows_a, &o, path, NULL, err));
     }
+    TRY(o.parts > 1 ? sum_together(j, c, rows_a, rows_b, &o, path, err)
+                    : sum(c, rows_a, rows_b, &o, path, err));
     TRY(j->host->output(j, "moments", path, err));
     return kvm_job_put_cost(j, started, err);
 }

@@ -55,8 +55,8 @@ static inline bool kvm_team_mine(const kvm_team *t, ptrdiff_t i)
  * whose status came from another call of the team's answers for it here too. */
 KVM_MUST kvm_status kvm_team_agree(kvm_team *t, kvm_status mine, kvm_err *err);
 
-/* kvm_team_wait - returns when all ranks have come here, and what they have written into
- * files can be read */
+/* kvm_team_wait - returns when all ranks have come here, and what they have written
+ * into files can be read */
 KVM_MUST kvm_status kvm_team_wait(kvm_team *t, kvm_err *err);
 /* kvm_team_unite - n bytes of which each was set by one rank at most, and is 0 on all
  * the others: as they were set, on all. Exact, whatever they stand for. */

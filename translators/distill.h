@@ -91,9 +91,11 @@ typedef struct kvm_distill_rates {
     double rate, decay; /* of AdamW */
     double clip;        /* largest norm of the mean gradient; 0: none */
 } kvm_distill_rates;
+/* kvm_distill_forget - gradients so far */
+void kvm_distill_forget(kvm_distill *d);
 /* kvm_distill_update - one step with the mean gradient of `lessons` lessons, which are
- * then forgotten; norm: of that mean, before clipping. The gradients of several ranks
- * are summed in kvm_distill_gradient's array before it. Index maps, which learn from
+ * then forgotten; norm: of that mean, before clipping. Who adds lessons up himself puts
+ * the sum where kvm_distill_gradient is, before it. Index maps, which learn from
  * another loss, are clipped by themselves and not in `norm`. */
 KVM_MUST kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
                                        const kvm_distill_rates *r, double *norm,

@@ -221,6 +221,11 @@ kvm_status kvm_distill_learn(kvm_distill *d, const kvm_lesson *l,
     return KVM_OK;
 }
 
+void kvm_distill_forget(kvm_distill *d)
+{
+    memset(d->g, 0, sizeof *d->g * (size_t)d->count);
+}
+
 /* norm of the gradient by parameters [from, from+n) */
 static double norm_of(const kvm_distill *d, ptrdiff_t from, ptrdiff_t n)
 {
@@ -278,6 +283,6 @@ kvm_status kvm_distill_update(kvm_distill *d, ptrdiff_t lessons,
         from = at + n;
     }
     step(d, from, d->count - from, by, r);
-    memset(d->g, 0, sizeof *d->g * (size_t)d->count);
+    kvm_distill_forget(d);
     return KVM_OK;
 }

@@ -70,26 +70,6 @@ static kvm_block_layout layout(const job *j, ptrdiff_t block)
                                &j->panels_b[id.b]);
 }
 
-/* rows of a split that fall to this share of a gang */
-static kvm_status take_share(job *j, kvm_split p, kvm_err *err)
-{
-    TRY(kvm_rows_split(j->sum.a, j->o->seed, j->fraction, p, j->own, &j->index[p],
-                       &j->n[p], err));
-    if (j->o->parts <= 1) return KVM_OK;
-    if (j->o->part < 0 || j->o->part >= j->o->parts)
-        return kvm_fail(err, KVM_USAGE, "share %d of %d does not exist", j->o->part,
-                        j->o->parts);
-    const int32_t *sequence = kvm_rows_sequence(j->sum.a);
-    ptrdiff_t kept = 0, rank = -1;
-    for (ptrdiff_t i = 0; i < j->n[p]; i++) {
-        const ptrdiff_t row = j->index[p][i];
-        rank += i == 0 || sequence[row] != sequence[j->index[p][i - 1]];
-        if (rank % j->o->parts == j->o->part) j->index[p][kept++] = row;
-    }
-    j->n[p] = kept;
-    return KVM_OK;
-}
-
 static kvm_status put_side(json_t *meta, const char *side, const kvm_rows *r,
                            const char *hash, kvm_arena *own, kvm_err *err)
 {
@@ -112,6 +92,7 @@ static kvm_status put_side(json_t *meta, const char *side, const kvm_rows *r,
     return kvm_meta_put_shapes(meta, side, &i->shapes, err);
 }
 
+/* the file up to its sums */
 static kvm_status begin(job *j, kvm_str path, kvm_st_writer **st, kvm_err *err)
 {
     json_t *meta = kvm_json_own(j->own, json_object());
@@ -120,8 +101,6 @@ static kvm_status begin(job *j, kvm_str path, kvm_st_writer **st, kvm_err *err)
     TRY(kvm_meta_putf(meta, err, "kind", "%s", j->sum.b ? "cross" : "gram"));
     TRY(kvm_meta_putf(meta, err, "split.seed", "%lld", (long long)j->o->seed));
     TRY(kvm_meta_putf(meta, err, "split.fraction", "%.17g", j->fraction));
-    TRY(kvm_meta_putf(meta, err, "part", "%d", j->o->parts > 1 ? j->o->part : 0));
-    TRY(kvm_meta_putf(meta, err, "parts", "%d", j->o->parts > 1 ? j->o->parts : 1));
     TRY(put_side(meta, "a.", j->sum.a, j->o->hash_a, j->own, err));
     if (j->sum.b) TRY(put_side(meta, "b.", j->sum.b, j->o->hash_b, j->own, err));
     TRY(kvm_moments__put_blocks(meta, j->blocks, j->block_count, err));
@@ -168,31 +147,141 @@ size_t kvm_moments_least_budget(const kvm_rows *a, const kvm_rows *b,
     return bytes;
 }
 
-static double all_passes(const job *j)
+/* ---- dealing out ---- */
+
+static double split_cost(const job *j, int p, double row)
 {
-    double rows = 0;
+    return row * (double)(j->n[p] + 1);
+}
+
+static double all_cost(const job *j)
+{
+    double sum = 0;
     for (ptrdiff_t block = 0; block < j->block_count; block++) {
         const kvm_block_layout l = layout(j, block);
-        const double passes = (double)kvm_moments__passes(&l, j->sum.budget);
-        for (int p = 0; p < KVM_SPLITS; p++) rows += passes * (double)j->n[p];
+        for (int p = 0; p < KVM_SPLITS; p++)
+            for (ptrdiff_t r = 0; r < l.a->count; r++)
+                sum += split_cost(j, p, kvm_moments__row_cost(&l, r));
     }
-    return rows;
+    return sum;
 }
+
+/* Rows of tiles in the order of the file: a row is of the share in which the middle of
+ * its cost lies, so each share is a run of them. */
+typedef struct dealing {
+    double all, before;
+    int parts;
+} dealing;
+
+static dealing deal(const job *j)
+{
+    return (dealing){.all = all_cost(j), .parts = j->o->parts > 1 ? j->o->parts : 1};
+}
+
+/* the rows of a block and split that are of a share, and `bytes` of them */
+static kvm_tile_rows rows_of_share(const job *j, dealing *d, const kvm_block_layout *l,
+                                   int p, int share, size_t *bytes)
+{
+    kvm_tile_rows r = {0};
+    for (ptrdiff_t i = 0; i < l->a->count; i++) {
+        const double cost = split_cost(j, p, kvm_moments__row_cost(l, i));
+        const int of = (int)((d->before + cost / 2) / d->all * d->parts);
+        d->before += cost;
+        if (of != share) continue;
+        if (r.last == 0) r.first = i;
+        r.last = i + 1;
+        *bytes += kvm_moments__row_bytes(l, i);
+    }
+    return r;
+}
+
+static kvm_status sum_share(job *j, kvm_arena *passes, kvm_err *err)
+{
+    for (int counting = 1; counting >= 0; counting--) {
+        dealing d = deal(j);
+        size_t bytes = 0;
+        for (ptrdiff_t i = 0; i < j->block_count; i++) {
+            const kvm_block_layout l = layout(j, i);
+            for (int p = 0; p < KVM_SPLITS; p++) {
+                const kvm_tile_rows r = rows_of_share(j, &d, &l, p, j->o->part, &bytes);
+                if (counting)
+                    j->sum.total += (double)j->n[p] *
+                                    (double)kvm_moments__passes(&l, r, j->sum.budget);
+                else if (r.last > r.first)
+                    TRY(kvm_moments__sum(&j->sum, &l, r, j->index[p], j->n[p], *j->own,
+                                         passes, err));
+            }
+        }
+    }
+    return KVM_OK;
+}
+
+static size_t bytes_of_share(const job *j, int share)
+{
+    dealing d = deal(j);
+    size_t bytes = 0;
+    for (ptrdiff_t i = 0; i < j->block_count; i++) {
+        const kvm_block_layout l = layout(j, i);
+        for (int p = 0; p < KVM_SPLITS; p++) rows_of_share(j, &d, &l, p, share, &bytes);
+    }
+    return bytes;
+}
+
+/* ---- files ---- */
 
 static kvm_status sum_all(job *j, kvm_str path, kvm_arena *passes, char sha_hex[65],
                           kvm_err *err)
 {
+    const bool bare = j->o->parts > 1;
+    if (bare && (j->o->part < 0 || j->o->part >= j->o->parts))
+        return kvm_fail(err, KVM_USAGE, "share %d of %d does not exist", j->o->part,
+                        j->o->parts);
+    TRY(bare ? kvm_out_begin(&j->sum.to.share, j->own, path, err)
+             : begin(j, path, &j->sum.to.file, err));
+    TRY(sum_share(j, passes, err));
+    return bare ? kvm_out_publish(j->sum.to.share, sha_hex, err)
+                : kvm_st_publish(j->sum.to.file, sha_hex, err);
+}
+
+static kvm_status join(job *j, const kvm_str *share, kvm_str path, char sha_hex[65],
+                       kvm_err *err)
+{
     kvm_st_writer *st;
-    for (int p = 0; p < KVM_SPLITS; p++) TRY(take_share(j, (kvm_split)p, err));
     TRY(begin(j, path, &st, err));
-    j->sum.total = all_passes(j);
-    for (ptrdiff_t i = 0; i < j->block_count; i++) {
-        const kvm_block_layout l = layout(j, i);
-        for (int p = 0; p < KVM_SPLITS; p++)
-            TRY(kvm_moments__sum(&j->sum, &l, j->index[p], j->n[p], st, *j->own, passes,
-                                 err));
+    for (int i = 0; i < j->o->parts; i++) {
+        kvm_str bytes;
+        TRY(kvm_file_map(&bytes, j->own, share[i], err));
+        if ((size_t)bytes.len != bytes_of_share(j, i))
+            return kvm_fail(
+                err, KVM_MISMATCH, "%.*s: has %td bytes, share %d of %d %zu",
+                KVM_STR_ARG(share[i]), bytes.len, i, j->o->parts, bytes_of_share(j, i));
+        TRY(kvm_st_append(st, bytes.at, (size_t)bytes.len, err));
+        kvm_file_leave(bytes.at, (size_t)bytes.len);
     }
     return kvm_st_publish(st, sha_hex, err);
+}
+
+static kvm_status prepare(job *j, kvm_err *err)
+{
+    const size_t names = (size_t)1 << 30; /* address space; touched as needed */
+    TRY(kvm_arena_init(j->own, names, err));
+    TRY(make_panels(j, err));
+    for (int p = 0; p < KVM_SPLITS; p++)
+        TRY(kvm_rows_split(j->sum.a, j->o->seed, j->fraction, (kvm_split)p, j->own,
+                           &j->index[p], &j->n[p], err));
+    return KVM_OK;
+}
+
+static job new_job(const kvm_rows *a, const kvm_rows *b, const kvm_moments_options *o,
+                   kvm_arena *own)
+{
+    return (job){.sum = {.progress = o->progress,
+                         .a = a,
+                         .b = b,
+                         .budget = o->budget ? o->budget : (size_t)1 << 30},
+                 .o = o,
+                 .fraction = o->fraction == 0 ? 0.2 : o->fraction,
+                 .own = own};
 }
 
 static kvm_status run(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
@@ -201,17 +290,9 @@ static kvm_status run(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
 {
     enum { MIB = 1 << 20 };
     kvm_arena own = {0}, passes = {0};
-    job j = {.sum = {.c = c,
-                     .progress = o->progress,
-                     .a = a,
-                     .b = b,
-                     .budget = o->budget ? o->budget : (size_t)1024 * MIB},
-             .o = o,
-             .fraction = o->fraction == 0 ? 0.2 : o->fraction,
-             .own = &own};
-    const size_t names = (size_t)1024 * MIB; /* address space; touched as needed */
-    kvm_status s = kvm_arena_init(&own, names, err);
-    if (!s) s = make_panels(&j, err);
+    job j = new_job(a, b, o, &own);
+    j.sum.c = c;
+    kvm_status s = prepare(&j, err);
     if (!s && least(&j) > j.sum.budget)
         s = kvm_fail(err, KVM_RANGE,
                      "%s: moments need a memory budget of at least %zu MiB, not %zu",
@@ -219,6 +300,18 @@ static kvm_status run(kvm_compute *c, const kvm_rows *a, const kvm_rows *b,
     if (!s) s = kvm_arena_init(&passes, j.sum.budget + (size_t)64 * MIB, err);
     if (!s) s = sum_all(&j, path, &passes, sha_hex, err);
     kvm_arena_free(&passes);
+    kvm_arena_free(&own);
+    return s;
+}
+
+kvm_status kvm_moments_join(const kvm_rows *a, const kvm_rows *b,
+                            const kvm_moments_options *o, const kvm_str *share,
+                            kvm_str path, char sha_hex[65], kvm_err *err)
+{
+    kvm_arena own = {0};
+    job j = new_job(a, b, o, &own);
+    kvm_status s = prepare(&j, err);
+    if (!s) s = join(&j, share, path, sha_hex, err);
     kvm_arena_free(&own);
     return s;
 }

@@ -45,7 +45,7 @@ typedef struct kvm_moments_options {
     const kvm_block_id *blocks;  /* (block_count); NULL: each space that is on both */
     ptrdiff_t block_count;       /* sides with itself */
     const char *hash_a, *hash_b; /* of the capture files; NULL: computed here */
-    int part, parts;        /* take only sequences of this share (gang); parts 0: all */
+    int part, parts;        /* sum only this share of the file; parts 0: all of it */
     kvm_progress *progress; /* NULL */
 } kvm_moments_options;
 
@@ -65,18 +65,16 @@ KVM_MUST kvm_status kvm_moments_cross(kvm_compute *c, const kvm_rows *a,
                                       const kvm_rows *b, const kvm_moments_options *o,
                                       kvm_str path, char sha_hex[65], kvm_err *err);
 
-/* kvm_moments_merge - two files over disjoint rows of the same captures (shares of a
- * gang) as one file. KVM_MISMATCH when they are not. */
-KVM_MUST kvm_status kvm_moments_merge(kvm_str path, kvm_str x, kvm_str y,
-                                      char sha_hex[65], kvm_err *err);
-
-/* kvm_chan_merge - means and centred products of two sets of rows become those of their
- * union, in place in x: m (F,P) += y.m + nx*ny/(nx+ny) * da db^T, d = y.mean - x.mean.
- * For a Gram a = b. Means are merged by kvm_chan_mean after all products. */
-void kvm_chan_merge(double *m, const double *other, ptrdiff_t f, ptrdiff_t p, double nx,
-                    double ny, const double *ax, const double *ay, const double *bx,
-                    const double *by);
-void kvm_chan_mean(double *x, const double *y, ptrdiff_t f, double nx, double ny);
+/* The sums may be dealt out: with options' parts > 1 kvm_moments_gram and _cross write
+ * one share of them, bare, and kvm_moments_join puts the shares of all parts together
+ * into the file that one call writes, bit for bit. A share is a run of rows of tiles:
+ * each part reads all rows of the captures, but holds and multiplies its tiles
+ * alone. */
+/* kvm_moments_join - share (options' parts) paths in their order; b NULL: of one
+ * capture. KVM_MISMATCH when a share has not the length that is its own. */
+KVM_MUST kvm_status kvm_moments_join(const kvm_rows *a, const kvm_rows *b,
+                                     const kvm_moments_options *o, const kvm_str *share,
+                                     kvm_str path, char sha_hex[65], kvm_err *err);
 
 /* ---- reading: Gram(S) and Cross(S,T) of one ordered pair ---- */
 

@@ -3,6 +3,7 @@
 #ifndef KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 #define KVM_TRANSLATORS_MOMENTS_INTERNAL_H
 
+#include "base/file.h"
 #include "models/safetensors.h"
 #include "translators/moments.h"
 
@@ -54,25 +55,43 @@ kvm_str kvm_moments__name(kvm_arena *keep, const char *what, kvm_block_id id,
 
 /* ---- summing ---- */
 
+/* where sums go: into a file, or bare into a share of it; one of the two is NULL */
+typedef struct kvm_sums {
+    kvm_st_writer *file;
+    kvm_out *share;
+} kvm_sums;
+
 /* what all blocks of a file are summed with */
 typedef struct kvm_summing {
     kvm_compute *c;
     const kvm_rows *a, *b; /* b NULL: of one capture */
     size_t budget;         /* bytes of tiles and row blocks of a pass */
     kvm_progress *progress;
+    kvm_sums to;
     double done, total; /* row-passes */
 } kvm_summing;
 
+/* rows of tiles of a block: panels first .. last-1 of a; the one that ends with the
+ * block brings its means and squares */
+typedef struct kvm_tile_rows {
+    ptrdiff_t first, last;
+} kvm_tile_rows;
+
 /* bytes of the dearest pass over one panel: the least budget of a block */
 size_t kvm_moments__least(const kvm_block_layout *l);
-/* passes over the rows that a block takes */
-ptrdiff_t kvm_moments__passes(const kvm_block_layout *l, size_t budget);
-/* kvm_moments__sum - a block over the rows (index, n) of a split, appended to the file
- * as kvm_moments__specs has it. vectors: sums; passes is reset for each. KVM_NAN names
- * space and layer, KVM_CANCELLED. */
+/* passes over the rows that these rows of tiles take */
+ptrdiff_t kvm_moments__passes(const kvm_block_layout *l, kvm_tile_rows r,
+                              size_t budget);
+/* what one row of tiles costs, products of a row of the captures; and its bytes, with
+ * what stands behind the last one */
+double kvm_moments__row_cost(const kvm_block_layout *l, ptrdiff_t row);
+size_t kvm_moments__row_bytes(const kvm_block_layout *l, ptrdiff_t row);
+/* kvm_moments__sum - rows of tiles of a block over the rows (index, n) of a split,
+ * written as kvm_moments__specs has it. vectors: sums; passes is reset for each.
+ * KVM_NAN names space and layer, KVM_CANCELLED. */
 KVM_MUST kvm_status kvm_moments__sum(kvm_summing *s, const kvm_block_layout *l,
-                                     const ptrdiff_t *index, ptrdiff_t n,
-                                     kvm_st_writer *st, kvm_arena vectors,
-                                     kvm_arena *passes, kvm_err *err);
+                                     kvm_tile_rows r, const ptrdiff_t *index,
+                                     ptrdiff_t n, kvm_arena vectors, kvm_arena *passes,
+                                     kvm_err *err);
 
 #endif

@@ -130,20 +130,6 @@ static kvm_status read_blocks(moments_file *f, kvm_arena *keep, kvm_err *err)
     return KVM_OK;
 }
 
-/* all shares of a gang have been merged into the file: "2+0+1" of 3 */
-static kvm_status whole(const moments_file *f, kvm_err *err)
-{
-    int64_t parts, merged = 1;
-    kvm_str part;
-    TRY(kvm_meta_i64(f->st, "parts", 1, 1 << 20, &parts, err));
-    TRY(kvm_meta_str(f->st, "part", &part, err));
-    for (ptrdiff_t i = 0; i < part.len; i++) merged += part.at[i] == '+';
-    if (merged == parts) return KVM_OK;
-    return kvm_fail(err, KVM_MISMATCH,
-                    "%s: holds %lld of %lld shares; merge the others",
-                    kvm_st_path(f->st).at, (long long)merged, (long long)parts);
-}
-
 static kvm_status open_file(moments_file *f, kvm_arena *keep, kvm_str path, bool cross,
                             kvm_err *err)
 {
@@ -156,7 +142,6 @@ static kvm_status open_file(moments_file *f, kvm_arena *keep, kvm_str path, bool
         return kvm_fail(err, KVM_FORMAT, "%s: holds %s moments, expected %s",
                         kvm_st_path(f->st).at, kvm_quote(kind).at,
                         cross ? "cross" : "gram");
-    TRY(whole(f, err));
     TRY(read_sides(f, keep, err));
     TRY(read_blocks(f, keep, err));
     TRY(kvm_moments__read_rows(f->st, f->rows, err));

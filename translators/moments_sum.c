@@ -146,8 +146,44 @@ static kvm_status pass(summer *m, kvm_err *err)
     return KVM_OK;
 }
 
+static ptrdiff_t widest(const kvm_panels *p)
+{
+    ptrdiff_t w = 0;
+    for (ptrdiff_t i = 0; i < p->count; i++) w = p->p[i].width > w ? p->p[i].width : w;
+    return w;
+}
+
+/* sums of the columns that no tile of this share has asked for */
+static kvm_status sum_others(summer *m, columns *side, kvm_arena *own, kvm_err *err)
+{
+    bool all = true;
+    for (ptrdiff_t p = 0; p < side->panels.count; p++) all &= side->summed[p];
+    if (all) return KVM_OK;
+    kvm_arena_reset(own);
+    float *x = kvm_new_raw(own, float, KVM_BLOCK_ROWS *widest(&side->panels));
+    if (!x) return kvm_nomem(err, own);
+    for (ptrdiff_t p = 0; p < side->panels.count; p++) {
+        if (side->summed[p]) continue;
+        for (ptrdiff_t from = 0; from < m->n; from += KVM_BLOCK_ROWS) {
+            const ptrdiff_t left = m->n - from;
+            TRY(load(m, side, p, from, left < KVM_BLOCK_ROWS ? left : KVM_BLOCK_ROWS, x,
+                     err));
+        }
+        side->summed[p] = true;
+    }
+    return KVM_OK;
+}
+
+static kvm_status put(const summer *m, const double *x, ptrdiff_t n, kvm_err *err)
+{
+    const kvm_sums *to = &m->s->to;
+    const size_t bytes = sizeof *x * (size_t)n;
+    return to->file ? kvm_st_append(to->file, x, bytes, err)
+                    : kvm_out_write(to->share, x, bytes, err);
+}
+
 /* put in the true means: sum (x-p)(y-q)^T - n (mean-p)(mean-q)^T */
-static kvm_status append_tiles(summer *m, kvm_st_writer *st, kvm_err *err)
+static kvm_status append_tiles(summer *m, kvm_err *err)
 {
     const double inverse = m->n ? 1 / (double)m->n : 0;
     for (ptrdiff_t i = m->first; i < m->last; i++) {
@@ -159,7 +195,7 @@ static kvm_status append_tiles(summer *m, kvm_st_writer *st, kvm_err *err)
                 for (ptrdiff_t k = 0; k < pj->width; k++) /* symmetric in bits too */
                     t[r * pj->width + k] -= d * m->b->sum[pj->at + k] * inverse;
             }
-            TRY(kvm_st_append(st, t, sizeof *t * (size_t)(pi->width * pj->width), err));
+            TRY(put(m, t, pi->width * pj->width, err));
         }
     }
     return KVM_OK;
@@ -190,23 +226,20 @@ static kvm_status finish(const summer *m, columns *side, kvm_err *err)
 
 /* ---- memory ---- */
 
+/* columns of a row of tiles */
+static ptrdiff_t row_columns(const summer *m, ptrdiff_t row)
+{
+    return m->half ? m->a.panels.width - m->a.panels.p[row].at : m->b->panels.width;
+}
+
 static size_t tile_bytes(const summer *m, ptrdiff_t i)
 {
-    const ptrdiff_t cols =
-        m->half ? m->a.panels.width - m->a.panels.p[i].at : m->b->panels.width;
-    return sizeof(double) * (size_t)(m->a.panels.p[i].width * cols);
+    return sizeof(double) * (size_t)(m->a.panels.p[i].width * row_columns(m, i));
 }
 
 static size_t block_bytes(ptrdiff_t width)
 {
     return sizeof(float) * (size_t)KVM_BLOCK_ROWS * (size_t)width;
-}
-
-static ptrdiff_t widest(const kvm_panels *p)
-{
-    ptrdiff_t w = 0;
-    for (ptrdiff_t i = 0; i < p->count; i++) w = p->p[i].width > w ? p->p[i].width : w;
-    return w;
 }
 
 /* what panels first..last-1 take in one pass */
@@ -218,10 +251,12 @@ static size_t pass_bytes(const summer *m, ptrdiff_t first, ptrdiff_t last)
     return bytes;
 }
 
-static ptrdiff_t pass_end(const summer *m, ptrdiff_t first, size_t budget)
+/* where a pass ends that begins with `first`, of rows of tiles up to `end` */
+static ptrdiff_t pass_end(const summer *m, ptrdiff_t first, ptrdiff_t end,
+                          size_t budget)
 {
     ptrdiff_t last = first + 1;
-    while (last < m->a.panels.count && pass_bytes(m, first, last + 1) <= budget) last++;
+    while (last < end && pass_bytes(m, first, last + 1) <= budget) last++;
     return last;
 }
 
@@ -280,18 +315,51 @@ size_t kvm_moments__least(const kvm_block_layout *l)
     return most;
 }
 
-ptrdiff_t kvm_moments__passes(const kvm_block_layout *l, size_t budget)
+ptrdiff_t kvm_moments__passes(const kvm_block_layout *l, kvm_tile_rows r, size_t budget)
 {
     summer m;
     ptrdiff_t passes = 0;
     sketch(l, &m);
-    for (ptrdiff_t i = 0; i < m.a.panels.count; i = pass_end(&m, i, budget)) passes++;
+    for (ptrdiff_t i = r.first; i < r.last; i = pass_end(&m, i, r.last, budget))
+        passes++;
     return passes;
 }
 
-kvm_status kvm_moments__sum(kvm_summing *s, const kvm_block_layout *l,
-                            const ptrdiff_t *index, ptrdiff_t n, kvm_st_writer *st,
-                            kvm_arena vectors, kvm_arena *passes, kvm_err *err)
+double kvm_moments__row_cost(const kvm_block_layout *l, ptrdiff_t row)
+{
+    summer m;
+    sketch(l, &m);
+    return (double)m.a.panels.p[row].width * (double)row_columns(&m, row);
+}
+
+size_t kvm_moments__row_bytes(const kvm_block_layout *l, ptrdiff_t row)
+{
+    summer m;
+    sketch(l, &m);
+    ptrdiff_t n = m.a.panels.p[row].width * row_columns(&m, row);
+    if (row + 1 == m.a.panels.count)
+        n += m.half ? m.a.panels.width : 2 * (m.a.panels.width + m.b->panels.width);
+    return sizeof(double) * (size_t)n;
+}
+
+/* means and squares of all columns, behind the last tile of a block */
+static kvm_status append_columns(summer *m, kvm_arena *passes, kvm_err *err)
+{
+    const ptrdiff_t fa = m->a.panels.width, fb = m->b->panels.width;
+    TRY(sum_others(m, &m->a, passes, err));
+    if (!m->half) TRY(sum_others(m, m->b, passes, err));
+    TRY(finish(m, &m->a, err));
+    if (!m->half) TRY(finish(m, m->b, err));
+    TRY(put(m, m->a.sum, fa, err));
+    if (m->half) return KVM_OK;
+    TRY(put(m, m->b->sum, fb, err));
+    TRY(put(m, m->a.square, fa, err));
+    return put(m, m->b->square, fb, err);
+}
+
+kvm_status kvm_moments__sum(kvm_summing *s, const kvm_block_layout *l, kvm_tile_rows r,
+                            const ptrdiff_t *index, ptrdiff_t n, kvm_arena vectors,
+                            kvm_arena *passes, kvm_err *err)
 {
     summer own = {.s = s, .half = l->half, .index = index, .n = n}, *m = &own;
     TRY(start_columns(&m->a, s->a, l->id.a, *l->a, &vectors, err));
@@ -300,20 +368,12 @@ kvm_status kvm_moments__sum(kvm_summing *s, const kvm_block_layout *l,
         m->b = &m->b_own;
         TRY(start_columns(m->b, s->b ? s->b : s->a, l->id.b, *l->b, &vectors, err));
     }
-    for (m->first = 0; m->first < m->a.panels.count; m->first = m->last) {
-        m->last = pass_end(m, m->first, s->budget);
+    for (m->first = r.first; m->first < r.last; m->first = m->last) {
+        m->last = pass_end(m, m->first, r.last, s->budget);
         kvm_arena_reset(passes);
         TRY(pass_alloc(m, passes, err));
         TRY(pass(m, err));
-        TRY(append_tiles(m, st, err));
+        TRY(append_tiles(m, err));
     }
-    TRY(finish(m, &m->a, err));
-    if (!l->half) TRY(finish(m, m->b, err));
-    const size_t fa = sizeof(double) * (size_t)m->a.panels.width;
-    const size_t fb = sizeof(double) * (size_t)m->b->panels.width;
-    TRY(kvm_st_append(st, m->a.sum, fa, err));
-    if (l->half) return KVM_OK;
-    TRY(kvm_st_append(st, m->b->sum, fb, err));
-    TRY(kvm_st_append(st, m->a.square, fa, err));
-    return kvm_st_append(st, m->b->square, fb, err);
+    return r.last == m->a.panels.count ? append_columns(m, passes, err) : KVM_OK;
 }

@@ -18,8 +18,9 @@
  * 4. <space>.<l> (N, H*D), F32 or BF16, l = 0 .. layers-1 where there are rows; of a
  *    space that is kept once per prompt (sequences, H*D), F32
  *
- * A writer keeps finished sequences in PATH.spool, so a killed capture goes on where it
- * stopped; publishing turns the spool round into the file above and removes it. */
+ * A writer keeps finished sequences in PATH.spool (one of several parts in
+ * PATH.PART-PARTS.spool), so a killed capture goes on where it stopped; publishing
+ * turns the spools round into the file above and removes them. */
 #ifndef KVM_TRANSLATORS_ROWS_H
 #define KVM_TRANSLATORS_ROWS_H
 
@@ -157,7 +158,14 @@ typedef struct kvm_rows_writer kvm_rows_writer;
  * info left (another info's spool is thrown away). info is copied. */
 KVM_MUST kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
                                     const kvm_rows_info *info, kvm_err *err);
-ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in the spool */
+/* kvm_rows_create_share - the same for part `part` of `parts` of the sequences, which
+ * are not before those of the parts before: each has a spool of its own, all of them in
+ * one folder. When they are filled, part 0 publishes what all of them hold; its file is
+ * the one that a single writer makes. KVM_USAGE unless 0 <= part < parts. */
+KVM_MUST kvm_status kvm_rows_create_share(kvm_rows_writer **w, kvm_arena *keep,
+                                          kvm_str path, const kvm_rows_info *info,
+                                          int part, int parts, kvm_err *err);
+ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in its spool */
 /* kvm_rows_put - n rows (n, H*D) f32 of a stored space: rows first .. first+n-1 of the
  * sequence being written, after the stride has been applied by the caller; the one row
  * of a space that is kept once is row 0. Any order of
@@ -186,7 +194,8 @@ KVM_MUST kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_space s
                                     const float *rows, kvm_err *err);
 /* all of it is synced, then counts */
 KVM_MUST kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err);
-/* kvm_rows_publish - KVM_RANGE when no sequence was written; sha_hex may be NULL */
+/* kvm_rows_publish - KVM_RANGE when no sequence was written, KVM_MISMATCH when another
+ * part's spool is not of this capture; sha_hex may be NULL */
 KVM_MUST kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65],
                                      kvm_err *err);
 

@@ -1,4 +1,4 @@
-/* The spool, PATH.spool:
+/* The spool, PATH.spool, or PATH.PART-PARTS.spool:
  *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
  *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows
  *      of each track (n, H*D) as stored: a layer's spaces, then the next layer's, then
@@ -37,16 +37,23 @@ typedef struct track {
     ptrdiff_t have; /* rows of the open sequence */
 } track;
 
+/* what whole records a spool holds */
+typedef struct held {
+    off_t end;      /* of the last of them; 0: it is no spool of this capture */
+    ptrdiff_t done; /* sequences */
+    ptrdiff_t rows;
+    int32_t first, last; /* sequence numbers; last -1: there is none */
+} held;
+
 struct kvm_rows_writer {
     kvm_rows_info info;
     kvm_arena *keep;
     kvm_str path, spool;
+    int part, parts;
+    char head[SPOOL_HEAD + 1]; /* of all parts' spools */
     json_t *meta;
-    int fd;         /* of the spool; -1 after publish */
-    off_t end;      /* of its last whole record */
-    ptrdiff_t done; /* sequences */
-    ptrdiff_t rows; /* of all finished sequences */
-    int32_t last;   /* sequence number; -1 before the first */
+    int fd; /* of the spool; -1 after publish */
+    held held;
     track *track;
     ptrdiff_t tracks;
     ptrdiff_t *at;          /* (spaces, layers) which track that is; -1: none */
@@ -192,8 +199,32 @@ static ptrdiff_t record_at(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at
     return head[1];
 }
 
+static kvm_str spool_of(const kvm_rows_writer *w, int part, kvm_arena *a)
+{
+    if (w->parts == 1) return kvm_str_fmt(a, "%.*s.spool", KVM_STR_ARG(w->path));
+    return kvm_str_fmt(a, "%.*s.%d-%d.spool", KVM_STR_ARG(w->path), part, w->parts);
+}
+
+static held scan(const kvm_rows_writer *w, kvm_str bytes)
+{
+    held h = {.last = -1};
+    ptrdiff_t n, size;
+    int32_t sequence;
+    if (bytes.len < SPOOL_HEAD || memcmp(bytes.at, w->head, SPOOL_HEAD) != 0) return h;
+    h.end = SPOOL_HEAD;
+    while ((n = record_at(w, bytes, h.end, &sequence, &size)) > 0 &&
+           sequence > h.last) {
+        if (h.done == 0) h.first = sequence;
+        h.end += size;
+        h.rows += n;
+        h.done++;
+        h.last = sequence;
+    }
+    return h;
+}
+
 /* count what a killed writer left and cut off what it did not finish */
-static kvm_status resume(kvm_rows_writer *w, const char head[SPOOL_HEAD], kvm_err *err)
+static kvm_status resume(kvm_rows_writer *w, kvm_err *err)
 {
     kvm_arena own = {0};
     kvm_str bytes = {0};
@@ -205,26 +236,15 @@ static kvm_status resume(kvm_rows_writer *w, const char head[SPOOL_HEAD], kvm_er
             return s;
         }
     }
-    if (bytes.len >= SPOOL_HEAD && memcmp(bytes.at, head, SPOOL_HEAD) == 0) {
-        w->end = SPOOL_HEAD;
-        ptrdiff_t n, size;
-        int32_t sequence;
-        while ((n = record_at(w, bytes, w->end, &sequence, &size)) > 0 &&
-               sequence > w->last) {
-            w->end += size;
-            w->rows += n;
-            w->done++;
-            w->last = sequence;
-        }
-    }
+    w->held = scan(w, bytes);
     kvm_arena_free(&own);
     w->fd = kvm_os->open(w->spool.at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (w->fd < 0) return kvm_fail_errno(err, "%s: cannot open", w->spool.at);
-    if (kvm_os->ftruncate(w->fd, w->end))
+    if (kvm_os->ftruncate(w->fd, w->held.end))
         return kvm_fail_errno(err, "%s: cannot cut to length", w->spool.at);
-    if (w->end > 0) return KVM_OK;
-    TRY(write_all(w, head, SPOOL_HEAD, err));
-    w->end = SPOOL_HEAD;
+    if (w->held.end > 0) return KVM_OK;
+    TRY(write_all(w, w->head, SPOOL_HEAD, err));
+    w->held.end = SPOOL_HEAD;
     return KVM_OK;
 }
 
@@ -253,9 +273,19 @@ static kvm_status copy_info(kvm_rows_info *to, kvm_arena *keep,
     return KVM_OK;
 }
 
-kvm_status kvm_rows_create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
+kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
                            const kvm_rows_info *info, kvm_err *err)
 {
+    return kvm_rows_create_share(w, keep, path, info, 0, 1, err);
+}
+
+kvm_status kvm_rows_create_share(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
+                                 const kvm_rows_info *info, int part, int parts,
+                                 kvm_err *err)
+{
+    if (part < 0 || part >= parts)
+        return kvm_fail(err, KVM_USAGE, "%.*s: there is no part %d of %d",
+                        KVM_STR_ARG(path), part, parts);
     if (info->shapes.layers < 1 || info->tokens < 1 || info->stride < 1 ||
         (info->dtype != KVM_F32 && info->dtype != KVM_BF16))
         return kvm_fail(
@@ -265,23 +295,25 @@ kvm_status kvm_rows_create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
     if (!w) return kvm_nomem(err, keep);
     w->keep = keep;
     w->fd = w->batch.fd = -1;
-    w->last = -1;
+    w->part = part;
+    w->parts = parts;
     w->path = kvm_str_copy(keep, path);
-    w->spool = kvm_str_fmt(keep, "%.*s.spool", KVM_STR_ARG(path));
-    if (!w->path.at || !w->spool.at) return kvm_nomem(err, keep);
+    if (!w->path.at) return kvm_nomem(err, keep);
+    w->spool = spool_of(w, part, keep);
+    if (!w->spool.at) return kvm_nomem(err, keep);
     TRY(copy_info(&w->info, keep, info, err));
-    char head[SPOOL_HEAD + 1] = SPOOL_MAGIC;
-    TRY(describe(w, head + MAGIC, err));
+    memcpy(w->head, SPOOL_MAGIC, MAGIC);
+    TRY(describe(w, w->head + MAGIC, err));
     TRY(plan(w, err));
     TRY(kvm_arena_defer(keep, close_spool, w, err));
-    TRY(resume(w, head, err));
+    TRY(resume(w, err));
     *out = w;
     return KVM_OK;
 }
 
 ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)
 {
-    return w->done;
+    return w->held.done;
 }
 
 /* ---- filling ---- */
@@ -343,12 +375,12 @@ kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_space space, ptrdiff_t layer,
 kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
                                  const int32_t *position, ptrdiff_t n, kvm_err *err)
 {
-    if (n < 1 || n > w->info.tokens || sequence <= w->last)
+    if (n < 1 || n > w->info.tokens || sequence <= w->held.last)
         return kvm_fail(
             err, KVM_RANGE,
             "%s: sequence %d with %td rows after sequence %d; numbers ascend "
             "and a sequence has 1 to %td rows",
-            w->path.at, (int)sequence, n, (int)w->last, w->info.tokens);
+            w->path.at, (int)sequence, n, (int)w->held.last, w->info.tokens);
     for (ptrdiff_t o = 0; o < w->tracks; o++)
         if (w->track[o].have != rows_of(&w->track[o], n))
             return kvm_fail(err, KVM_MISMATCH,
@@ -365,10 +397,11 @@ kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
     const ptrdiff_t size = size_of_record(w, n);
     memcpy(w->record + size - MAGIC, RECORD_END, MAGIC);
     TRY(write_all(w, w->record, size, err));
-    w->end += size;
-    w->rows += n;
-    w->done++;
-    w->last = sequence;
+    if (w->held.done == 0) w->held.first = sequence;
+    w->held.end += size;
+    w->held.rows += n;
+    w->held.done++;
+    w->held.last = sequence;
     for (ptrdiff_t o = 0; o < w->tracks; o++) w->track[o].have = 0;
     return KVM_OK;
 }
@@ -399,14 +432,14 @@ kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
                                 kvm_err *err)
 {
     struct batch *b = &w->batch;
-    if (n < 1 || first <= w->last || first > INT32_MAX - n)
+    if (n < 1 || first <= w->held.last || first > INT32_MAX - n)
         return kvm_fail(err, KVM_RANGE,
                         "%s: %td sequences from %d after sequence %d: numbers ascend",
-                        w->path.at, n, (int)first, (int)w->last);
+                        w->path.at, n, (int)first, (int)w->held.last);
     TRY(reserve_batch(w, n, err));
     b->n = n;
     b->first = first;
-    b->at[0] = w->end;
+    b->at[0] = w->held.end;
     for (ptrdiff_t i = 0; i < n; i++) {
         if (rows[i] < 1 || rows[i] > w->info.tokens)
             return kvm_fail(err, KVM_RANGE,
@@ -468,10 +501,11 @@ kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
                               err));
     if (kvm_os->fdatasync(b->fd))
         return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
-    for (ptrdiff_t i = 0; i < b->n; i++) w->rows += b->rows[i];
-    w->end = b->at[b->n];
-    w->done += b->n;
-    w->last = b->first + (int32_t)b->n - 1;
+    if (w->held.done == 0) w->held.first = b->first;
+    for (ptrdiff_t i = 0; i < b->n; i++) w->held.rows += b->rows[i];
+    w->held.end = b->at[b->n];
+    w->held.done += b->n;
+    w->held.last = b->first + (int32_t)b->n - 1;
     b->n = 0;
     return KVM_OK;
 }
@@ -496,31 +530,65 @@ static kvm_status append_part(const kvm_rows_writer *w, kvm_st_writer *st, int p
                          (size_t)bytes_of(&w->track[o], n), err);
 }
 
-static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int part,
-                             ptrdiff_t o, kvm_str bytes, kvm_err *err)
+/* all parts' spools as they are read */
+typedef struct spools {
+    kvm_str *bytes; /* (parts) */
+    held *held;     /* (parts) */
+    ptrdiff_t done, rows;
+} spools;
+
+static kvm_status open_spools(const kvm_rows_writer *w, spools *s, kvm_arena *own,
+                              kvm_err *err)
 {
-    ptrdiff_t size, n;
-    int32_t sequence;
-    for (ptrdiff_t at = SPOOL_HEAD; at < w->end; at += size) {
-        n = record_at(w, bytes, at, &sequence, &size);
-        if (n < 0)
-            return kvm_fail(err, KVM_IO, "%s: changed while it was read", w->spool.at);
-        TRY(append_part(w, st, part, o, bytes.at + at, n, err));
+    int32_t last = -1;
+    *s = (spools){.bytes = kvm_new(own, kvm_str, w->parts),
+                  .held = kvm_new(own, held, w->parts)};
+    if (!s->bytes || !s->held) return kvm_nomem(err, own);
+    for (int p = 0; p < w->parts; p++) {
+        const kvm_str path = spool_of(w, p, own);
+        if (!path.at) return kvm_nomem(err, own);
+        TRY(kvm_file_map(&s->bytes[p], own, path, err));
+        const held h = s->held[p] = scan(w, s->bytes[p]);
+        if (h.end != s->bytes[p].len || (h.done > 0 && h.first <= last))
+            return kvm_fail(err, KVM_MISMATCH,
+                            "%s: is no part of this capture, or not whole", path.at);
+        if (h.done > 0) last = h.last;
+        s->done += h.done;
+        s->rows += h.rows;
     }
-    kvm_file_leave(bytes.at, (size_t)bytes.len); /* it may be larger than memory */
+    if (s->done > 0) return KVM_OK;
+    return kvm_fail(err, KVM_RANGE, "%s: no sequence was captured", w->path.at);
+}
+
+static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int part,
+                             ptrdiff_t o, const spools *s, kvm_err *err)
+{
+    for (int p = 0; p < w->parts; p++) {
+        const kvm_str bytes = s->bytes[p];
+        ptrdiff_t size, n;
+        int32_t sequence;
+        for (ptrdiff_t at = SPOOL_HEAD; at < s->held[p].end; at += size) {
+            n = record_at(w, bytes, at, &sequence, &size);
+            if (n < 0)
+                return kvm_fail(err, KVM_IO, "%s: a spool changed while it was read",
+                                w->path.at);
+            TRY(append_part(w, st, part, o, bytes.at + at, n, err));
+        }
+        kvm_file_leave(bytes.at, (size_t)bytes.len); /* may be larger than memory */
+    }
     return KVM_OK;
 }
 
 static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65],
                              kvm_err *err)
 {
-    kvm_str bytes;
-    TRY(kvm_file_map(&bytes, own, w->spool, err));
+    spools all;
+    TRY(open_spools(w, &all, own, err));
     kvm_st_spec *spec = kvm_new(own, kvm_st_spec, FIRST_TRACK + w->tracks);
     if (!spec) return kvm_nomem(err, own);
     ptrdiff_t specs = 0;
-    spec[specs++] = (kvm_st_spec){KVM_STR("position"), KVM_I32, 1, {w->rows}};
-    spec[specs++] = (kvm_st_spec){KVM_STR("sequence"), KVM_I32, 1, {w->rows}};
+    spec[specs++] = (kvm_st_spec){KVM_STR("position"), KVM_I32, 1, {all.rows}};
+    spec[specs++] = (kvm_st_spec){KVM_STR("sequence"), KVM_I32, 1, {all.rows}};
     if (w->info.rope.width)
         spec[specs++] = (kvm_st_spec){
             KVM_STR("rope.inv_freq"), KVM_F32, 1, {w->info.rope.width / 2}};
@@ -529,31 +597,33 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
         const kvm_str name = kvm_rows__name(own, t->space, t->layer);
         if (!name.at) return kvm_nomem(err, own);
         spec[specs++] =
-            (kvm_st_spec){name, t->dtype, 2, {t->once ? w->done : w->rows, t->width}};
+            (kvm_st_spec){name, t->dtype, 2, {t->once ? all.done : all.rows, t->width}};
     }
     kvm_st_writer *st;
     TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));
-    TRY(append_all(w, st, POSITION, 0, bytes, err));
-    TRY(append_all(w, st, SEQUENCE, 0, bytes, err));
+    TRY(append_all(w, st, POSITION, 0, &all, err));
+    TRY(append_all(w, st, SEQUENCE, 0, &all, err));
     if (w->info.rope.width)
         TRY(kvm_st_append(st, w->info.rope.inv_freq,
                           sizeof(float) * (size_t)(w->info.rope.width / 2), err));
     for (ptrdiff_t o = 0; o < w->tracks; o++)
-        TRY(append_all(w, st, FIRST_TRACK, o, bytes, err));
+        TRY(append_all(w, st, FIRST_TRACK, o, &all, err));
     return kvm_st_publish(st, sha_hex, err);
 }
 
 kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65], kvm_err *err)
 {
-    if (w->done < 1)
-        return kvm_fail(err, KVM_RANGE, "%s: no sequence was captured", w->path.at);
     kvm_arena own = {0};
     TRY(kvm_arena_init(&own, (size_t)16 << 20, err));
-    const kvm_status s = write_file(w, &own, sha_hex, err);
+    kvm_status s = write_file(w, &own, sha_hex, err);
+    if (!s) close_spool(w);
+    for (int p = 0; p < w->parts && !s; p++) {
+        const kvm_str spool = spool_of(w, p, &own);
+        if (!spool.at)
+            s = kvm_nomem(err, &own);
+        else if (kvm_os->unlink(spool.at))
+            s = kvm_fail_errno(err, "%s: cannot remove", spool.at);
+    }
     kvm_arena_free(&own);
-    if (s) return s;
-    close_spool(w);
-    if (kvm_os->unlink(w->spool.at))
-        return kvm_fail_errno(err, "%s: cannot remove", w->spool.at);
-    return KVM_OK;
+    return s;
 }

@@ -147,7 +147,8 @@ kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
     if (lambda.value == 0) lambda = (kvm_lambda){.value = 1e-6};
     TRY(map_alloc(m, mapping, &out, keep, err));
     if (o->per_head) TRY(need_equal_heads(m, mapping, &out, err));
-    for (ptrdiff_t s = 0; s < out.sources; s++) {
+    const ptrdiff_t parts = o->parts > 1 ? o->parts : 1;
+    for (ptrdiff_t s = o->part; s < out.sources; s += parts) {
         kvm_feature item[2];
         const kvm_row_shape r =
             kvm_moments_shape(m, KVM_SOURCE, mapping->from[0], out.source[s]);

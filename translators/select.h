@@ -26,6 +26,8 @@ typedef struct kvm_map_options {
     bool per_head;     /* head h from source head h only, as the paper's figure; needs
                           equal head counts (KVM_SHAPE); else all heads of the layer */
     bool allow_wide;
+    int part, parts; /* of source layers, dealt out: rows of the others stay 0; parts 0:
+                        all of them */
 } kvm_map_options;
 KVM_MUST kvm_status kvm_select_maps(kvm_compute *c, const kvm_moments *m,
                                     const kvm_mapping *mapping,

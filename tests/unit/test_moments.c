@@ -107,66 +107,38 @@ static kvm_moments *open_moments(const char *gram, const char *cross)
     return m;
 }
 
-/* largest difference over the largest size of every f64 tensor of two files */
-static double worst_difference(const char *x, const char *y)
+static kvm_status join(const kvm_rows *a, const kvm_rows *b, kvm_moments_options o,
+                       int parts, const char *path, kvm_err *err)
 {
-    kvm_err err = {0};
-    kvm_st *a, *b;
-    double worst = 0;
-    check_ok(kvm_st_open(&a, &keep, kvm_str_of(x), &err), &err);
-    check_ok(kvm_st_open(&b, &keep, kvm_str_of(y), &err), &err);
-    assert_int_equal(kvm_st_count(a), kvm_st_count(b));
-    for (ptrdiff_t i = 0; i < kvm_st_count(a); i++) {
-        const kvm_st_tensor *t = kvm_st_at(a, i), *u = kvm_st_find(b, t->name);
-        assert_non_null(u);
-        const double *p = t->t.data, *q = u->t.data;
-        double most = 0, size = 0;
-        if (t->t.dtype != KVM_F64) continue;
-        for (ptrdiff_t k = 0; k < kvm_tensor_count(&t->t); k++) {
-            const double d = fabs(p[k] - q[k]);
-            if (!(d <= most)) most = d;
-            size = fabs(p[k]) > size ? fabs(p[k]) : size;
-        }
-        if (!(most / size <= worst)) worst = most / size;
+    kvm_str share[8];
+    o.parts = parts;
+    for (o.part = 0; o.part < parts; o.part++) {
+        share[o.part] = kvm_str_fmt(&keep, TMP "share%d", o.part);
+        sum(a, b, &o, share[o.part].at);
     }
-    return worst;
+    return kvm_moments_join(a, b, &o, share, kvm_str_of(path), NULL, err);
 }
 
-static void shares_merge_to_the_whole(void **state)
+/* also more shares than there are rows of tiles, and where each sums in many passes */
+static void shares_join_to_the_same_bits(void **state)
 {
     (void)state;
     const kvm_rows *a = open_rows(TMP "a.capture"), *b = open_rows(TMP "b.capture");
-    kvm_err err = {0};
     kvm_moments_options o = {.seed = 1, .hash_a = "a", .hash_b = "b"};
     for (int cross = 0; cross < 2; cross++) {
         const kvm_rows *other = cross ? b : NULL;
+        o.budget = 0;
         sum(a, other, &o, TMP "whole");
-        o.parts = 2;
-        for (o.part = 0; o.part < 2; o.part++)
-            sum(a, other, &o, o.part ? TMP "share1" : TMP "share0");
-        o.parts = o.part = 0;
-        check_ok(kvm_moments_merge(KVM_STR(TMP "merged"), KVM_STR(TMP "share0"),
-                                   KVM_STR(TMP "share1"), NULL, &err),
-                 &err);
-        /* f32 block sums of other blocks, about another provisional mean */
-        assert_true(worst_difference(TMP "whole", TMP "merged") < 2e-6);
-        check_status(KVM_MISMATCH,
-                     kvm_moments_merge(KVM_STR(TMP "none"), KVM_STR(TMP "share0"),
-                                       KVM_STR(TMP "share0"), NULL, &err),
-                     &err);
-        err = (kvm_err){0};
+        for (int parts = 2; parts <= 7; parts += parts == 3 ? 4 : 1) {
+            kvm_err err = {0};
+            o.budget = parts == 3 ? kvm_moments_least_budget(a, other, &o) : 0;
+            check_ok(join(a, other, o, parts, TMP "joined", &err), &err);
+            same_bytes(TMP "whole", TMP "joined");
+        }
     }
-    kvm_moments *m;
-    sum(a, NULL, &o, TMP "gram");
-    check_status(KVM_MISMATCH,
-                 kvm_moments_open(&m, &keep, KVM_STR(TMP "gram"), KVM_STR(TMP "share0"),
-                                  (kvm_str){0}, &err),
-                 &err);
-    check_contains(err.msg, "1 of 2 shares");
 }
 
-/* more rows than there can be, which means are weighed by */
-static void a_share_of_impossible_rows_is_refused(void **state)
+static void a_share_that_is_not_whole_is_refused(void **state)
 {
     (void)state;
     const kvm_rows *a = open_rows(TMP "a.capture");
@@ -175,18 +147,18 @@ static void a_share_of_impossible_rows_is_refused(void **state)
     sum(a, NULL, &o, TMP "odd0");
     o.part = 1;
     sum(a, NULL, &o, TMP "odd1");
+    const kvm_str odd[] = {KVM_STR(TMP "odd0"), KVM_STR(TMP "odd1")};
     const kvm_str whole = check_read(&keep, TMP "odd1");
-    char *bytes = kvm_new(&keep, char, whole.len);
-    memcpy(bytes, whole.at, (size_t)whole.len);
-    int64_t head; /* `rows` is the first tensor */
-    memcpy(&head, bytes, sizeof head);
-    bytes[8 + head + 7] = (char)0x80;
-    check_write(TMP "odd1", (kvm_str){bytes, whole.len});
-    check_status(KVM_FORMAT,
-                 kvm_moments_merge(KVM_STR(TMP "none"), KVM_STR(TMP "odd0"),
-                                   KVM_STR(TMP "odd1"), NULL, &err),
+    check_write(TMP "odd1", kvm_str_slice(whole, 0, whole.len - 8));
+    check_status(KVM_MISMATCH,
+                 kvm_moments_join(a, NULL, &o, odd, KVM_STR(TMP "none"), NULL, &err),
                  &err);
-    check_contains(err.msg, "odd1: rows[0] is -");
+    check_contains(err.msg, "share 1 of 2");
+    err = (kvm_err){0};
+    o.part = 2;
+    check_status(KVM_USAGE,
+                 kvm_moments_gram(compute, a, &o, KVM_STR(TMP "none"), NULL, &err),
+                 &err);
 }
 
 static void a_cross_file_serves_both_directions(void **state)
@@ -263,38 +235,6 @@ static void gathering_follows_the_order_asked_for(void **state)
     for (ptrdiff_t i = 0; i < 64; i++)
         for (ptrdiff_t j = 0; j < 64; j++)
             assert_true(one[i * 64 + j] == p[(W + 192 + i) * F + W + 192 + j]);
-}
-
-/* Chan's merge against the sums of all rows at once, any split of them */
-static void chan_merge_is_exact_to_rounding(void **state)
-{
-    (void)state;
-    enum { N = 300, F = 5 };
-    kvm_rng rng = kvm_rng_seed(5, 0);
-    double rows[N][F], mean[3][F], m[3][F * F];
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)N * F; i++)
-        (&rows[0][0])[i] = 1000 + kvm_rng_normal(&rng);
-    for (int cut = 0; cut <= N; cut += 37) {
-        const int from[] = {0, 0, cut}, to[] = {N, cut, N};
-        memset(mean, 0, sizeof mean);
-        memset(m, 0, sizeof m);
-        for (int s = 0; s < 3; s++) {
-            const double n = to[s] - from[s];
-            for (int r = from[s]; r < to[s]; r++)
-                for (int i = 0; i < F; i++) mean[s][i] += rows[r][i] / n;
-            for (int r = from[s]; r < to[s]; r++)
-                for (int i = 0; i < F * F; i++)
-                    m[s][i] += (rows[r][i / F] - mean[s][i / F]) *
-                               (rows[r][i % F] - mean[s][i % F]);
-        }
-        kvm_chan_merge(m[1], m[2], F, F, cut, N - cut, mean[1], mean[2], mean[1],
-                       mean[2]);
-        kvm_chan_mean(mean[1], mean[2], F, cut, N - cut);
-        for (int i = 0; i < F * F; i++)
-            assert_true(fabs(m[1][i] - m[0][i]) < 1e-12 * m[0][0]);
-        for (int i = 0; i < F; i++)
-            assert_true(fabs(mean[1][i] - mean[0][i]) < 1e-12 * 1000);
-    }
 }
 
 static void captures_that_are_no_pair_are_refused(void **state)
@@ -545,11 +485,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_budget_gives_the_same_bits),
-        cmocka_unit_test(shares_merge_to_the_whole),
-        cmocka_unit_test(a_share_of_impossible_rows_is_refused),
+        cmocka_unit_test(shares_join_to_the_same_bits),
+        cmocka_unit_test(a_share_that_is_not_whole_is_refused),
         cmocka_unit_test(a_cross_file_serves_both_directions),
         cmocka_unit_test(gathering_follows_the_order_asked_for),
-        cmocka_unit_test(chan_merge_is_exact_to_rounding),
         cmocka_unit_test(captures_that_are_no_pair_are_refused),
         cmocka_unit_test(features_of_several_spaces),
         cmocka_unit_test(products_that_are_missing_are_named),

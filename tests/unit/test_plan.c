@@ -150,7 +150,8 @@ static double swept(ptrdiff_t sources, ptrdiff_t targets, ptrdiff_t k_most)
                              .ranking = &ranking,
                              .mapping = mapping,
                              .mappings = 2,
-                             .full = true};
+                             .full = true,
+                             .team = &kvm_team_alone};
     kvm_fit_choice choice = {.k_most = k_most, .k_slack = 0.005};
     json_t *figures = json_object();
     kvm_json_own(&keep, figures);
