@@ -79,13 +79,15 @@ endif
 COMPILE   = $(CC) $(CPPFLAGS) $(CFLAGS) $(VECTOR) -MMD -MP -c
 
 # --- sources
-LIB_SRC   := $(sort $(foreach d,$(FLOORS),$(wildcard $(d)/*.c $(d)/*/*.c)))
+# kvmill-rank, and what knows MPI: nothing else is linked to it
+RANK_SRC  := workers/gang_mpi.c workers/rank_main.c
+LIB_SRC   := $(filter-out $(RANK_SRC),$(sort $(foreach d,$(FLOORS),$(wildcard $(d)/*.c $(d)/*/*.c))))
 CLI_SRC   := $(if $(filter file,$(origin FLOORS)),$(sort $(wildcard cli/*.c)))
 HELP_SRC  := $(sort $(wildcard tests/support/*.c))
 TEST_SRC  := $(sort $(wildcard tests/*/test_*.c))
 BENCH_SRC := $(sort $(wildcard tests/bench/bench_*.c))
 FUZZ_SRC  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-ALL_SRC   := $(LIB_SRC) $(CLI_SRC) $(HELP_SRC) $(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
+ALL_SRC   := $(LIB_SRC) $(RANK_SRC) $(CLI_SRC) $(HELP_SRC) $(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
              $(wildcard tests/fuzz/replay.c)
 ifneq ($(T),)
 chosen    = $(foreach t,$(1),$(if $(strip $(foreach w,$(T),$(findstring $(w),$(t)))),$(t)))
@@ -96,14 +98,15 @@ endif
 
 LIB     := $(B)/libkvmill.a
 SUPPORT := $(B)/libsupport.a
-BIN     := $(if $(filter cli/main.c,$(CLI_SRC)),$(B)/kvmill)
+BIN     := $(if $(filter cli/main.c,$(CLI_SRC)),$(B)/kvmill $(B)/kvmill-rank)
 obj      = $(1:%.c=$(B)/%.o)
 LIB_OBJ := $(call obj,$(LIB_SRC)) $(B)/build_info.o
 TESTS   := $(TEST_SRC:%.c=$(B)/%)
 BENCHES := $(BENCH_SRC:%.c=$(B)/%)
 FUZZERS := $(FUZZ_SRC:%.c=$(B)/%)
+GANGS   := $(filter $(B)/tests/gang/%,$(TESTS)) # tests that are rank programs too
 
-## all: the library and the program (default)
+## all: the library and the programs (default)
 .PHONY: all
 all: $(LIB) $(BIN)
 
@@ -111,6 +114,8 @@ all: $(LIB) $(BIN)
 $(B)/kernels/%_avx2.o:   VECTOR := -march=x86-64-v3
 $(B)/kernels/%_avx512.o: VECTOR := -march=x86-64-v4
 $(B)/kernels/%_bf16.o:   VECTOR := -march=x86-64-v4 -mavx512bf16
+
+$(call obj,$(RANK_SRC)): CPPFLAGS += $(MPI_CFLAGS)
 
 # The scripts that migrations.c copies in are no includes: the compiler does not list them.
 $(B)/schema/migrations.o: $(wildcard schema/migrations/*.sql)
@@ -127,8 +132,12 @@ $(LIB) $(SUPPORT):
 	$(Q)ar rcD $@ $^ && ranlib -D $@
 $(B)/kvmill: $(call obj,$(CLI_SRC)) $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(B)/kvmill-rank: $(call obj,$(RANK_SRC)) $(LIB)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(MPI_LIBS)
+$(GANGS): $(B)/workers/gang_mpi.o
+$(GANGS): LDLIBS := $(B)/workers/gang_mpi.o $(LIB) $(LDLIBS) $(MPI_LIBS)
 $(TESTS): $(B)/%: $(B)/%.o $(SUPPORT) $(LIB)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter-out $(B)/workers/gang_mpi.o,$^) -lcmocka $(LDLIBS)
 $(BENCHES): $(B)/%: $(B)/%.o $(SUPPORT) $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 ifeq ($(V),fuzz)
@@ -210,7 +219,7 @@ layers:
 	@scripts/banned
 ## lint: clang-format and clang-tidy over every file
 lint: format-check build/pkg.mk
-	@scripts/lint '$(CPPFLAGS) -std=c11' $(ALL_SRC)
+	@scripts/lint '$(CPPFLAGS) $(MPI_CFLAGS) -std=c11' $(ALL_SRC)
 format-check:
 	@scripts/format-check
 ## format: clang-format every file in place
@@ -219,13 +228,14 @@ format:
 
 ## compile_commands.json: for editors and clang tools
 compile_commands.json: Makefile FORCE
-	@scripts/compile_commands '$(CC) $(CPPFLAGS) $(CFLAGS) -c' $(ALL_SRC) > $@
+	@scripts/compile_commands '$(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(CFLAGS) -c' $(ALL_SRC) > $@
 
-## install: the program, its suites, manual and completion (DESTDIR= prefix=/usr/local)
+## install: the programs, their suites, manual and completion (DESTDIR= prefix=/usr/local)
 .PHONY: install clean help
 SHARE = $(DESTDIR)$(prefix)/share
 install: $(BIN)
 	install -Dm755 $(B)/kvmill '$(DESTDIR)$(prefix)/bin/kvmill'
+	install -Dm755 $(B)/kvmill-rank '$(DESTDIR)$(prefix)/bin/kvmill-rank'
 	install -Dm644 docs/kvmill.1 '$(SHARE)/man/man1/kvmill.1'
 	install -Dm644 completions/kvmill.bash '$(SHARE)/bash-completion/completions/kvmill'
 	install -d '$(SHARE)/kvmill/suites'

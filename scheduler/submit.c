@@ -39,10 +39,11 @@ static kvm_status check_inputs(const kvm_graph *g, ptrdiff_t i, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status plan_node(plan *p, const kvm_graph *g, ptrdiff_t i, int priority,
-                            kvm_arena *a, kvm_err *err)
+static kvm_status plan_node(plan *p, const kvm_graph *g, ptrdiff_t i,
+                            const kvm_submit_options *o, kvm_arena *a, kvm_err *err)
 {
     const kvm_node *n = &g->nodes[i];
+    const int flags = kvm_job_kind_flags(n->kind);
     const char *kind = kvm_job_kind_name(n->kind);
     if (!kind)
         return kvm_fail(err, KVM_NOTFOUND, "step %td is of the unknown kind %d", i,
@@ -54,16 +55,17 @@ static kvm_status plan_node(plan *p, const kvm_graph *g, ptrdiff_t i, int priori
         deps[k] = (kvm_job_dep){.input = kvm_str_of(n->inputs[k].name),
                                 .needs = n->inputs[k].node,
                                 .output = kvm_str_of(n->inputs[k].output)};
-    p->jobs[i] = (kvm_job_new){
-        .kind = (int)n->kind,
-        .kind_name = kind,
-        .version = kvm_job_kind_version(n->kind),
-        .timed = (kvm_job_kind_flags(n->kind) & KVM_KIND_TIMED) != 0,
-        .class = kvm_job_kind_flags(n->kind) & KVM_KIND_SMALL ? "small" : "cpu",
-        .priority = priority,
-        .label = n->label,
-        .deps = deps,
-        .dep_count = n->input_count};
+    p->jobs[i] =
+        (kvm_job_new){.kind = (int)n->kind,
+                      .kind_name = kind,
+                      .version = kvm_job_kind_version(n->kind),
+                      .timed = (flags & KVM_KIND_TIMED) != 0,
+                      .class = flags & KVM_KIND_SMALL ? "small" : "cpu",
+                      .ranks = flags & KVM_KIND_GANG && o->ranks > 1 ? o->ranks : 1,
+                      .priority = o->priority,
+                      .label = n->label,
+                      .deps = deps,
+                      .dep_count = n->input_count};
     p->timed = p->timed || p->jobs[i].timed;
     TRY(canonical(&p->jobs[i].params, n->params, a, err));
     return canonical(&p->jobs[i].identity, n->identity, a, err);
@@ -111,8 +113,7 @@ static kvm_status make_plan(plan *p, const kvm_graph *g, const kvm_submit_option
     if (g->count == 0)
         return kvm_fail(err, KVM_FORMAT, "pair %.*s: the graph has no steps",
                         KVM_STR_ARG(g->pair));
-    for (ptrdiff_t i = 0; i < g->count; i++)
-        TRY(plan_node(p, g, i, o->priority, a, err));
+    for (ptrdiff_t i = 0; i < g->count; i++) TRY(plan_node(p, g, i, o, a, err));
     return run_key(p, g, o, err);
 }
 
@@ -198,6 +199,8 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
         out->outcome = KVM_SUBMIT_DONE;
     } else {
         out->outcome = KVM_SUBMIT_RESUMED;
+        for (ptrdiff_t i = 0; i < g->count; i++)
+            TRY(kvm_run_ranks(c, run, p->jobs[i].kind, p->jobs[i].ranks, err));
         TRY(kvm_run_retry(c, run, &out->retried, err));
     }
     TRY(record_models(c, g, err));

@@ -25,6 +25,7 @@ typedef enum kvm_submit_outcome {
 typedef struct kvm_submit_options {
     kvm_str team; /* empty: "default" */
     int priority;
+    int ranks; /* of the gang that a step is for, if its kind can be dealt out; 0: 1 */
     bool again;
     kvm_str machine; /* class of the machine that times (workers/machine.h) */
     kvm_str file;    /* the spec's, absolute, to be submitted again; empty: not known */

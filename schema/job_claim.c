@@ -33,6 +33,7 @@ static kvm_claim unpack(const kvm_rows *r, ptrdiff_t row)
         .key = kvm_rows_str(r, row, 11),
         .pair = kvm_rows_str(r, row, 12),
         .equal = kvm_rows_i64(r, row, 13),
+        .ranks = (int)kvm_rows_i64(r, row, 14),
     };
 }
 

@@ -102,6 +102,14 @@ kvm_status kvm_run_cancel(kvm_catalogue *c, int64_t run, kvm_err *err)
     return kvm_db_end(c->db, cancel_all(c->db, run, c->scratch, err), err);
 }
 
+kvm_status kvm_run_ranks(kvm_catalogue *c, int64_t run, int kind, int ranks,
+                         kvm_err *err)
+{
+    return kvm_db_exec(c->db, KVM_SQL_RUN_RANKS,
+                       KVM_ARGS(kvm_cell_i(run), kvm_cell_i(kind), kvm_cell_i(ranks)),
+                       NULL, err);
+}
+
 static kvm_status retry_all(kvm_db *db, int64_t run, ptrdiff_t *done, kvm_arena scratch,
                             kvm_err *err)
 {

@@ -129,6 +129,7 @@ typedef struct kvm_claim {
     int64_t run;
     int attempt; /* 1, 2 … */
     int kind, version;
+    int ranks; /* processes of its gang; 1: none */
     bool timed;
     double timeout_s;
     kvm_str pair, label, params, identity;
@@ -294,6 +295,10 @@ KVM_MUST kvm_status kvm_job_retry(kvm_catalogue *c, int64_t job, kvm_err *err);
 /* kvm_run_retry - every ended job of the run, and the crash counters of all; the run is
  * open again */
 KVM_MUST kvm_status kvm_run_retry(kvm_catalogue *c, int64_t run, ptrdiff_t *retried,
+                                  kvm_err *err);
+/* kvm_run_ranks - what the run has left to do of a kind is for gangs of so many from
+ * now on: results are the same for any number */
+KVM_MUST kvm_status kvm_run_ranks(kvm_catalogue *c, int64_t run, int kind, int ranks,
                                   kvm_err *err);
 
 /* One job, or all of a run's that are not done. */

@@ -39,12 +39,9 @@ static const double SPENT_S = 0.5; /* what the job has taken is noted so often *
 
 /* ---- the child ---- */
 
-static void child_show(kvm_progress *p, double done, double total, const char *unit,
-                       double eta_s)
+void kvm_child__show(kvm_shared *s, double done, double total, const char *unit)
 {
-    kvm_shared *s = p->ctx;
     uint64_t text[KVM_PROGRESS_UNIT / 8] = {0};
-    (void)eta_s;
     snprintf((char *)text, sizeof text, "%s", unit);
     atomic_store(&s->done, kvm_bits(done));
     atomic_store(&s->total, kvm_bits(total));
@@ -53,10 +50,21 @@ static void child_show(kvm_progress *p, double done, double total, const char *u
     atomic_fetch_add(&s->updates, 1);
 }
 
+bool kvm_child__cancelled(const kvm_shared *s)
+{
+    return atomic_load(&s->cancel[atomic_load(&s->at)]);
+}
+
+static void child_show(kvm_progress *p, double done, double total, const char *unit,
+                       double eta_s)
+{
+    (void)eta_s;
+    kvm_child__show(p->ctx, done, total, unit);
+}
+
 static bool child_cancelled(kvm_progress *p)
 {
-    const kvm_shared *s = p->ctx;
-    return atomic_load(&s->cancel[atomic_load(&s->at)]);
+    return kvm_child__cancelled(p->ctx);
 }
 
 /* *lock is closed when the job is over: who then comes for it has not to kill us */
@@ -107,7 +115,7 @@ static kvm_status check_inputs(const kvm_job_kind *kind, const kvm_claim *c,
 
 /* Verified paths of the inputs. Hashing is the child's work, so that the lease is
  * renewed meanwhile. */
-static kvm_status open_inputs(kvm_worker *w, const kvm_claim *c, kvm_recorder *r,
+static kvm_status open_inputs(const kvm_worker *w, const kvm_claim *c, kvm_recorder *r,
                               kvm_job *j, kvm_err *err)
 {
     kvm_job_input *in = kvm_new(j->keep, kvm_job_input, c->input_count + 1);
@@ -118,7 +126,7 @@ static kvm_status open_inputs(kvm_worker *w, const kvm_claim *c, kvm_recorder *r
         kvm_status s = kvm_store_get(w->store, &in[i].path, j->keep, in[i].sha,
                                      c->inputs[i].bytes, err);
         if (s) return kvm_err_prefix(err, s, "input %s", in[i].name);
-        TRY(kvm_recorder_verified(r, c->inputs[i].sha, err));
+        if (r) TRY(kvm_recorder_verified(r, c->inputs[i].sha, err));
     }
     j->inputs = in;
     j->input_count = c->input_count;
@@ -162,11 +170,10 @@ kvm_status kvm_child__backend(const char **backend, const kvm_worker *w,
     return KVM_OK;
 }
 
-static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena *keep,
-                          kvm_err *err)
+kvm_status kvm_child__open(const kvm_worker *w, const kvm_claim *c, kvm_recorder *r,
+                           kvm_job *j, const kvm_job_kind **out, kvm_err *err)
 {
-    const kvm_claim *c = &k->claim;
-    const kvm_job_kind *kind = w->o.kind_of((kvm_kind_id)c->kind);
+    const kvm_job_kind *kind = *out = w->o.kind_of((kvm_kind_id)c->kind);
     if (!kind)
         return kvm_fail(err, KVM_VERSION,
                         "job %lld is of kind %d, which this program does not know",
@@ -177,6 +184,17 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
                         "has %d: submit it again",
                         KVM_STR_ARG(c->label), c->version,
                         kvm_job_kind_version(kind->id));
+    TRY(kvm_json_parse(&j->params, j->keep, c->params, c->label, err));
+    if (kind->params) TRY(kvm_schema_check(j->params, kind->params, *j->keep, err));
+    TRY(check_inputs(kind, c, err));
+    return open_inputs(w, c, r, j, err);
+}
+
+static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena *keep,
+                          kvm_err *err)
+{
+    const kvm_claim *c = &k->claim;
+    const kvm_job_kind *kind;
     kvm_progress progress = {
         .show = child_show, .cancelled = child_cancelled, .ctx = w->shared};
     kvm_progress_begin(&progress, c->label.at);
@@ -190,10 +208,7 @@ static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena
                  .threads = w->o.threads,
                  .offload = w->o.offload};
     TRY(kvm_child__backend(&j.backend, w, c, keep, err));
-    TRY(kvm_json_parse(&j.params, keep, c->params, c->label, err));
-    if (kind->params) TRY(kvm_schema_check(j.params, kind->params, *keep, err));
-    TRY(check_inputs(kind, c, err));
-    TRY(open_inputs(w, c, r, &j, err));
+    TRY(kvm_child__open(w, c, r, &j, &kind, err));
     return kind->run(&j, err);
 }
 
@@ -209,6 +224,7 @@ static kvm_status serve(kvm_worker *w, kvm_work *k, int *lock, kvm_arena *keep,
         TRY(kvm_recorder_reuse(r, err));
         return kvm_recorder_end(r, KVM_OK, &why, err);
     }
+    if (k->claim.ranks > 1) return kvm_gang__watch(w, k, &k->code, err);
     const kvm_status s = run_job(w, k, r, keep, &why);
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.failed", "status=%s error=\"%s\" at=%s:%d",
@@ -270,6 +286,7 @@ static kvm_status serve_all(kvm_worker *w, kvm_load *l, kvm_err *err)
                 (long long)c->fence.job, (long long)c->fence.token, c->attempt,
                 KVM_STR_ARG(c->label));
         TRY(serve(w, &l->works[i], &lock, &keep, err));
+        if (l->works[i].code) _exit(l->works[i].code); /* it is still at this job */
         kvm_arena_reset(&keep);
         close(lock);
         finish(s, i);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "schema/fault.h"
+#include "workers/launch.h"
 #include "workers/machine.h"
 #include "workers/worker_internal.h"
 
@@ -74,6 +75,9 @@ static kvm_worker_options with_defaults(const kvm_worker_options *given)
     if (!o.backend) o.backend = "cpu";
     if (o.lease_s <= 0) o.lease_s = 30;
     if (o.grace_s <= 0) o.grace_s = 10;
+    if (o.start_s <= 0) o.start_s = 300;
+    if (o.want.ranks <= 0) o.want.ranks = 1;
+    if (!o.launcher) o.launcher = &kvm_launch_fork;
     if (o.job_bytes == 0) o.job_bytes = job_bytes;
     o.want.run = o.run;
     /* a bucket that is away for a minute costs a job no attempt */

@@ -56,7 +56,13 @@ typedef struct kvm_worker_options {
     size_t
         job_bytes; /* address space of a job's arena; 0: 64 GiB (reserved, not used) */
     kvm_queue_policy policy;
-    bool signals; /* SIGTERM and SIGINT drain, a second one ends the job now */
+    /* of gangs, jobs of up to want.ranks ranks: what starts them (launch.h; NULL:
+     * fork), with further words for it (NULL: none) */
+    const struct kvm_launcher *launcher;
+    const char *const *launch_args; /* NULL-terminated */
+    kvm_str rank_program;           /* empty: kvmill-rank beside this program */
+    double start_s; /* ranks have not come together for so long: tried later; 0: 300 */
+    bool signals;   /* SIGTERM and SIGINT drain, a second one ends the job now */
     kvm_progress *progress; /* shows the running job's; NULL: quiet */
     void (*note)(void *ctx, const kvm_worker_note *note); /* NULL: nobody listens */
     void *note_ctx;

@@ -92,6 +92,7 @@ typedef struct kvm_work {
     kvm_str log;    /* below the home: logs/<job>-<token>.log */
     kvm_err why;    /* it could not be begun */
     bool timed_out; /* told to stop, for it ran past its budget */
+    int code;       /* in the child, of a gang that left no verdict: to exit with */
     kvm_records records;
 } kvm_work;
 
@@ -124,6 +125,21 @@ KVM_MUST kvm_status kvm_child__run(kvm_worker *w, kvm_load *l, kvm_child_end *en
 KVM_MUST kvm_status kvm_child__backend(const char **backend, const kvm_worker *w,
                                        const kvm_claim *c, kvm_arena *keep,
                                        kvm_err *err);
+
+/* what the child says of its job through the shared page, and hears */
+void kvm_child__show(kvm_shared *s, double done, double total, const char *unit);
+bool kvm_child__cancelled(const kvm_shared *s);
+/* kvm_gang__watch - the child's part when its job is for several ranks (gang_watch.c).
+ * KVM_OK: the ranks have recorded a verdict, or there is none and *code is what the
+ * child is to exit with. */
+KVM_MUST kvm_status kvm_gang__watch(kvm_worker *w, kvm_work *k, int *code,
+                                    kvm_err *err);
+
+/* kvm_child__open - the claimed step's kind, and into j its parameters and inputs,
+ * whose paths are verified (r, when it is not NULL, is told). j has its keep. */
+KVM_MUST kvm_status kvm_child__open(const kvm_worker *w, const kvm_claim *c,
+                                    kvm_recorder *r, kvm_job *j,
+                                    const kvm_job_kind **kind, kvm_err *err);
 
 /* kvm_settle__load - what becomes of the jobs when the child has ended: those that
  * have done their work are committed, the one it died of is charged with it, those it

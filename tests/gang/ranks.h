@@ -1,0 +1,87 @@
+/* ranks.h - a job kind whose ranks behave as its params say, for tests of gangs that
+ * really start: {"n": 7, "do": "ok", "rank": 1, "ms": 100}.
+ *
+ * Every rank writes its pid into HOME/pids and joins in a sum; "out" is n times that
+ * sum. What `do` says, rank `rank` does before it: segv, exit (status 0), exit7, abort,
+ * spin, deaf (spins and hears nobody), bad (fails). A test program of these is a rank's
+ * program too: its main() calls kvm_gang_main. */
+#ifndef KVM_TESTS_GANG_RANKS_H
+#define KVM_TESTS_GANG_RANKS_H
+
+#include "tests/support/fake_kinds.h"
+#include "workers/gang_mpi.h"
+#include "workers/launch.h"
+
+static inline void ranks_mark(kvm_job *j)
+{
+    char path[400], text[32];
+    snprintf(path, sizeof path, "%.*s/../../../pids", KVM_STR_ARG(j->dir));
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    const int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (fd < 0 || write(fd, text, (size_t)n) != n) _exit(3);
+    close(fd);
+}
+
+static inline kvm_status ranks_misbehave(kvm_job *j, kvm_str how, kvm_err *err)
+{
+    if (kvm_str_eq(how, KVM_STR("segv"))) raise(SIGSEGV);
+    if (kvm_str_eq(how, KVM_STR("abort"))) abort();
+    if (kvm_str_eq(how, KVM_STR("exit"))) _exit(0);
+    if (kvm_str_eq(how, KVM_STR("exit7"))) _exit(7);
+    if (kvm_str_eq(how, KVM_STR("bad"))) return kvm_fail(err, KVM_SHAPE, "rows differ");
+    while (kvm_str_eq(how, KVM_STR("deaf"))) kvm_sleep(0.01);
+    while (kvm_str_eq(how, KVM_STR("spin")))
+        if (kvm_progress_cancelled(j->progress))
+            return kvm_fail(err, KVM_CANCELLED, "stopped on request");
+    return KVM_OK;
+}
+
+static inline kvm_status ranks_run(kvm_job *j, kvm_err *err)
+{
+    int64_t n, rank, ms;
+    kvm_str how;
+    signal(SIGSEGV, SIG_DFL);
+    signal(SIGABRT, SIG_DFL);
+    TRY(kvm_json_i64(kvm_json_get(j->params, j->keep, "n"), &n, err));
+    TRY(kvm_json_i64_or(kvm_json_get(j->params, j->keep, "rank"), 0, &rank, err));
+    TRY(kvm_json_i64_or(kvm_json_get(j->params, j->keep, "ms"), 0, &ms, err));
+    TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "do"), KVM_STR("ok"), &how,
+                        err));
+    ranks_mark(j);
+    kvm_progress_at(j->progress, 1, 4, "parts");
+    TRY(fake_wait(j, ms, false, err));
+    if (j->team->rank == rank) TRY(ranks_misbehave(j, how, err));
+    double sum = (double)n * (j->team->rank + 1);
+    TRY(kvm_team_sum(j->team, &sum, 1, err));
+    const kvm_str path = kvm_path_join(j->keep, j->dir, KVM_STR("out.bin"));
+    const kvm_str text = kvm_str_fmt(j->keep, "%g of %d", sum, j->team->size);
+    if (kvm_team_leads(j->team)) TRY(kvm_file_publish(path, text, *j->keep, err));
+    TRY(j->host->metric(j, "sum", sum, NULL, err));
+    return j->host->output(j, "out", path, err);
+}
+
+static const kvm_job_kind ranks_kind = {
+    .id = KVM_JOB_CAPTURE, .inputs = fake_inputs, .run = ranks_run};
+static inline const kvm_job_kind *ranks_kind_of(kvm_kind_id id)
+{
+    return id == KVM_JOB_CAPTURE ? &ranks_kind : NULL;
+}
+
+/* a worker of gangs of up to two ranks; the ranks are copies of this program */
+static inline kvm_worker_options ranks_options(const kvm_launcher *launcher)
+{
+    static char self[4096];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = '\0';
+    kvm_worker_options o = fake_options(5);
+    o.kind_of = ranks_kind_of;
+    o.want.ranks = 2;
+    o.launcher = launcher;
+    o.rank_program = kvm_str_of(self);
+    o.job_bytes = (size_t)256 << 20;
+    o.start_s = 60;
+    return o;
+}
+
+#endif

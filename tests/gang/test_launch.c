@@ -1,0 +1,334 @@
+/* Gangs of two that really start, forked and by mpirun: what they give, and that none
+ * of their processes is left, whoever dies, leaves, spins or is killed. This program is
+ * the rank's too. */
+#define _XOPEN_SOURCE 700 /* nftw */
+#include "tests/gang/ranks.h"
+
+#define NUMBER(sql) kvm_test_number(b.db, sql)
+
+static fake_base b;
+static const kvm_launcher *launcher;
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_open(&b, launcher->name);
+    return 0;
+}
+static int tear_down(void **state)
+{
+    (void)state;
+    fake_close(&b);
+    return 0;
+}
+
+/* one job for two ranks, of which `rank` does as `how` says */
+static kvm_submitted submit(const char *how, int rank, int ms)
+{
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
+    fake_do(&g, 0, how, ms);
+    json_object_set_new(g.nodes[0].params, "rank", json_integer(rank));
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
+    return s;
+}
+
+static kvm_worker_options options(void)
+{
+    kvm_worker_options o = ranks_options(launcher);
+    o.policy.crash_limit = 1;
+    o.policy.retry_limit = 1;
+    return o;
+}
+
+static kvm_worker_stats work(kvm_worker_options o)
+{
+    kvm_worker_stats stats;
+    MUST(kvm_worker_run(&o, &stats, e));
+    return stats;
+}
+
+/* the result of the only job */
+static const char *result(kvm_submitted s)
+{
+    char sha[65];
+    int64_t bytes;
+    kvm_str path, text;
+    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), s.run, "capture", "out", sha,
+                              &bytes, e));
+    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
+    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
+    return text.at;
+}
+
+static const char *message(void)
+{
+    json_t *rows;
+    MUST(kvm_catalogue_view(b.c, &rows, &b.keep, "v_queue", NULL, 0, 0, e));
+    return json_string_value(json_object_get(json_array_get(rows, 0), "message"));
+}
+
+static void a_gang_does_a_job(void **state)
+{
+    (void)state;
+    const kvm_submitted s = submit("ok", 0, 50);
+    const kvm_worker_stats w = work(options());
+    assert_int_equal(w.succeeded, 1);
+    assert_string_equal(result(s), "15 of 2");
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_metrics"), 1);
+    assert_true(fake_pid(1) > 0 && fake_pid(0) != fake_pid(1));
+    fake_no_children();
+    char left[300];
+    snprintf(left, sizeof left, "%s/work/1", fake_home);
+    assert_false(kvm_path_exists(kvm_str_of(left)));
+}
+
+/* another job, in the folder of the one before, with what that has left */
+static void again_after_a_crash(void **state)
+{
+    (void)state;
+    const kvm_submitted s = submit("segv", 1, 0);
+    kvm_worker_options o = options();
+    o.policy.crash_limit = 3;
+    o.policy.backoff_s = 1;
+    o.policy.backoff_most_s = 1;
+    const pid_t pid = fake_worker(o, NULL);
+    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE crashes = 1", 1, 60);
+    kvm_test_sql(b.db, "UPDATE job SET params = '{\"n\":5}'");
+    assert_int_equal(fake_join(pid, 60), 0);
+    assert_string_equal(result(s), "15 of 2");
+    fake_no_children();
+}
+
+static void a_rank_that_dies_is_a_crash(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"segv", "abort", "exit", "exit7"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const int rank = (int)(i + 1) % 2;
+        tear_down(NULL);
+        set_up(NULL);
+        submit(ways[i], rank, 0);
+        const kvm_worker_stats w = work(options());
+        if (w.failed != 1 || NUMBER("SELECT crashes FROM job") != 1)
+            fail_msg("%s of rank %d: failed %td, %s", ways[i], rank, w.failed,
+                     message());
+        check_contains(message(), "no verdict");
+        fake_no_children();
+    }
+}
+
+static void a_rank_that_fails_fails_the_job(void **state)
+{
+    (void)state;
+    submit("bad", 1, 0);
+    const kvm_worker_stats w = work(options());
+    assert_int_equal(w.failed, 1);
+    assert_int_equal(w.why, KVM_SHAPE);
+    assert_string_equal(message(), "rows differ");
+    assert_int_equal(NUMBER("SELECT crashes FROM job"), 0);
+    fake_no_children();
+}
+
+/* asks for it itself once all ranks are there, in a process of its own */
+static void cancel(const char *how, int rank)
+{
+    submit(how, rank, 100);
+    const pid_t pid = fake_worker(options(), NULL);
+    const double until = kvm_now() + 60;
+    while (!fake_pid(1) && kvm_now() < until) kvm_sleep(0.02);
+    assert_true(fake_pid(1) > 0);
+    kvm_sleep(0.5);
+    MUST(kvm_job_cancel(b.c, 1, NULL, e));
+    assert_int_equal(fake_join(pid, 30), 0);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state = 'cancelled'"), 1);
+    fake_no_children();
+}
+
+static void cancelling_reaches_all_ranks(void **state)
+{
+    (void)state;
+    cancel("spin", 1);
+}
+
+static void ranks_that_do_not_listen_are_killed(void **state)
+{
+    (void)state;
+    cancel("deaf", 0);
+}
+
+static void a_gang_ends_with_its_budget(void **state)
+{
+    (void)state;
+    submit("spin", 0, 0);
+    kvm_test_sql(b.db, "UPDATE job SET timeout_s = 2");
+    const kvm_worker_stats w = work(options());
+    assert_int_equal(w.failed, 1);
+    check_contains(message(), "budget");
+    fake_no_children();
+}
+
+/* kill -9 of the worker, of a rank: `skip` of HOME/pids, and of the launcher */
+static void kill_and_see(const char *whom)
+{
+    const kvm_submitted s = submit("ok", 0, 2000);
+    kvm_worker_options o = options();
+    o.policy.crash_limit = 3;
+    pid_t pid = fake_worker(o, NULL);
+    const double until = kvm_now() + 60;
+    while (!fake_pid(1) && kvm_now() < until) kvm_sleep(0.02);
+    assert_true(fake_pid(1) > 0);
+    if (!strcmp(whom, "worker")) {
+        kill(pid, SIGKILL);
+        assert_int_equal(fake_join(pid, 10), 128 + SIGKILL);
+        fake_no_children();
+        pid = fake_worker(o, NULL);
+    } else if (!strcmp(whom, "rank")) {
+        kill((pid_t)fake_pid(0), SIGKILL);
+    } else { /* the ranks' parent: mpirun, or the child that has forked them */
+        char path[64], text[256] = "";
+        snprintf(path, sizeof path, "/proc/%ld/stat", fake_pid(0));
+        FILE *f = fopen(path, "r");
+        if (!f || !fgets(text, sizeof text, f)) fail_msg("%s", path);
+        fclose(f);
+        kill((pid_t)strtol(strrchr(text, ')') + 3, NULL, 10), SIGKILL);
+    }
+    assert_int_equal(fake_join(pid, 60), 0);
+    assert_string_equal(result(s), "15 of 2");
+    assert_true(NUMBER("SELECT attempt FROM job") == 2);
+    fake_no_children();
+}
+
+static void nobody_outlives_a_killed_worker(void **state)
+{
+    (void)state;
+    kill_and_see("worker");
+}
+
+static void a_killed_rank_is_tried_again(void **state)
+{
+    (void)state;
+    kill_and_see("rank");
+}
+
+static void a_killed_launcher_is_tried_again(void **state)
+{
+    (void)state;
+    kill_and_see("launcher");
+}
+
+static void a_drained_worker_gives_a_gang_back(void **state)
+{
+    (void)state;
+    submit("spin", 1, 0);
+    kvm_worker_options o = options();
+    o.grace_s = 0.5;
+    const pid_t pid = fake_worker(o, NULL);
+    const double until = kvm_now() + 60;
+    while (!fake_pid(1) && kvm_now() < until) kvm_sleep(0.02);
+    kvm_sleep(0.2);
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 30), 7);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state = 'ready'"), 1);
+    assert_int_equal(NUMBER("SELECT crashes + retries FROM job"), 0);
+    fake_no_children();
+}
+
+/* ---- what only a program of its own can do ---- */
+
+static void write_script(const char *name, const char *text, char path[300])
+{
+    snprintf(path, 300, "%s/%s", fake_home, name);
+    check_write(path, kvm_str_of(text));
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+/* places that never become a gang are given back */
+static void ranks_that_never_meet_are_given_up(void **state)
+{
+    (void)state;
+    char path[300];
+    if (launcher->forks) skip();
+    submit("ok", 0, 0);
+    write_script("asleep", "#!/bin/sh\necho $$ >> \"$1/../../pids\"\nexec sleep 60\n",
+                 path);
+    kvm_worker_options o = options();
+    o.rank_program = kvm_str_of(path);
+    o.start_s = 2;
+    const kvm_worker_stats w = work(o);
+    assert_int_equal(w.failed, 1);
+    check_contains(message(), "have not come together");
+    assert_int_equal(NUMBER("SELECT crashes FROM job"), 0);
+    fake_no_children();
+}
+
+static void a_rank_of_no_task_ends_the_gang(void **state)
+{
+    (void)state;
+    char path[300], script[900];
+    if (launcher->forks) skip();
+    submit("ok", 0, 0);
+    snprintf(script, sizeof script, "#!/bin/sh\nexec '%.*s' /nowhere\n",
+             KVM_STR_ARG(options().rank_program));
+    write_script("lost", script, path);
+    kvm_worker_options o = options();
+    o.rank_program = kvm_str_of(path);
+    const kvm_worker_stats w = work(o);
+    assert_int_equal(w.failed, 1);
+    assert_int_equal(NUMBER("SELECT crashes FROM job"), 1);
+    fake_no_children();
+}
+
+static void a_program_that_is_not_there_is_named(void **state)
+{
+    (void)state;
+    if (launcher->forks) skip();
+    submit("ok", 0, 0);
+    kvm_worker_options o = options();
+    o.rank_program = KVM_STR("/nowhere/kvmill-rank");
+    const kvm_worker_stats w = work(o);
+    assert_int_equal(w.failed, 1);
+    check_contains(message(), "/nowhere/kvmill-rank");
+    assert_int_equal(NUMBER("SELECT crashes FROM job"), 0);
+}
+
+static void a_worker_without_ranks_leaves_gangs_alone(void **state)
+{
+    (void)state;
+    submit("ok", 0, 0);
+    kvm_worker_options o = options();
+    o.want.ranks = 1;
+    o.until_idle = false;
+    const pid_t pid = fake_worker(o, NULL);
+    kvm_sleep(0.5);
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 30), 7);
+    assert_int_equal(NUMBER("SELECT attempt FROM job"), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && argv[1][0] == '/') return kvm_gang_main(argc, argv, ranks_kind_of);
+#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(a_gang_does_a_job),
+        TEST(again_after_a_crash),
+        TEST(a_rank_that_dies_is_a_crash),
+        TEST(a_rank_that_fails_fails_the_job),
+        TEST(cancelling_reaches_all_ranks),
+        TEST(ranks_that_do_not_listen_are_killed),
+        TEST(a_gang_ends_with_its_budget),
+        TEST(nobody_outlives_a_killed_worker),
+        TEST(a_killed_rank_is_tried_again),
+        TEST(a_killed_launcher_is_tried_again),
+        TEST(a_drained_worker_gives_a_gang_back),
+        TEST(ranks_that_never_meet_are_given_up),
+        TEST(a_rank_of_no_task_ends_the_gang),
+        TEST(a_program_that_is_not_there_is_named),
+        TEST(a_worker_without_ranks_leaves_gangs_alone),
+    };
+    launcher = &kvm_launch_fork;
+    const int bad = cmocka_run_group_tests_name("fork", tests, NULL, NULL);
+    launcher = &kvm_launch_mpirun;
+    return bad + cmocka_run_group_tests_name("mpirun", tests, NULL, NULL);
+}
