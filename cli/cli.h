@@ -65,6 +65,9 @@ typedef enum kvm_opt_id {
     KVM_OPT_RECONCILE,
     KVM_OPT_REVISION,
     KVM_OPT_FILE,
+    KVM_OPT_RANKS,
+    KVM_OPT_LAUNCHER,
+    KVM_OPT_LAUNCH_ARGS,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -95,6 +95,7 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
     TRY(kvm_cli_store_options(cli, &o.store, err));
     TRY(kvm_cli_threads(cli, &o.threads, err));
     TRY(kvm_cli_offload(cli, &o.offload, err));
+    TRY(kvm_cli_gangs(cli, &o, err));
     return kvm_worker_run(&o, stats, err);
 }
 
@@ -294,7 +295,9 @@ static kvm_status run_all(kvm_cli *cli, kvm_text *failed, kvm_err *err)
     size_t offload;
     json_t *out = json_array();
     if (!kvm_json_own(cli->keep, out)) return kvm_nomem(err, cli->keep);
-    TRY(kvm_cli_offload(cli, &offload, err)); /* before anything is submitted */
+    kvm_worker_options gangs; /* options are read before anything is submitted */
+    TRY(kvm_cli_offload(cli, &offload, err));
+    TRY(kvm_cli_gangs(cli, &gangs, err));
     kvm_str path;
     TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     TRY(kvm_cli_submit(cli, path, &p, err));
@@ -343,15 +346,26 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
                     stats.failed, stats.failed == 1 ? "" : "s");
 }
 
+#define LAUNCHER                                                                       \
+    {KVM_OPT_LAUNCHER, "launcher", "NAME",                                             \
+     "what starts ranks: fork, mpirun, srun or sbatch (fork)"},                        \
+    {                                                                                  \
+        KVM_OPT_LAUNCH_ARGS, "launch-args", "WORDS",                                   \
+            "further arguments of mpirun, srun or sbatch"                              \
+    }
 static const kvm_option run_options[] = {
     {KVM_OPT_AGAIN, "again", NULL, "a new run, timings measured anew"},
     KVM_CLI_TEAM_OPTION,
+    {KVM_OPT_RANKS, "ranks", "N", "deal out steps to gangs of so many processes (1)"},
+    LAUNCHER,
     {0},
 };
 static const kvm_option worker_options[] = {
     {KVM_OPT_STAY, "stay", NULL, "wait for more work instead of returning"},
     {KVM_OPT_QUEUE, "queue", "URL",
      "hear of jobs through this Redis server (KVMILL_QUEUE)"},
+    {KVM_OPT_RANKS, "ranks", "N", "take gangs of up to so many processes too (1)"},
+    LAUNCHER,
     {0},
 };
 const kvm_command kvm_command_run = {"run", run_options, run, 1};

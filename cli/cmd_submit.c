@@ -109,6 +109,7 @@ static const kvm_option options[] = {
     {KVM_OPT_REFRESH, "refresh", NULL,
      "no spec, but all that the team has: what has changed is done again"},
     KVM_CLI_TEAM_OPTION,
+    {KVM_OPT_RANKS, "ranks", "N", "steps are for gangs of so many processes (1)"},
     {KVM_OPT_QUEUE, "queue", "URL", "wake the scheduler of this queue (KVMILL_QUEUE)"},
     {0},
 };

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "workers/launch.h"
+#include "workers/worker.h"
 
 /* A store that cannot be made is the environment's fault, and another place the way
  * out. */
@@ -113,6 +115,52 @@ kvm_status kvm_cli_offload(const kvm_cli *cli, size_t *bytes, kvm_err *err)
                         cli->from[KVM_OPT_OFFLOAD], (long long)mib, 1 << 24);
     *bytes = (size_t)mib << 20;
     return KVM_OK;
+}
+
+kvm_status kvm_cli_ranks(const kvm_cli *cli, int *ranks, kvm_err *err)
+{
+    int64_t n;
+    TRY(kvm_cli_i64(cli, KVM_OPT_RANKS, 1, 1, &n, err));
+    if (n > KVM_CREW_MOST)
+        return kvm_fail(err, KVM_USAGE, "%s: %lld ranks; at most %d",
+                        cli->from[KVM_OPT_RANKS], (long long)n, KVM_CREW_MOST);
+    *ranks = (int)n;
+    return KVM_OK;
+}
+
+/* words between blanks; a word with a blank in it cannot be had */
+static kvm_status split_words(kvm_cli *cli, const char *text, const char *const **out,
+                              kvm_err *err)
+{
+    enum { MOST = 64 };
+    kvm_str rest = kvm_str_of(text);
+    const char **words = kvm_new(cli->keep, const char *, MOST + 1);
+    if (!words) return kvm_nomem(err, cli->keep);
+    for (int n = 0; (rest = kvm_str_trim(rest)).len > 0;) {
+        kvm_str word, behind;
+        kvm_str_cut(rest, ' ', &word, &behind);
+        if (n == MOST)
+            return kvm_fail(err, KVM_USAGE, "%s: more than %d words",
+                            cli->from[KVM_OPT_LAUNCH_ARGS], MOST);
+        words[n++] = kvm_str_copy(cli->keep, word).at;
+        if (!words[n - 1]) return kvm_nomem(err, cli->keep);
+        rest = behind;
+    }
+    *out = words;
+    return KVM_OK;
+}
+
+kvm_status kvm_cli_gangs(kvm_cli *cli, kvm_worker_options *o, kvm_err *err)
+{
+    const char *name = cli->value[KVM_OPT_LAUNCHER];
+    const char *words = cli->value[KVM_OPT_LAUNCH_ARGS];
+    TRY(kvm_cli_ranks(cli, &o->want.ranks, err));
+    o->launcher = name ? kvm_launcher_find(kvm_str_of(name)) : &kvm_launch_fork;
+    if (!o->launcher)
+        return kvm_fail(err, KVM_USAGE, "%s: there is no launcher \"%s\"; there are %s",
+                        cli->from[KVM_OPT_LAUNCHER], kvm_quote(kvm_str_of(name)).at,
+                        kvm_launcher_names());
+    return split_words(cli, words ? words : "", &o->launch_args, err);
 }
 
 kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c, kvm_err *err)

@@ -19,6 +19,12 @@ KVM_MUST kvm_status kvm_cli_open_store(kvm_cli *cli, kvm_arena *keep, kvm_store 
 /* how to open it: --store and --cache */
 KVM_MUST kvm_status kvm_cli_store_options(const kvm_cli *cli, kvm_store_options *o,
                                           kvm_err *err);
+/* --ranks, 1 to KVM_CREW_MOST */
+KVM_MUST kvm_status kvm_cli_ranks(const kvm_cli *cli, int *ranks, kvm_err *err);
+/* --ranks, --launcher and --launch-args, into a worker's options; words in keep */
+struct kvm_worker_options;
+KVM_MUST kvm_status kvm_cli_gangs(kvm_cli *cli, struct kvm_worker_options *o,
+                                  kvm_err *err);
 /* --backend and --threads */
 KVM_MUST kvm_status kvm_cli_compute(kvm_cli *cli, kvm_arena *keep, kvm_compute **c,
                                     kvm_err *err);

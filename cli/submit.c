@@ -39,6 +39,7 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_str path, kvm_cli_plans *out,
     kvm_graphs *graphs;
     kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN)};
     TRY(kvm_cli_team(cli, &o.team, err));
+    TRY(kvm_cli_ranks(cli, &o.ranks, err));
     TRY(kvm_path_absolute(&o.file, plan, path, err));
     TRY(kvm_specs_read(&specs, &n, plan, path, err));
     TRY(kvm_cli_compute(cli, plan, &compute, err));

@@ -18,6 +18,7 @@
 
 #include "jobs/job.h"
 #include "schema/job_state.h"
+#include "schema/store.h"
 #include "workers/host.h"
 
 typedef struct kvm_task {
@@ -26,7 +27,8 @@ typedef struct kvm_task {
     kvm_str place;        /* the folder, absolute: what a rank is told */
     kvm_str cwd;          /* of the worker, which paths below are relative to … */
     kvm_str folder, home; /* … as it spells them */
-    const char *backend;  /* as the child has chosen it */
+    kvm_store_options store; /* a bucket, when there is one; keys in the environment */
+    const char *backend;     /* as the child has chosen it */
     int threads;          /* of each rank */
     size_t offload, job_bytes;
     kvm_job_spent before;
