@@ -116,6 +116,8 @@ static void killed_at_every_point(void **state)
     int points = 0;
     for (int f = 0; f < KVM_FAULT_COUNT; f++)
         for (int nth = 1; nth <= 2; nth++) {
+            if (f >= KVM_FAULT_RANK_LEADS && f <= KVM_FAULT_GANG_STARTED)
+                continue; /* of gangs alone */
             if (f == KVM_FAULT_IN_SWEEP || f == KVM_FAULT_BEFORE_SEND ||
                 f == KVM_FAULT_AFTER_SEND)
                 continue; /* not a worker's: unit/test_gc, unit/test_dispatch */
