@@ -1,15 +1,4 @@
-/* The spool, PATH.spool, or PATH.PART-PARTS.spool:
- *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
- *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows
- *      of each track (n, H*D) as stored: a layer's spaces, then the next layer's, then
- *      the 8 bytes "endofseq"
- * A record is one write followed by fdatasync; a torn last record is cut off when the
- * spool is opened again. The records of a batch are written at their places and synced
- * before their last 8 bytes are.
- *
- *   fresh --create--> filling --put*--> filling --end_sequence--> filling (spooled)
- *   filling --begin_batch--> batch --put_in*--> batch --end_batch--> filling (spooled)
- *   filling --publish--> done (file published, spool removed) */
+/* rows_write.c - a capture as it is made: sequences into the spool (rows_spool.h). */
 #include "translators/rows.h"
 
 #include <fcntl.h>
@@ -22,55 +11,9 @@
 #include "base/hash.h"
 #include "base/os.h"
 #include "translators/meta.h"
-#include "translators/rows_internal.h"
+#include "translators/rows_spool.h"
 
-#define SPOOL_MAGIC "kvmspool"
-#define RECORD_END "endofseq"
-enum { MAGIC = 8, SPOOL_HEAD = MAGIC + 64, RECORD_HEAD = 8, PIECE = 1 << 18 };
-
-/* rows of one space of one layer */
-typedef struct track {
-    kvm_space space;
-    ptrdiff_t layer, width;
-    bool once; /* one row per sequence */
-    kvm_dtype dtype;
-    ptrdiff_t have; /* rows of the open sequence */
-} track;
-
-/* what whole records a spool holds */
-typedef struct held {
-    off_t end;      /* of the last of them; 0: it is no spool of this capture */
-    ptrdiff_t done; /* sequences */
-    ptrdiff_t rows;
-    int32_t first, last; /* sequence numbers; last -1: there is none */
-} held;
-
-struct kvm_rows_writer {
-    kvm_rows_info info;
-    kvm_arena *keep;
-    kvm_str path, spool;
-    int part, parts;
-    char head[SPOOL_HEAD + 1]; /* of all parts' spools */
-    json_t *meta;
-    int fd; /* of the spool; -1 after publish */
-    held held;
-    track *track;
-    ptrdiff_t tracks;
-    ptrdiff_t *at;          /* (spaces, layers) which track that is; -1: none */
-    ptrdiff_t row_bytes;    /* per token, of all tracks */
-    ptrdiff_t once_bytes;   /* per sequence besides */
-    char *record;           /* the open sequence, tracks `tokens` rows apart */
-    ptrdiff_t record_bytes; /* largest */
-    struct batch {
-        int fd;            /* of the spool too, which writes at places; -1: not open */
-        ptrdiff_t n, room; /* sequences now, and at most so far */
-        int32_t first;
-        off_t *at;       /* (n + 1) where each record begins */
-        ptrdiff_t *rows; /* (n) of each */
-        ptrdiff_t *have; /* (n, tracks) that have come */
-        char *piece;     /* PIECE bytes */
-    } batch;
-};
+enum { PIECE = 1 << 18 };
 
 /* ---- creating ---- */
 
@@ -115,7 +58,7 @@ static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
 {
     const kvm_rows_info *i = &w->info;
     const ptrdiff_t layers = i->shapes.layers;
-    w->track = kvm_new(w->keep, track, KVM_SPACES * layers);
+    w->track = kvm_new(w->keep, kvm_track, KVM_SPACES * layers);
     w->at = kvm_new(w->keep, ptrdiff_t, KVM_SPACES * layers);
     if (!w->track || !w->at) return kvm_nomem(err, w->keep);
     for (ptrdiff_t l = 0; l < layers; l++)
@@ -126,11 +69,11 @@ static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
             w->at[s * layers + l] = width ? w->tracks : -1;
             if (width == 0) continue;
             const bool once = kvm_space_once((kvm_space)s);
-            const track t = {.space = (kvm_space)s,
-                             .layer = l,
-                             .width = width,
-                             .once = once,
-                             .dtype = once ? KVM_F32 : i->dtype};
+            const kvm_track t = {.space = (kvm_space)s,
+                                 .layer = l,
+                                 .width = width,
+                                 .once = once,
+                                 .dtype = once ? KVM_F32 : i->dtype};
             w->track[w->tracks++] = t;
             *(once ? &w->once_bytes : &w->row_bytes) +=
                 width * kvm_dtype_block_bytes(t.dtype);
@@ -139,13 +82,13 @@ static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
     if (!kvm_mul(w->row_bytes + 4, i->tokens, &bytes))
         return kvm_fail(err, KVM_RANGE, "a sequence of %td tokens is too long",
                         i->tokens);
-    w->record_bytes = RECORD_HEAD + bytes + w->once_bytes + MAGIC;
+    w->record_bytes = KVM_RECORD_HEAD + bytes + w->once_bytes + KVM_SPOOL_MAGIC_BYTES;
     w->record = kvm_new_raw(w->keep, char, w->record_bytes);
     if (!w->record) return kvm_nomem(err, w->keep);
     return KVM_OK;
 }
 
-static void close_spool(void *arg)
+void kvm_rows__close(void *arg)
 {
     kvm_rows_writer *w = arg;
     if (w->fd >= 0) kvm_os->close(w->fd);
@@ -169,50 +112,50 @@ static kvm_status write_all(kvm_rows_writer *w, const char *bytes, ptrdiff_t n,
 
 static ptrdiff_t size_of_record(const kvm_rows_writer *w, ptrdiff_t rows)
 {
-    return RECORD_HEAD + rows * (w->row_bytes + 4) + w->once_bytes + MAGIC;
+    return KVM_RECORD_HEAD + rows * (w->row_bytes + 4) + w->once_bytes +
+           KVM_SPOOL_MAGIC_BYTES;
 }
 
-/* rows and bytes of a track in a record of n rows */
-static ptrdiff_t rows_of(const track *t, ptrdiff_t n)
+ptrdiff_t kvm_track__rows(const kvm_track *t, ptrdiff_t n)
 {
     return t->once ? 1 : n;
 }
 
-static ptrdiff_t bytes_of(const track *t, ptrdiff_t n)
+ptrdiff_t kvm_track__bytes(const kvm_track *t, ptrdiff_t n)
 {
-    return rows_of(t, n) * t->width * kvm_dtype_block_bytes(t->dtype);
+    return kvm_track__rows(t, n) * t->width * kvm_dtype_block_bytes(t->dtype);
 }
 
-/* one record at `at`: its rows, or -1 when what is left is no whole record */
-static ptrdiff_t record_at(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at,
+ptrdiff_t kvm_rows__record(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at,
                            int32_t *sequence, ptrdiff_t *size)
 {
     int32_t head[2];
-    if (bytes.len - at < RECORD_HEAD) return -1;
+    if (bytes.len - at < KVM_RECORD_HEAD) return -1;
     memcpy(head, bytes.at + at, sizeof head);
     if (head[1] < 1 || head[1] > w->info.tokens) return -1;
     *sequence = head[0];
     *size = size_of_record(w, head[1]);
-    if (bytes.len - at < *size ||
-        memcmp(bytes.at + at + *size - MAGIC, RECORD_END, MAGIC) != 0)
+    if (bytes.len - at < *size || memcmp(bytes.at + at + *size - KVM_SPOOL_MAGIC_BYTES,
+                                         KVM_RECORD_END, KVM_SPOOL_MAGIC_BYTES) != 0)
         return -1;
     return head[1];
 }
 
-static kvm_str spool_of(const kvm_rows_writer *w, int part, kvm_arena *a)
+kvm_str kvm_rows__spool(const kvm_rows_writer *w, int part, kvm_arena *a)
 {
     if (w->parts == 1) return kvm_str_fmt(a, "%.*s.spool", KVM_STR_ARG(w->path));
     return kvm_str_fmt(a, "%.*s.%d-%d.spool", KVM_STR_ARG(w->path), part, w->parts);
 }
 
-static held scan(const kvm_rows_writer *w, kvm_str bytes)
+kvm_held kvm_rows__scan(const kvm_rows_writer *w, kvm_str bytes)
 {
-    held h = {.last = -1};
+    kvm_held h = {.last = -1};
     ptrdiff_t n, size;
     int32_t sequence;
-    if (bytes.len < SPOOL_HEAD || memcmp(bytes.at, w->head, SPOOL_HEAD) != 0) return h;
-    h.end = SPOOL_HEAD;
-    while ((n = record_at(w, bytes, h.end, &sequence, &size)) > 0 &&
+    if (bytes.len < KVM_SPOOL_HEAD || memcmp(bytes.at, w->head, KVM_SPOOL_HEAD) != 0)
+        return h;
+    h.end = KVM_SPOOL_HEAD;
+    while ((n = kvm_rows__record(w, bytes, h.end, &sequence, &size)) > 0 &&
            sequence > h.last) {
         if (h.done == 0) h.first = sequence;
         h.end += size;
@@ -236,15 +179,15 @@ static kvm_status resume(kvm_rows_writer *w, kvm_err *err)
             return s;
         }
     }
-    w->held = scan(w, bytes);
+    w->held = kvm_rows__scan(w, bytes);
     kvm_arena_free(&own);
     w->fd = kvm_os->open(w->spool.at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (w->fd < 0) return kvm_fail_errno(err, "%s: cannot open", w->spool.at);
     if (kvm_os->ftruncate(w->fd, w->held.end))
         return kvm_fail_errno(err, "%s: cannot cut to length", w->spool.at);
     if (w->held.end > 0) return KVM_OK;
-    TRY(write_all(w, w->head, SPOOL_HEAD, err));
-    w->held.end = SPOOL_HEAD;
+    TRY(write_all(w, w->head, KVM_SPOOL_HEAD, err));
+    w->held.end = KVM_SPOOL_HEAD;
     return KVM_OK;
 }
 
@@ -299,13 +242,13 @@ kvm_status kvm_rows_create_share(kvm_rows_writer **out, kvm_arena *keep, kvm_str
     w->parts = parts;
     w->path = kvm_str_copy(keep, path);
     if (!w->path.at) return kvm_nomem(err, keep);
-    w->spool = spool_of(w, part, keep);
+    w->spool = kvm_rows__spool(w, part, keep);
     if (!w->spool.at) return kvm_nomem(err, keep);
     TRY(copy_info(&w->info, keep, info, err));
-    memcpy(w->head, SPOOL_MAGIC, MAGIC);
-    TRY(describe(w, w->head + MAGIC, err));
+    memcpy(w->head, KVM_SPOOL_MAGIC, KVM_SPOOL_MAGIC_BYTES);
+    TRY(describe(w, w->head + KVM_SPOOL_MAGIC_BYTES, err));
     TRY(plan(w, err));
-    TRY(kvm_arena_defer(keep, close_spool, w, err));
+    TRY(kvm_arena_defer(keep, kvm_rows__close, w, err));
     TRY(resume(w, err));
     *out = w;
     return KVM_OK;
@@ -318,18 +261,17 @@ ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)
 
 /* ---- filling ---- */
 
-/* byte of a record of n rows at which those of track o begin */
-static ptrdiff_t track_place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
+ptrdiff_t kvm_rows__place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
-    ptrdiff_t at = RECORD_HEAD + 4 * n;
-    for (ptrdiff_t p = 0; p < o; p++) at += bytes_of(&w->track[p], n);
+    ptrdiff_t at = KVM_RECORD_HEAD + 4 * n;
+    for (ptrdiff_t p = 0; p < o; p++) at += kvm_track__bytes(&w->track[p], n);
     return at;
 }
 
 /* where track o's rows start in the open record, which is laid out for `n` rows */
 static char *track_rows(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n)
 {
-    return w->record + track_place(w, o, n);
+    return w->record + kvm_rows__place(w, o, n);
 }
 
 /* which track n rows are of, of a sequence of at most `most` rows */
@@ -344,7 +286,7 @@ static kvm_status find_track(const kvm_rows_writer *w, kvm_space space, ptrdiff_
         return kvm_fail(
             err, KVM_RANGE, "%s: the capture holds no %s of layer %td", w->path.at,
             (int)space < KVM_SPACES ? kvm_space_name(space) : "such rows", layer);
-    most = rows_of(&w->track[w->at[(int)space * layers + layer]], most);
+    most = kvm_track__rows(&w->track[w->at[(int)space * layers + layer]], most);
     if (first < 0 || n < 0 || n > most - first)
         return kvm_fail(err, KVM_RANGE,
                         "%s: rows %td..%td of layer %td; sequences hold %td rows",
@@ -364,7 +306,7 @@ kvm_status kvm_rows_put(kvm_rows_writer *w, kvm_space space, ptrdiff_t layer,
 {
     ptrdiff_t o;
     TRY(find_track(w, space, layer, first, n, w->info.tokens, rows, &o, err));
-    track *t = &w->track[o];
+    kvm_track *t = &w->track[o];
     char *to = track_rows(w, o, w->info.tokens) +
                first * t->width * kvm_dtype_block_bytes(t->dtype);
     TRY(kvm_narrow_row(to, t->dtype, rows, n * t->width, err));
@@ -382,20 +324,21 @@ kvm_status kvm_rows_end_sequence(kvm_rows_writer *w, int32_t sequence,
             "and a sequence has 1 to %td rows",
             w->path.at, (int)sequence, n, (int)w->held.last, w->info.tokens);
     for (ptrdiff_t o = 0; o < w->tracks; o++)
-        if (w->track[o].have != rows_of(&w->track[o], n))
+        if (w->track[o].have != kvm_track__rows(&w->track[o], n))
             return kvm_fail(err, KVM_MISMATCH,
                             "%s: sequence %d has %td rows of %s, layer %td, not %td",
                             w->path.at, (int)sequence, w->track[o].have,
                             kvm_space_name(w->track[o].space), w->track[o].layer,
-                            rows_of(&w->track[o], n));
+                            kvm_track__rows(&w->track[o], n));
     const int32_t head[2] = {sequence, (int32_t)n};
     for (ptrdiff_t o = 0; o < w->tracks; o++) /* close up a short sequence */
         memmove(track_rows(w, o, n), track_rows(w, o, w->info.tokens),
-                (size_t)bytes_of(&w->track[o], n));
+                (size_t)kvm_track__bytes(&w->track[o], n));
     memcpy(w->record, head, sizeof head);
-    memcpy(w->record + RECORD_HEAD, position, sizeof *position * (size_t)n);
+    memcpy(w->record + KVM_RECORD_HEAD, position, sizeof *position * (size_t)n);
     const ptrdiff_t size = size_of_record(w, n);
-    memcpy(w->record + size - MAGIC, RECORD_END, MAGIC);
+    memcpy(w->record + size - KVM_SPOOL_MAGIC_BYTES, KVM_RECORD_END,
+           KVM_SPOOL_MAGIC_BYTES);
     TRY(write_all(w, w->record, size, err));
     if (w->held.done == 0) w->held.first = sequence;
     w->held.end += size;
@@ -455,7 +398,7 @@ kvm_status kvm_rows_begin_batch(kvm_rows_writer *w, int32_t first, ptrdiff_t n,
         TRY(kvm_file_write_at(b->fd, w->spool, head, sizeof head, b->at[i], err));
         TRY(kvm_file_write_at(b->fd, w->spool, position,
                               sizeof *position * (size_t)rows[i],
-                              b->at[i] + RECORD_HEAD, err));
+                              b->at[i] + KVM_RECORD_HEAD, err));
     }
     return KVM_OK;
 }
@@ -470,9 +413,9 @@ kvm_status kvm_rows_put_in(kvm_rows_writer *w, ptrdiff_t i, kvm_space space,
                         w->path.at, i, b->n);
     ptrdiff_t o;
     TRY(find_track(w, space, layer, first, n, b->rows[i], rows, &o, err));
-    const track *t = &w->track[o];
+    const kvm_track *t = &w->track[o];
     const ptrdiff_t bytes = kvm_dtype_block_bytes(t->dtype), count = n * t->width;
-    off_t at = b->at[i] + track_place(w, o, b->rows[i]) + first * t->width * bytes;
+    off_t at = b->at[i] + kvm_rows__place(w, o, b->rows[i]) + first * t->width * bytes;
     for (ptrdiff_t x = 0, m; x < count; x += m, at += m * bytes) {
         m = count - x < PIECE / bytes ? count - x : PIECE / bytes;
         TRY(kvm_narrow_row(b->piece, t->dtype, rows + x, m, err));
@@ -487,18 +430,18 @@ kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
     struct batch *b = &w->batch;
     for (ptrdiff_t i = 0; i < b->n; i++)
         for (ptrdiff_t o = 0; o < w->tracks; o++)
-            if (b->have[i * w->tracks + o] != rows_of(&w->track[o], b->rows[i]))
+            if (b->have[i * w->tracks + o] != kvm_track__rows(&w->track[o], b->rows[i]))
                 return kvm_fail(
                     err, KVM_MISMATCH,
                     "%s: sequence %td has %td rows of %s, layer %td, not %td",
                     w->path.at, b->first + i, b->have[i * w->tracks + o],
                     kvm_space_name(w->track[o].space), w->track[o].layer,
-                    rows_of(&w->track[o], b->rows[i]));
+                    kvm_track__rows(&w->track[o], b->rows[i]));
     if (kvm_os->fdatasync(b->fd))
         return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
     for (ptrdiff_t i = 0; i < b->n; i++)
-        TRY(kvm_file_write_at(b->fd, w->spool, RECORD_END, MAGIC, b->at[i + 1] - MAGIC,
-                              err));
+        TRY(kvm_file_write_at(b->fd, w->spool, KVM_RECORD_END, KVM_SPOOL_MAGIC_BYTES,
+                              b->at[i + 1] - KVM_SPOOL_MAGIC_BYTES, err));
     if (kvm_os->fdatasync(b->fd))
         return kvm_fail_errno(err, "%s: cannot sync", w->spool.at);
     if (w->held.done == 0) w->held.first = b->first;
@@ -508,122 +451,4 @@ kvm_status kvm_rows_end_batch(kvm_rows_writer *w, kvm_err *err)
     w->held.last = b->first + (int32_t)b->n - 1;
     b->n = 0;
     return KVM_OK;
-}
-
-/* ---- publishing ---- */
-
-enum { POSITION, SEQUENCE, INV_FREQ, FIRST_TRACK };
-
-/* bytes of tensor `part` from the record of n rows at `at` */
-static kvm_status append_part(const kvm_rows_writer *w, kvm_st_writer *st, int part,
-                              ptrdiff_t o, const char *at, ptrdiff_t n, kvm_err *err)
-{
-    int32_t head[2];
-    memcpy(head, at, sizeof head);
-    if (part == POSITION)
-        return kvm_st_append(st, at + RECORD_HEAD, 4 * (size_t)n, err);
-    if (part == SEQUENCE) {
-        for (ptrdiff_t i = 0; i < n; i++) TRY(kvm_st_append(st, head, 4, err));
-        return KVM_OK;
-    }
-    return kvm_st_append(st, at + track_place(w, o, n),
-                         (size_t)bytes_of(&w->track[o], n), err);
-}
-
-/* all parts' spools as they are read */
-typedef struct spools {
-    kvm_str *bytes; /* (parts) */
-    held *held;     /* (parts) */
-    ptrdiff_t done, rows;
-} spools;
-
-static kvm_status open_spools(const kvm_rows_writer *w, spools *s, kvm_arena *own,
-                              kvm_err *err)
-{
-    int32_t last = -1;
-    *s = (spools){.bytes = kvm_new(own, kvm_str, w->parts),
-                  .held = kvm_new(own, held, w->parts)};
-    if (!s->bytes || !s->held) return kvm_nomem(err, own);
-    for (int p = 0; p < w->parts; p++) {
-        const kvm_str path = spool_of(w, p, own);
-        if (!path.at) return kvm_nomem(err, own);
-        TRY(kvm_file_map(&s->bytes[p], own, path, err));
-        const held h = s->held[p] = scan(w, s->bytes[p]);
-        if (h.end != s->bytes[p].len || (h.done > 0 && h.first <= last))
-            return kvm_fail(err, KVM_MISMATCH,
-                            "%s: is no part of this capture, or not whole", path.at);
-        if (h.done > 0) last = h.last;
-        s->done += h.done;
-        s->rows += h.rows;
-    }
-    if (s->done > 0) return KVM_OK;
-    return kvm_fail(err, KVM_RANGE, "%s: no sequence was captured", w->path.at);
-}
-
-static kvm_status append_all(const kvm_rows_writer *w, kvm_st_writer *st, int part,
-                             ptrdiff_t o, const spools *s, kvm_err *err)
-{
-    for (int p = 0; p < w->parts; p++) {
-        const kvm_str bytes = s->bytes[p];
-        ptrdiff_t size, n;
-        int32_t sequence;
-        for (ptrdiff_t at = SPOOL_HEAD; at < s->held[p].end; at += size) {
-            n = record_at(w, bytes, at, &sequence, &size);
-            if (n < 0)
-                return kvm_fail(err, KVM_IO, "%s: a spool changed while it was read",
-                                w->path.at);
-            TRY(append_part(w, st, part, o, bytes.at + at, n, err));
-        }
-        kvm_file_leave(bytes.at, (size_t)bytes.len); /* may be larger than memory */
-    }
-    return KVM_OK;
-}
-
-static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65],
-                             kvm_err *err)
-{
-    spools all;
-    TRY(open_spools(w, &all, own, err));
-    kvm_st_spec *spec = kvm_new(own, kvm_st_spec, FIRST_TRACK + w->tracks);
-    if (!spec) return kvm_nomem(err, own);
-    ptrdiff_t specs = 0;
-    spec[specs++] = (kvm_st_spec){KVM_STR("position"), KVM_I32, 1, {all.rows}};
-    spec[specs++] = (kvm_st_spec){KVM_STR("sequence"), KVM_I32, 1, {all.rows}};
-    if (w->info.rope.width)
-        spec[specs++] = (kvm_st_spec){
-            KVM_STR("rope.inv_freq"), KVM_F32, 1, {w->info.rope.width / 2}};
-    for (ptrdiff_t o = 0; o < w->tracks; o++) {
-        const track *t = &w->track[o];
-        const kvm_str name = kvm_rows__name(own, t->space, t->layer);
-        if (!name.at) return kvm_nomem(err, own);
-        spec[specs++] =
-            (kvm_st_spec){name, t->dtype, 2, {t->once ? all.done : all.rows, t->width}};
-    }
-    kvm_st_writer *st;
-    TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));
-    TRY(append_all(w, st, POSITION, 0, &all, err));
-    TRY(append_all(w, st, SEQUENCE, 0, &all, err));
-    if (w->info.rope.width)
-        TRY(kvm_st_append(st, w->info.rope.inv_freq,
-                          sizeof(float) * (size_t)(w->info.rope.width / 2), err));
-    for (ptrdiff_t o = 0; o < w->tracks; o++)
-        TRY(append_all(w, st, FIRST_TRACK, o, &all, err));
-    return kvm_st_publish(st, sha_hex, err);
-}
-
-kvm_status kvm_rows_publish(kvm_rows_writer *w, char sha_hex[65], kvm_err *err)
-{
-    kvm_arena own = {0};
-    TRY(kvm_arena_init(&own, (size_t)16 << 20, err));
-    kvm_status s = write_file(w, &own, sha_hex, err);
-    if (!s) close_spool(w);
-    for (int p = 0; p < w->parts && !s; p++) {
-        const kvm_str spool = spool_of(w, p, &own);
-        if (!spool.at)
-            s = kvm_nomem(err, &own);
-        else if (kvm_os->unlink(spool.at))
-            s = kvm_fail_errno(err, "%s: cannot remove", spool.at);
-    }
-    kvm_arena_free(&own);
-    return s;
 }

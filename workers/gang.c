@@ -45,9 +45,8 @@ static json_t *task_json(const kvm_task *t)
         c->attempt, "kind", c->kind, "version", c->version, "label", text(c->label),
         "params", text(c->params), "identity", text(c->identity), "inputs",
         inputs_json(c), "ranks", t->ranks, "place", text(t->place), "cwd", text(t->cwd),
-        "folder", text(t->folder), "home", text(t->home), "store",
-        text(t->store.where), "cache_bytes", (json_int_t)t->store.cache_bytes,
-        "backend", t->backend,
+        "folder", text(t->folder), "home", text(t->home), "store", text(t->store.where),
+        "cache_bytes", (json_int_t)t->store.cache_bytes, "backend", t->backend,
         "threads", t->threads, "offload", (json_int_t)t->offload, "job_bytes",
         (json_int_t)t->job_bytes, "before_s", t->before.seconds, "before_cpu_s",
         t->before.cpu_seconds, "before_attempts", t->before.attempts);

@@ -24,12 +24,12 @@
 typedef struct kvm_task {
     kvm_claim claim; /* fence, run, attempt, kind, version, texts, inputs */
     int ranks;
-    kvm_str place;        /* the folder, absolute: what a rank is told */
-    kvm_str cwd;          /* of the worker, which paths below are relative to … */
-    kvm_str folder, home; /* … as it spells them */
+    kvm_str place;           /* the folder, absolute: what a rank is told */
+    kvm_str cwd;             /* of the worker, which paths below are relative to … */
+    kvm_str folder, home;    /* … as it spells them */
     kvm_store_options store; /* a bucket, when there is one; keys in the environment */
     const char *backend;     /* as the child has chosen it */
-    int threads;          /* of each rank */
+    int threads;             /* of each rank */
     size_t offload, job_bytes;
     kvm_job_spent before;
 } kvm_task;

@@ -69,16 +69,16 @@ static kvm_status describe(watched *g, kvm_task *t, kvm_arena *keep, kvm_err *er
                       .extra = w->o.launch_args,
                       .kind_of = w->o.kind_of,
                       .keep = keep};
-    *t = (kvm_task){.claim = *c,
-                    .ranks = c->ranks,
-                    .folder = g->k->folder,
-                    .home = w->o.home,
-                    .store = {.where = w->o.store.where,
-                              .cache_bytes = w->o.store.cache_bytes},
-                    .threads = w->o.threads,
-                    .offload = w->o.offload,
-                    .job_bytes = w->o.job_bytes,
-                    .before = g->k->before};
+    *t = (kvm_task){
+        .claim = *c,
+        .ranks = c->ranks,
+        .folder = g->k->folder,
+        .home = w->o.home,
+        .store = {.where = w->o.store.where, .cache_bytes = w->o.store.cache_bytes},
+        .threads = w->o.threads,
+        .offload = w->o.offload,
+        .job_bytes = w->o.job_bytes,
+        .before = g->k->before};
     TRY(kvm_child__backend(&t->backend, w, c, keep, err));
     TRY(absolute(&t->cwd, KVM_STR("."), keep, err));
     TRY(absolute(&t->place, g->k->folder, keep, err));

@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as work:
         for ranks in (1, 2):
             store = f"{work}/{n}-{ranks}"
             subprocess.run([f"{build}/kvmill", "run", f"{work}/pair.yaml", "--store", store, "--quiet", "--threads", "1",
-                            "--ranks", str(ranks), "--launcher", launcher], stderr=subprocess.DEVNULL, check=False)
+                            "--ranks", str(ranks), "--launcher", launcher], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
             db = sqlite3.connect(f"{store}/catalogue.db")
             for label, took in db.execute("SELECT label, finished_at - started_at FROM job WHERE state = 'succeeded'"):
                 seconds.setdefault(label, {1: [], 2: []})[ranks].append(took)
