@@ -2,6 +2,7 @@
  * step solved, group by group; then the states. */
 #include "jobs/fit_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,6 +255,7 @@ static kvm_status solve_group(kvm_fit *f, int number, kvm_err *err)
         g.mapping = &f->outline.mapping[i];
         g.mappings++;
     }
+    assert(g.mapping); /* a group is of mappings */
     TRY(choose(f, &g, err));
     for (ptrdiff_t l = 0; l < f->translator.target.shapes.layers; l++)
         for (int i = 0; i < g.mappings; i++)
