@@ -14,6 +14,7 @@
  *
  * A line of choose.jsonl is a candidate that is scored: a killed job goes on after the
  * last of them. */
+#include <assert.h>
 #include <math.h>
 
 #include "base/clock.h"
@@ -351,6 +352,7 @@ static kvm_status copy_translator(choice *h, const candidate *a, kvm_err *err)
 {
     kvm_job *j = h->job;
     kvm_str path, bytes;
+    assert(a->translator); /* it has a KL */
     TRY(kvm_job_path(j, "translator.safetensors", &path, err));
     TRY(kvm_file_map(&bytes, j->keep, a->translator->path, err));
     TRY(kvm_file_publish(path, bytes, *j->keep, err));

@@ -88,10 +88,10 @@ static kvm_status check_memory(const distillation *d, kvm_err *err)
 static kvm_status prepare(distillation *d, kvm_err *err)
 {
     const double all = (double)(d->lessons[0] + d->lessons[1]);
-    double done = 0;
+    ptrdiff_t done = 0;
     for (int k = 0; k < 2; k++)
         for (ptrdiff_t i = 0; i < d->lessons[k]; i++, done++) {
-            kvm_progress_at(d->job->progress, done, all, "lessons");
+            kvm_progress_at(d->job->progress, (double)done, all, "lessons");
             if (kvm_progress_cancelled(d->job->progress))
                 return kvm_fail(err, KVM_CANCELLED,
                                 "cancelled while lessons were read");

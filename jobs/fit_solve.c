@@ -3,6 +3,7 @@
  * layers of the rest; the figures and choices that follow are made by all, alike. */
 #include "jobs/fit_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -300,6 +301,7 @@ static kvm_status solve_group(kvm_fit *f, int number, kvm_err *err)
         g.mapping = &f->outline.mapping[i];
         g.mappings++;
     }
+    assert(g.mapping); /* a group is of mappings */
     TRY(choose(f, &g, err));
     const ptrdiff_t from = f->translator.count;
     for (ptrdiff_t l = 0; l < f->translator.target.shapes.layers; l++)

@@ -38,7 +38,8 @@ kvm_status kvm_graph__suite(kvm_builder *b, kvm_jat at, kvm_suite_holds wanted,
     kvm_status s = kvm_suite_find(path, b->keep, b->spec->dir, name, b->err);
     if (!s) s = kvm_suite_read(out, b->keep, *path, b->err);
     if (!s) s = kvm_suite_serves(*out, wanted, b->err);
-    return s ? kvm_json_prefix(b->err, s, at) : KVM_OK;
+    kvm_json_prefix(b->err, s, at);
+    return s;
 }
 
 static kvm_status look_at_items(kvm_builder *b, kvm_suite *s, kvm_jat at,

@@ -315,7 +315,9 @@ static kvm_status add_tails(kvm_report_builder *b, json_t *tails, kvm_arena scra
         json_object_foreach(point, name, arm)
         {
             double share;
-            if (sscanf(name, "tail.%lf", &share) == 1)
+            kvm_str head, number;
+            if (kvm_str_cut(kvm_str_of(name), '.', &head, &number) &&
+                kvm_str_eq(head, KVM_STR("tail")) && kvm_str_to_f64(number, &share))
                 add_switch(b, switches, share, cold, arm, scratch);
         }
         json_array_append_new(

@@ -2,6 +2,7 @@
  * (models/backward.h). */
 #include "models/backward.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "models/indexer.h"
@@ -478,6 +479,7 @@ kvm_status kvm_tape_scores(kvm_tape *t, const kvm_cache *cache, ptrdiff_t object
     const ptrdiff_t l = m->objects[object].layer, units = kvm_tape_units(t, object);
     ptrdiff_t first;
     const kvm_indexer *i = indexer_of(m, l, &first);
+    assert(i); /* its layer keeps index keys */
     const kvm_step s = step_back(t, g);
     const kvm_tensor scores = kvm_view2(loss->scores, KVM_F32, t->n, units);
     if (units == 0) return KVM_OK;

@@ -97,7 +97,7 @@ enum { KVM_ENGINE_POINT = 3 }; /* of latents: as engines keep them */
 
 void kvm_finding__TOKEN_IDENTITY(kvm_judging *j)
 {
-    ablated a;
+    ablated a = {0};
     if (!kvm_model_keeps(&j->d->source, "latent") ||
         !kvm_model_keeps(&j->d->target, "state"))
         kvm_finding__cannot(j, "it is of latents onto a target with recurrent states");
@@ -118,7 +118,7 @@ void kvm_finding__TOKEN_IDENTITY(kvm_judging *j)
 void kvm_finding__ZERO_STATES(kvm_judging *j)
 {
     const kvm_ablation_row *row = row_of(j->d, "zero_states");
-    ablated recall, kl;
+    ablated recall = {0}, kl = {0};
     if (!kvm_model_keeps(&j->d->target, "state"))
         kvm_finding__cannot(j, "the target keeps no states");
     else if (kvm_str_eq(j->d->recipes.states, KVM_STR("zero")))
@@ -148,7 +148,7 @@ void kvm_finding__ZERO_STATES(kvm_judging *j)
 void kvm_finding__STATE_CORRECTION(kvm_judging *j)
 {
     const kvm_str states = j->d->recipes.states;
-    ablated kl;
+    ablated kl = {0};
     if (!kvm_model_keeps(&j->d->source, "state") ||
         !kvm_model_keeps(&j->d->target, "state"))
         kvm_finding__cannot(j, "one of the two models keeps no states to copy");
@@ -169,7 +169,7 @@ void kvm_finding__STATE_CORRECTION(kvm_judging *j)
 
 void kvm_finding__CAPTURE_POINT(kvm_judging *j)
 {
-    ablated a;
+    ablated a = {0};
     if (!kvm_model_keeps(&j->d->source, "latent") &&
         !kvm_model_keeps(&j->d->target, "latent"))
         kvm_finding__cannot(j, "neither model keeps latents");

@@ -142,7 +142,7 @@ void kvm_finding__NEITHER_HALF(kvm_judging *j)
         kvm_finding__cannot(j, "the target keeps objects of one kind alone");
     else if (!a || !cache_of(a, halves[0]) || !cache_of(a, halves[1]))
         kvm_finding__lacks(j, "analyse.suites with needles would measure it");
-    if (j->settled) return;
+    if (j->settled || !a) return;
     kvm_finding__rests_on(j, a->items);
     kvm_finding__say(j, "recall on both", a->caches[0].score, KVM_FORMAT_PERCENT);
     for (int i = 0; i < 2; i++) {
@@ -185,7 +185,7 @@ void kvm_finding__INDEX_KEYS(kvm_judging *j)
         kvm_finding__lacks(j,
                            "analyse.suites with needles that are longer than what is "
                            "chosen would measure it");
-    if (j->settled) return;
+    if (j->settled || !here || !native) return;
     kvm_finding__say(j, "the needle is chosen by", here->needle, KVM_FORMAT_PERCENT);
     kvm_finding__say(j, "on the target’s own cache", native->needle,
                      KVM_FORMAT_PERCENT);

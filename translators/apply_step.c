@@ -1,4 +1,6 @@
 /* apply_step.c - one step on rows. */
+#include <assert.h>
+
 #include "translators/apply_internal.h"
 #include "translators/select.h"
 
@@ -13,9 +15,11 @@ ptrdiff_t kvm_apply__items(const kvm_step *s, kvm_feature *out)
 static kvm_piece piece_of(const kvm_step *s, const kvm_rows_at *x, kvm_feature f,
                           ptrdiff_t g, ptrdiff_t target_heads)
 {
+    const ptrdiff_t *columns = x->at[f.side][f.space];
+    assert(columns); /* of a space that was gathered */
     const kvm_row_shape r = x->shapes[f.side]->of[f.space][f.layer];
     kvm_piece p = {.made = f.side == KVM_TARGET && f.space != KVM_SPACE_TOKEN,
-                   .column = x->at[f.side][f.space][f.layer],
+                   .column = columns[f.layer],
                    .width = r.heads * r.dim};
     if (s->head_matched) {
         p.column += kvm_matched_head(g, r.heads, target_heads) * r.dim;

@@ -28,8 +28,8 @@ typedef enum kvm_gate_reduce {
 typedef enum kvm_gate_rank { KVM_GATE_REQUIRED, KVM_GATE_ADVICE } kvm_gate_rank;
 
 typedef struct kvm_gate {
-    kvm_gate_id id;
     const char *name, *what; /* static */
+    kvm_gate_id id;
     kvm_gate_sense sense;
     kvm_gate_reduce reduce;
     kvm_gate_rank rank;

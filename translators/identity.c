@@ -145,7 +145,7 @@ static kvm_status reserve(kvm_codebook *b, kvm_arena *keep, kvm_err *err)
     b->half = kvm_new_raw(keep, float, b->vocab);
     b->panel = kvm_new(keep, kvm_weight *, b->panels);
     b->low = kvm_new_raw(keep, float, ROWS * b->width);
-    b->score = kvm_new_raw(keep, float, ROWS *PANEL);
+    b->score = kvm_new_raw(keep, float, (ptrdiff_t)ROWS *PANEL);
     return b->entry && b->half && b->panel && b->low && b->score ? KVM_OK
                                                                  : kvm_nomem(err, keep);
 }

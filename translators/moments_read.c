@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -402,6 +403,7 @@ static void copy_products(const kvm_moments *m, kvm_split split, kvm_feature a, 
                           kvm_feature b, run rb, double *out, ptrdiff_t ld)
 {
     const place p = find(m, a, b);
+    assert(p.block); /* of a mapping that the file was made for */
     const kvm_block_layout *l = &p.block->layout;
     bool turned = p.turned;
     if (l->half && ra.panel > rb.panel) turned = !turned;

@@ -215,7 +215,8 @@ static kvm_status check_step(const kvm_translator *t, ptrdiff_t i, kvm_err *err)
     const bool known = s->map == KVM_MAP_RIDGE || s->map == KVM_MAP_MLP;
     const bool grouped =
         s->groups == out.heads && (s->head_matched || s->map == KVM_MAP_MLP);
-    if (!known || (s->head_matched && (s->map == KVM_MAP_MLP || !grouped)) ||
+    if (!known || s->groups < 1 ||
+        (s->head_matched && (s->map == KVM_MAP_MLP || !grouped)) ||
         (s->groups != 1 && !grouped) || (s->map == KVM_MAP_MLP && s->hidden < 1))
         return kvm_fail(err, KVM_SHAPE, "step %s: %td groups of a %s map of width %td",
                         name, s->groups, kvm_map_kind_name(s->map), s->hidden);
