@@ -11,7 +11,7 @@
 #include "tests/support/fake_kinds.h"
 
 static kvm_arena keep;
-static char db[300];
+static char db[400];
 
 static void fresh_home(void)
 {

@@ -190,6 +190,28 @@ static void a_worker_gets_what_it_can_run(void **state)
     assert_int_equal(claims[0].fence.job, cpu);
 }
 
+/* whoever wrote it */
+static void a_hint_gives_no_worker_what_it_does_not_serve(void **state)
+{
+    (void)state;
+    kvm_job_batch hint = {.count = 3};
+    ptrdiff_t n;
+    hint.jobs[0].job = put((kvm_job_new){.ranks = 2});
+    hint.jobs[1].job = put((kvm_job_new){.class = "gpu"});
+    hint.jobs[2].job = put((kvm_job_new){.memory_mib = 1000});
+    kvm_want want = {.memory_mib = 999};
+    MUST(kvm_worker_serves(c, worker, &want, e));
+    MUST(kvm_jobs_claim(c, &hint, &claims, &n, &keep, worker, 60, e));
+    assert_int_equal(n, 0);
+    want = (kvm_want){.classes = {KVM_STR("cpu"), KVM_STR("gpu")},
+                      .class_count = 2,
+                      .ranks = 2,
+                      .memory_mib = 1000};
+    MUST(kvm_worker_serves(c, worker, &want, e));
+    MUST(kvm_jobs_claim(c, &hint, &claims, &n, &keep, worker, 60, e));
+    assert_int_equal(n, 3);
+}
+
 static void a_job_waits_for_its_time(void **state)
 {
     (void)state;
@@ -261,6 +283,7 @@ static void an_attempt_is_charged_however_it_ends(void **state)
     assert_int_equal(NUMBER("SELECT CAST(used_s * 100 AS BIGINT) FROM team"), 700);
     assert_int_equal(NUMBER("SELECT CAST(day_s * 100 AS BIGINT) FROM team"), 700);
     SQL("UPDATE job SET run_after = run_after + 1000 WHERE ranks = 1");
+    MUST(kvm_worker_serves(c, worker, &(kvm_want){.ranks = 2}, e));
     assert_int_equal(take((kvm_want){.ranks = 2}), 1);
     const kvm_end gang = {
         .fence = claims[0].fence, .how = KVM_END_RELEASE, .seconds = 8};
@@ -556,6 +579,7 @@ int main(void)
         T(a_hint_with_an_old_token_claims_nothing),
         T(of_equal_steps_in_a_hint_one_is_claimed),
         T(a_worker_gets_what_it_can_run),
+        T(a_hint_gives_no_worker_what_it_does_not_serve),
         T(a_job_waits_for_its_time),
         T(teams_take_turns_by_what_they_use),
         T(use_fades_by_half_in_a_week),
