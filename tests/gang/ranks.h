@@ -84,4 +84,46 @@ static inline kvm_worker_options ranks_options(const kvm_launcher *launcher)
     return o;
 }
 
+/* ---- a base, and one job on it ---- */
+
+static fake_base b;
+static const kvm_launcher *launcher;
+
+static inline int ranks_set_up(void **state)
+{
+    (void)state;
+    fake_open(&b, launcher->name);
+    return 0;
+}
+static inline int ranks_tear_down(void **state)
+{
+    (void)state;
+    fake_close(&b);
+    return 0;
+}
+
+/* a job for two ranks, of which `rank` does as `how` says */
+static inline kvm_submitted ranks_submit(const char *how, int rank, int ms)
+{
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
+    fake_do(&g, 0, how, ms);
+    json_object_set_new(g.nodes[0].params, "rank", json_integer(rank));
+    const kvm_submitted s = fake_submit(&b, &g, false);
+    kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
+    return s;
+}
+
+/* the result of the only job */
+static inline const char *ranks_result(kvm_submitted s)
+{
+    char sha[65];
+    int64_t bytes;
+    kvm_str path, text;
+    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), s.run, "capture", "out", sha,
+                              &bytes, e));
+    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
+    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
+    return text.at;
+}
+
 #endif

@@ -6,33 +6,6 @@
 
 #define NUMBER(sql) kvm_test_number(b.db, sql)
 
-static fake_base b;
-static const kvm_launcher *launcher;
-
-static int set_up(void **state)
-{
-    (void)state;
-    fake_open(&b, launcher->name);
-    return 0;
-}
-static int tear_down(void **state)
-{
-    (void)state;
-    fake_close(&b);
-    return 0;
-}
-
-/* one job for two ranks, of which `rank` does as `how` says */
-static kvm_submitted submit(const char *how, int rank, int ms)
-{
-    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
-    fake_do(&g, 0, how, ms);
-    json_object_set_new(g.nodes[0].params, "rank", json_integer(rank));
-    const kvm_submitted s = fake_submit(&b, &g, false);
-    kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
-    return s;
-}
-
 static kvm_worker_options options(void)
 {
     kvm_worker_options o = ranks_options(launcher);
@@ -48,19 +21,6 @@ static kvm_worker_stats work(kvm_worker_options o)
     return stats;
 }
 
-/* the result of the only job */
-static const char *result(kvm_submitted s)
-{
-    char sha[65];
-    int64_t bytes;
-    kvm_str path, text;
-    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), s.run, "capture", "out", sha,
-                              &bytes, e));
-    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
-    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
-    return text.at;
-}
-
 static const char *message(void)
 {
     json_t *rows;
@@ -71,10 +31,10 @@ static const char *message(void)
 static void a_gang_does_a_job(void **state)
 {
     (void)state;
-    const kvm_submitted s = submit("ok", 0, 50);
+    const kvm_submitted s = ranks_submit("ok", 0, 50);
     const kvm_worker_stats w = work(options());
     assert_int_equal(w.succeeded, 1);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM v_metrics"), 1);
     assert_true(fake_pid(1) > 0 && fake_pid(0) != fake_pid(1));
     fake_no_children();
@@ -87,7 +47,7 @@ static void a_gang_does_a_job(void **state)
 static void again_after_a_crash(void **state)
 {
     (void)state;
-    const kvm_submitted s = submit("segv", 1, 0);
+    const kvm_submitted s = ranks_submit("segv", 1, 0);
     kvm_worker_options o = options();
     o.policy.crash_limit = 3;
     o.policy.backoff_s = 1;
@@ -96,7 +56,7 @@ static void again_after_a_crash(void **state)
     fake_until(b.db, "SELECT COUNT(*) FROM job WHERE crashes = 1", 1, 60);
     kvm_test_sql(b.db, "UPDATE job SET params = '{\"n\":5}'");
     assert_int_equal(fake_join(pid, 60), 0);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     fake_no_children();
 }
 
@@ -106,9 +66,9 @@ static void a_rank_that_dies_is_a_crash(void **state)
     static const char *const ways[] = {"segv", "abort", "exit", "exit7"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         const int rank = (int)(i + 1) % 2;
-        tear_down(NULL);
-        set_up(NULL);
-        submit(ways[i], rank, 0);
+        ranks_tear_down(NULL);
+        ranks_set_up(NULL);
+        ranks_submit(ways[i], rank, 0);
         const kvm_worker_stats w = work(options());
         if (w.failed != 1 || NUMBER("SELECT crashes FROM job") != 1)
             fail_msg("%s of rank %d: failed %td, %s", ways[i], rank, w.failed,
@@ -121,7 +81,7 @@ static void a_rank_that_dies_is_a_crash(void **state)
 static void a_rank_that_fails_fails_the_job(void **state)
 {
     (void)state;
-    submit("bad", 1, 0);
+    ranks_submit("bad", 1, 0);
     const kvm_worker_stats w = work(options());
     assert_int_equal(w.failed, 1);
     assert_int_equal(w.why, KVM_SHAPE);
@@ -133,7 +93,7 @@ static void a_rank_that_fails_fails_the_job(void **state)
 /* asks for it itself once all ranks are there, in a process of its own */
 static void cancel(const char *how, int rank)
 {
-    submit(how, rank, 100);
+    ranks_submit(how, rank, 100);
     const pid_t pid = fake_worker(options(), NULL);
     const double until = kvm_now() + 60;
     while (!fake_pid(1) && kvm_now() < until) kvm_sleep(0.02);
@@ -160,7 +120,7 @@ static void ranks_that_do_not_listen_are_killed(void **state)
 static void a_gang_ends_with_its_budget(void **state)
 {
     (void)state;
-    submit("spin", 0, 0);
+    ranks_submit("spin", 0, 0);
     kvm_test_sql(b.db, "UPDATE job SET timeout_s = 2");
     const kvm_worker_stats w = work(options());
     assert_int_equal(w.failed, 1);
@@ -171,7 +131,7 @@ static void a_gang_ends_with_its_budget(void **state)
 /* kill -9 of the worker, of a rank: `skip` of HOME/pids, and of the launcher */
 static void kill_and_see(const char *whom)
 {
-    const kvm_submitted s = submit("ok", 0, 2000);
+    const kvm_submitted s = ranks_submit("ok", 0, 2000);
     kvm_worker_options o = options();
     o.policy.crash_limit = 3;
     pid_t pid = fake_worker(o, NULL);
@@ -194,7 +154,7 @@ static void kill_and_see(const char *whom)
         kill((pid_t)strtol(strrchr(text, ')') + 3, NULL, 10), SIGKILL);
     }
     assert_int_equal(fake_join(pid, 60), 0);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     assert_true(NUMBER("SELECT attempt FROM job") == 2);
     fake_no_children();
 }
@@ -220,7 +180,7 @@ static void a_killed_launcher_is_tried_again(void **state)
 static void a_drained_worker_gives_a_gang_back(void **state)
 {
     (void)state;
-    submit("spin", 1, 0);
+    ranks_submit("spin", 1, 0);
     kvm_worker_options o = options();
     o.grace_s = 0.5;
     const pid_t pid = fake_worker(o, NULL);
@@ -249,7 +209,7 @@ static void ranks_that_never_meet_are_given_up(void **state)
     (void)state;
     char path[300];
     if (launcher->forks) skip();
-    submit("ok", 0, 0);
+    ranks_submit("ok", 0, 0);
     write_script("asleep", "#!/bin/sh\necho $$ >> \"$1/../../pids\"\nexec sleep 60\n",
                  path);
     kvm_worker_options o = options();
@@ -267,7 +227,7 @@ static void a_rank_of_no_task_ends_the_gang(void **state)
     (void)state;
     char path[300], script[900];
     if (launcher->forks) skip();
-    submit("ok", 0, 0);
+    ranks_submit("ok", 0, 0);
     snprintf(script, sizeof script, "#!/bin/sh\nexec '%.*s' /nowhere\n",
              KVM_STR_ARG(options().rank_program));
     write_script("lost", script, path);
@@ -283,7 +243,7 @@ static void a_program_that_is_not_there_is_named(void **state)
 {
     (void)state;
     if (launcher->forks) skip();
-    submit("ok", 0, 0);
+    ranks_submit("ok", 0, 0);
     kvm_worker_options o = options();
     o.rank_program = KVM_STR("/nowhere/kvmill-rank");
     const kvm_worker_stats w = work(o);
@@ -295,7 +255,7 @@ static void a_program_that_is_not_there_is_named(void **state)
 static void a_worker_without_ranks_leaves_gangs_alone(void **state)
 {
     (void)state;
-    submit("ok", 0, 0);
+    ranks_submit("ok", 0, 0);
     kvm_worker_options o = options();
     o.want.ranks = 1;
     o.until_idle = false;
@@ -309,7 +269,7 @@ static void a_worker_without_ranks_leaves_gangs_alone(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 2 && argv[1][0] == '/') return kvm_gang_main(argc, argv, ranks_kind_of);
-#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+#define TEST(t) cmocka_unit_test_setup_teardown(t, ranks_set_up, ranks_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_gang_does_a_job),
         TEST(again_after_a_crash),

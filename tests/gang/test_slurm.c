@@ -6,22 +6,7 @@
 
 #define NUMBER(sql) kvm_test_number(b.db, sql)
 
-static fake_base b;
-static const kvm_launcher *launcher;
 static char slurm[4200]; /* its folder; "": it cannot be had */
-
-static int set_up(void **state)
-{
-    (void)state;
-    fake_open(&b, launcher->name);
-    return 0;
-}
-static int tear_down(void **state)
-{
-    (void)state;
-    fake_close(&b);
-    return 0;
-}
 
 /* $SLURM_DIR is known to it */
 static int shell(const char *line)
@@ -63,34 +48,12 @@ static void need_slurm(void)
     if (!slurm[0]) skip();
 }
 
-static kvm_submitted submit(const char *how, int rank, int ms)
-{
-    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 5);
-    fake_do(&g, 0, how, ms);
-    json_object_set_new(g.nodes[0].params, "rank", json_integer(rank));
-    const kvm_submitted s = fake_submit(&b, &g, false);
-    kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
-    return s;
-}
-
 static kvm_worker_options options(void)
 {
     kvm_worker_options o = ranks_options(launcher);
     o.policy.crash_limit = 2;
     o.policy.retry_limit = 3;
     return o;
-}
-
-static const char *result(kvm_submitted s)
-{
-    char sha[65];
-    int64_t bytes;
-    kvm_str path, text;
-    MUST(kvm_catalogue_output(b.c, KVM_STR("small-large"), s.run, "capture", "out", sha,
-                              &bytes, e));
-    MUST(kvm_store_get(b.store, &path, &b.keep, sha, bytes, e));
-    MUST(kvm_file_read(&text, &b.keep, path, 1000, e));
-    return text.at;
 }
 
 static void wait_for_ranks(void)
@@ -135,12 +98,12 @@ static void a_gang_does_a_job(void **state)
 {
     (void)state;
     need_slurm();
-    const kvm_submitted s = submit("ok", 0, 50);
+    const kvm_submitted s = ranks_submit("ok", 0, 50);
     kvm_worker_stats w;
     const kvm_worker_options o = options();
     MUST(kvm_worker_run(&o, &w, e));
     assert_int_equal(w.succeeded, 1);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     fake_no_children();
     nothing_is_queued();
 }
@@ -149,7 +112,7 @@ static void a_rank_that_dies_is_a_crash(void **state)
 {
     (void)state;
     need_slurm();
-    submit("segv", 1, 0);
+    ranks_submit("segv", 1, 0);
     kvm_worker_stats w;
     kvm_worker_options o = options();
     o.policy.crash_limit = 1;
@@ -165,9 +128,9 @@ static void cancelling_reaches_all_ranks(void **state)
     (void)state;
     need_slurm();
     for (int deaf = 0; deaf < 2; deaf++) {
-        tear_down(NULL);
-        set_up(NULL);
-        submit(deaf ? "deaf" : "spin", 1, 100);
+        ranks_tear_down(NULL);
+        ranks_set_up(NULL);
+        ranks_submit(deaf ? "deaf" : "spin", 1, 100);
         const pid_t pid = fake_worker(options(), NULL);
         wait_for_ranks();
         MUST(kvm_job_cancel(b.c, 1, NULL, e));
@@ -184,7 +147,7 @@ static void a_node_that_fails_costs_no_crash(void **state)
 {
     (void)state;
     need_slurm();
-    const kvm_submitted s = submit("spin", 1, 0);
+    const kvm_submitted s = ranks_submit("spin", 1, 0);
     kvm_worker_options o = options();
     o.policy.backoff_s = 1;
     const pid_t pid = fake_worker(o, NULL);
@@ -195,7 +158,7 @@ static void a_node_that_fails_costs_no_crash(void **state)
     kvm_test_sql(b.db, "UPDATE job SET params = '{\"n\":5}'");
     node_is_back();
     assert_int_equal(fake_join(pid, 120), 0);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     nothing_is_queued();
     fake_no_children();
 }
@@ -205,7 +168,7 @@ static void a_gang_that_finds_no_place_is_given_up(void **state)
 {
     (void)state;
     need_slurm();
-    submit("ok", 0, 0);
+    ranks_submit("ok", 0, 0);
     kvm_worker_stats w;
     kvm_worker_options o = options();
     o.start_s = 2;
@@ -223,7 +186,7 @@ static void the_next_attempt_makes_way_for_itself(void **state)
 {
     (void)state;
     need_slurm();
-    const kvm_submitted s = submit("deaf", 1, 0);
+    const kvm_submitted s = ranks_submit("deaf", 1, 0);
     const pid_t pid = fake_worker(options(), NULL);
     wait_for_ranks();
     const long first = fake_pid(0);
@@ -234,7 +197,7 @@ static void the_next_attempt_makes_way_for_itself(void **state)
     const kvm_worker_options o = options();
     MUST(kvm_worker_run(&o, &w, e));
     assert_int_equal(w.succeeded, 1);
-    assert_string_equal(result(s), "15 of 2");
+    assert_string_equal(ranks_result(s), "15 of 2");
     assert_false(fake_alive(first));
     fake_no_children();
     nothing_is_queued();
@@ -258,7 +221,7 @@ static void words_of_slurm(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 2 && argv[1][0] == '/') return kvm_gang_main(argc, argv, ranks_kind_of);
-#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+#define TEST(t) cmocka_unit_test_setup_teardown(t, ranks_set_up, ranks_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_gang_does_a_job),
         TEST(a_rank_that_dies_is_a_crash),

@@ -1,9 +1,8 @@
-#define _GNU_SOURCE /* setgroups, nftw */
+#define _GNU_SOURCE /* setgroups */
 #include "tests/support/pg_server.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <glob.h>
 #include <grp.h>
 #include <libpq-fe.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tests/support/janitor.h"
 
 static char folder[64], data[80], bin[200];
 static pid_t server, starter;
@@ -76,44 +76,6 @@ static pid_t begin(const char *const argv[])
 
 /* ---- the folder ---- */
 
-static int remove_entry(const char *path, const struct stat *st, int kind,
-                        struct FTW *walk)
-{
-    (void)st, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static void remove_folder(void)
-{
-    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* Reads the end of a pipe whose other end the test program holds until it ends, well or
- * not. */
-static void leave_janitor(void)
-{
-    int life[2];
-    char byte;
-    if (pipe2(life, O_CLOEXEC)) die("pipe");
-    const pid_t pid = fork();
-    if (pid < 0) die("fork");
-    if (pid > 0) {
-        close(life[0]);
-        return;
-    }
-    setsid();
-    for (int i = 0; i < 256; i++)
-        if (i != life[0]) close(i);
-    while (read(life[0], &byte, 1) < 0 && errno == EINTR) {
-    }
-    for (int i = 0; i < 100; i++) { /* the server dies of its parent's death */
-        remove_folder();
-        if (access(folder, F_OK)) break;
-        kvm_sleep(0.1);
-    }
-    _exit(0);
-}
-
 static void make_folder(void)
 {
     snprintf(folder, sizeof folder, "/tmp/kvmill-pg-XXXXXX");
@@ -122,7 +84,7 @@ static void make_folder(void)
     const struct passwd *user = geteuid() == 0 ? getpwnam("postgres") : NULL;
     if (user && chown(folder, user->pw_uid, user->pw_gid)) die("chown");
     if (chmod(folder, 0755)) die("chmod");
-    leave_janitor();
+    if (!janitor_leave(folder)) die("janitor");
 }
 
 /* ---- the server ---- */
@@ -166,7 +128,7 @@ static void at_end(void)
 {
     if (starter != getpid()) return;
     pg_server_stop();
-    if (!getenv("KVM_PG_KEEP")) remove_folder();
+    if (!getenv("KVM_PG_KEEP")) janitor_remove(folder);
 }
 
 /* Who may come in without a password: all but the user `locked`. */

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tests/support/janitor.h"
 
 static char folder[64], unix_url[128], tcp_url[64], proxy_url[64];
 static int port;
@@ -130,44 +131,12 @@ void redis_server_again(void)
     start_server();
 }
 
-static void remove_folder(void)
-{
-    char path[100];
-    const char *const files[] = {"socket", "log", "dump.rdb"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    rmdir(folder);
-}
-
 static void at_end(void)
 {
     if (starter != getpid()) return;
     if (proxy > 0) kill(proxy, SIGKILL), waitpid(proxy, NULL, 0);
     redis_server_stop();
-    remove_folder();
-}
-
-/* Waits for the end of the test program, however it ends, and removes the folder. */
-static void leave_janitor(void)
-{
-    int life[2];
-    char byte;
-    if (pipe2(life, O_CLOEXEC)) die("pipe");
-    const pid_t pid = fork();
-    if (pid < 0) die("fork");
-    if (pid > 0) {
-        close(life[0]);
-        return;
-    }
-    setsid();
-    for (int i = 0; i < 256; i++)
-        if (i != life[0]) close(i);
-    while (read(life[0], &byte, 1) < 0 && errno == EINTR) continue;
-    kvm_sleep(0.5); /* the server dies of its parent's death */
-    remove_folder();
-    _exit(0);
+    janitor_remove(folder);
 }
 
 static bool installed(void)
@@ -193,7 +162,7 @@ bool redis_server_start(void)
     starter = getpid();
     snprintf(folder, sizeof folder, "/tmp/kvmill-redis-XXXXXX");
     if (!mkdtemp(folder)) die(folder);
-    leave_janitor();
+    if (!janitor_leave(folder)) die("janitor");
     atexit(at_end);
     port = free_port();
     snprintf(unix_url, sizeof unix_url, "redis+unix://%s/socket", folder);
