@@ -27,7 +27,7 @@ endif
 
 # --- packages: build/pkg.mk is remade, and read again, whenever scripts/deps changes.
 # Only `make run`, `test` and their kin install what is missing; others say what to do.
-INSTALLING := $(filter deps run fleet test check unit fault real bench asan tsan cov,$(MAKECMDGOALS))
+INSTALLING := $(filter deps run fleet test check unit fault chaos real bench asan tsan cov,$(MAKECMDGOALS))
 NEEDS_PKG  := $(filter-out help clean layers format format-check,$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_PKG),)
 include build/pkg.mk
@@ -174,6 +174,14 @@ unit:
 ## fault: only tests/fault (fails the nth call of the operating system for every n)
 fault:
 	@$(MAKE) test T=tests/fault/
+## chaos: every fault as often as docs/reliability.md says, and its table (T=words)
+.PHONY: chaos
+CHAOS := tests/crash/ tests/chaos/ tests/gang/ tests/fault/test_queue_fault tests/unit/test_job_races
+chaos:
+	@mkdir -p $(B) && rm -f $(B)/chaos.jsonl
+	@KVMILL_CHAOS=1 KVMILL_CHAOS_TABLE=$(CURDIR)/$(B)/chaos.jsonl KVM_TEST_TIMEOUT=3600 \
+	    $(MAKE) test T='$(or $(T),$(CHAOS))'; bad=$$?; \
+	    scripts/chaos_table $(B)/chaos.jsonl && exit $$bad
 ## asan tsan: all tests under the address+undefined / thread sanitizer
 .PHONY: asan tsan cov
 asan tsan:
