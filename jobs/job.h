@@ -66,8 +66,10 @@ struct kvm_job {
     const kvm_job_input *inputs;
     ptrdiff_t input_count;
     /* empty at first attempt; a later attempt of the same job finds what the
-     * killed one left (resume) */
+     * killed one left (resume). enter: called by kvm_job_path before a place in it is
+     * given, each time; NULL: it is there */
     kvm_str dir;
+    kvm_status (*enter)(kvm_job *j, kvm_err *err);
     kvm_job_spent before;
     kvm_team *team;         /* the ranks at it; &kvm_team_alone where there is one */
     bool alone;             /* one step on plain files: no run has planned it */

@@ -66,6 +66,7 @@ kvm_status kvm_job_config(kvm_job *j, kvm_kind_id kind, const kvm_compute *c,
 
 kvm_status kvm_job_path(kvm_job *j, const char *name, kvm_str *path, kvm_err *err)
 {
+    if (j->enter) TRY(j->enter(j, err));
     *path = kvm_path_join(j->keep, j->dir, kvm_str_of(name));
     return path->at ? KVM_OK : kvm_nomem(err, j->keep);
 }

@@ -37,6 +37,18 @@ static kvm_claim unpack(const kvm_rows *r, ptrdiff_t row)
     };
 }
 
+/* What is claimed together runs in one process, and has one log. */
+static kvm_status name_log(kvm_claim *all, ptrdiff_t count, kvm_arena *keep,
+                           kvm_err *err)
+{
+    const kvm_str log =
+        kvm_str_fmt(keep, "logs/%lld-%lld.log", (long long)all->fence.job,
+                    (long long)all->fence.token);
+    if (!log.at) return kvm_nomem(err, keep);
+    for (ptrdiff_t i = 0; i < count; i++) all[i].log = log;
+    return KVM_OK;
+}
+
 /* The claimed rows in the order of the batch: a database gives them in any. */
 static kvm_status in_order(const kvm_job_batch *batch, const kvm_rows *r,
                            kvm_claim **out, kvm_arena *keep, kvm_err *err)
@@ -49,7 +61,7 @@ static kvm_status in_order(const kvm_job_batch *batch, const kvm_rows *r,
             if (kvm_rows_i64(r, row, 0) == batch->jobs[i].job)
                 all[n++] = unpack(r, row);
     *out = all;
-    return KVM_OK;
+    return n ? name_log(all, n, keep, err) : KVM_OK;
 }
 
 static kvm_status add_attempts(kvm_db *db, const kvm_claim *k, ptrdiff_t count,
@@ -62,8 +74,9 @@ static kvm_status add_attempts(kvm_db *db, const kvm_claim *k, ptrdiff_t count,
                      KVM_ARGS(kvm_cell_i(k[i].fence.job), kvm_cell_i(k[i].fence.token),
                               kvm_cell_i(k[i].attempt)));
     TRY(kvm_list_give(&l, &arg, &scratch, err));
-    return kvm_db_exec(db, KVM_SQL_ATTEMPTS_ADD, KVM_ARGS(arg, kvm_cell_i(worker)),
-                       NULL, err);
+    return kvm_db_exec(db, KVM_SQL_ATTEMPTS_ADD,
+                       KVM_ARGS(arg, kvm_cell_i(worker), kvm_cell_s(k->log)), NULL,
+                       err);
 }
 
 static kvm_status read_files(kvm_db *db, kvm_claim *k, ptrdiff_t count, kvm_arena *keep,

@@ -125,7 +125,8 @@ typedef struct kvm_claim_input {
     int64_t bytes;
 } kvm_claim_input;
 typedef struct kvm_claim {
-    kvm_fence fence; /* the attempt's log is HOME/logs/<job>-<token>.log */
+    kvm_fence fence;
+    kvm_str log; /* below the home: logs/<job>-<token>.log, of the batch's first */
     int64_t run;
     int attempt; /* 1, 2 … */
     int kind, version;

@@ -1,15 +1,13 @@
 /* child.c - the process in which jobs run, from both sides of the fork.
  *
- * It serves the jobs of a batch one after another, each with its own folder, records,
- * log and memory; the page it shares with the worker (kvm_shared) says which it is at.
+ * It serves the jobs of a batch one after another, each with memory and, if it asks for
+ * one, a folder of its own (folder.c). Records and log are the batch's: for small jobs
+ * making and removing files takes longer than the jobs. The page it shares with the
+ * worker (kvm_shared) says which job it is at and where the records of each end.
  *
  *   waits ─► runs ─► over     what the worker asked not to begin stays in waits
  *
- * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). It
- * holds a lock on a job's folder: a child of an earlier attempt that is still about
- * (its worker was stopped, say) has lost the job, since ours was claimed after it; it
- * is killed before ours reads or writes what a job keeps there. (Until then the worker
- * has only said whose the folder is: worker.c, prepare.) */
+ * The child is its own process group and dies with the worker (PR_SET_PDEATHSIG). */
 #define _DEFAULT_SOURCE /* WCOREDUMP, strsignal */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +24,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "base/yaml.h"
 #include "kernels/ops.h"
 #include "schema/fault.h"
+#include "workers/gang.h"
 #include "workers/worker_internal.h"
 
 static const double CANCEL_S =
@@ -65,27 +65,6 @@ static void child_show(kvm_progress *p, double done, double total, const char *u
 static bool child_cancelled(kvm_progress *p)
 {
     return kvm_child__cancelled(p->ctx);
-}
-
-/* *lock is closed when the job is over: who then comes for it has not to kill us */
-static kvm_status take_folder(const kvm_work *k, int *lock, kvm_err *err)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%.*s/lock", KVM_STR_ARG(k->folder));
-    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return kvm_fail_errno(err, "%s: cannot open", path);
-    *lock = fd;
-    for (int tries = 0; tries < 100; tries++) {
-        struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(fd, F_SETLK, &l) == 0) return KVM_OK;
-        l = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(fd, F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 1) {
-            kill(-l.l_pid, SIGKILL);
-            kill(l.l_pid, SIGKILL);
-        }
-        kvm_sleep(0.02);
-    }
-    return kvm_fail(err, KVM_BUSY, "%s: an earlier attempt still holds it", path);
 }
 
 /* "name?" and "name*" of a kind's table match what they should */
@@ -190,42 +169,74 @@ kvm_status kvm_child__open(const kvm_worker *w, const kvm_claim *c, kvm_recorder
     return open_inputs(w, c, r, j, err);
 }
 
-static kvm_status run_job(kvm_worker *w, kvm_work *k, kvm_recorder *r, kvm_arena *keep,
+/* A job that is being served, and its folder's lock. */
+typedef struct service {
+    kvm_job job; /* first: a job leads back to this */
+    const kvm_work *work;
+    int lock; /* -1: it has not asked for its folder */
+} service;
+
+static kvm_status take_folder(const kvm_work *k, int *lock, kvm_arena scratch,
+                              kvm_err *err)
+{
+    if (*lock >= 0) return KVM_OK;
+    TRY(kvm_folder__make(k, scratch, err));
+    return kvm_folder__lock(k, lock, err);
+}
+
+static kvm_status enter(kvm_job *j, kvm_err *err)
+{
+    service *v = (service *)(void *)j;
+    return take_folder(v->work, &v->lock, *j->keep, err);
+}
+
+static kvm_status run_job(kvm_worker *w, service *v, kvm_recorder *r, kvm_arena *keep,
                           kvm_err *err)
 {
+    const kvm_work *k = v->work;
     const kvm_claim *c = &k->claim;
+    kvm_job *j = &v->job;
     const kvm_job_kind *kind;
     kvm_progress progress = {
         .show = child_show, .cancelled = child_cancelled, .ctx = w->shared};
     kvm_progress_begin(&progress, c->label.at);
-    kvm_job j = {.host = &kvm_host_recorder,
-                 .host_ctx = r,
-                 .dir = k->dir,
-                 .before = k->before,
-                 .team = &kvm_team_alone,
-                 .keep = keep,
-                 .progress = &progress,
-                 .threads = w->o.threads,
-                 .offload = w->o.offload};
-    TRY(kvm_child__backend(&j.backend, w, c, keep, err));
-    TRY(kvm_child__open(w, c, r, &j, &kind, err));
-    return kind->run(&j, err);
+    *j = (kvm_job){.host = &kvm_host_recorder,
+                   .host_ctx = r,
+                   .dir = k->dir,
+                   .enter = enter,
+                   .before = k->before,
+                   .team = &kvm_team_alone,
+                   .keep = keep,
+                   .progress = &progress,
+                   .threads = w->o.threads,
+                   .offload = w->o.offload};
+    TRY(kvm_child__backend(&j->backend, w, c, keep, err));
+    TRY(kvm_child__open(w, c, r, j, &kind, err));
+    return kind->run(j, err);
 }
 
-static kvm_status serve(kvm_worker *w, kvm_work *k, int *lock, kvm_arena *keep,
-                        kvm_err *err)
+/* The ranks record into the job's folder. */
+static kvm_status serve_gang(kvm_worker *w, kvm_work *k, service *v, kvm_recorder *r,
+                             kvm_arena *keep, kvm_err *err)
 {
-    kvm_recorder *r;
+    const kvm_str path = kvm_path_join(keep, k->folder, KVM_STR(KVM_GANG_RECORDS));
+    if (!path.at) return kvm_nomem(err, keep);
+    TRY(take_folder(k, &v->lock, *keep, err));
+    TRY(kvm_gang__watch(w, k, path, &k->code, err));
+    return k->code ? KVM_OK : kvm_recorder_copy(r, path, err);
+}
+
+static kvm_status serve(kvm_worker *w, kvm_work *k, service *v, kvm_recorder *r,
+                        kvm_arena *keep, kvm_err *err)
+{
     kvm_err why = {0};
-    TRY(take_folder(k, lock, err));
-    TRY(kvm_recorder_open(&r, keep, k->records_path, err));
     kvm_fault(KVM_FAULT_CHILD_START);
     if (can_reuse(w, &k->claim, keep)) {
         TRY(kvm_recorder_reuse(r, err));
         return kvm_recorder_end(r, KVM_OK, &why, err);
     }
-    if (k->claim.ranks > 1) return kvm_gang__watch(w, k, &k->code, err);
-    const kvm_status s = run_job(w, k, r, keep, &why);
+    if (k->claim.ranks > 1) return serve_gang(w, k, v, r, keep, err);
+    const kvm_status s = run_job(w, v, r, keep, &why);
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.failed", "status=%s error=\"%s\" at=%s:%d",
                 kvm_status_name(s), why.msg, why.file ? why.file : "?", why.line);
@@ -236,7 +247,7 @@ static void redirect(const kvm_worker *w, const kvm_work *k)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/%.*s", KVM_STR_ARG(w->o.home),
-             KVM_STR_ARG(k->log));
+             KVM_STR_ARG(k->claim.log));
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     const int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     fflush(NULL);
@@ -264,8 +275,9 @@ static void begin(kvm_shared *s, ptrdiff_t i)
     atomic_store(&s->phase[i], KVM_PHASE_RUNS);
 }
 
-static void finish(kvm_shared *s, ptrdiff_t i)
+static void finish(kvm_shared *s, ptrdiff_t i, const kvm_recorder *r)
 {
+    atomic_store(&s->recorded[i], kvm_recorder_size(r));
     atomic_store(&s->took[i], kvm_bits(kvm_now() - kvm_unbits(atomic_load(&s->began))));
     atomic_store(&s->phase[i], KVM_PHASE_OVER);
 }
@@ -273,23 +285,25 @@ static void finish(kvm_shared *s, ptrdiff_t i)
 static kvm_status serve_all(kvm_worker *w, kvm_load *l, kvm_err *err)
 {
     kvm_shared *s = w->shared;
+    kvm_recorder *r;
     kvm_arena keep;
+    TRY(kvm_recorder_on(&r, &w->mem, w->records, KVM_STR("the job's records"), err));
     TRY(kvm_arena_reserve(&keep, w->o.job_bytes, err));
     for (ptrdiff_t i = 0; i < l->count && !atomic_load(&s->stop); i++) {
         const kvm_claim *c = &l->works[i].claim;
-        int lock = -1;
+        service v = {.work = &l->works[i], .lock = -1};
         if (atomic_load(&s->cancel[i])) continue;
         begin(s, i);
-        redirect(w, &l->works[i]);
         kvm_log(KVM_LOG_INFO, "job.begin",
                 "job=%lld token=%lld attempt=%d label=\"%.*s\"",
                 (long long)c->fence.job, (long long)c->fence.token, c->attempt,
                 KVM_STR_ARG(c->label));
-        TRY(serve(w, &l->works[i], &lock, &keep, err));
+        TRY(serve(w, &l->works[i], &v, r, &keep, err));
         if (l->works[i].code) _exit(l->works[i].code); /* it is still at this job */
         kvm_arena_reset(&keep);
-        close(lock);
-        finish(s, i);
+        /* who comes for the folder now has not to kill us */
+        if (v.lock >= 0) close(v.lock);
+        finish(s, i, r);
     }
     kvm_arena_free(&keep);
     return KVM_OK;
@@ -304,6 +318,7 @@ _Noreturn static void child_main(kvm_worker *w, kvm_load *l, pid_t parent)
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     kvm_log_set(KVM_LOG_INFO, NULL, NULL);
+    redirect(w, &l->works[0]);
     const kvm_status s = serve_all(w, l, &err);
     if (s)
         kvm_log(KVM_LOG_ERROR, "job.trouble", "status=%s error=\"%s\"",
@@ -440,13 +455,16 @@ static void look(watch *t)
     if (t->asked > 0 && now - t->asked > CANCEL_S) end_child(t);
 }
 
-/* cpu: of the child so far */
+/* What has run for a while gets a folder, to have it written there. cpu: of the child
+ * so far. */
 static void note_spent(watch *t, double now, double cpu)
 {
     const kvm_shared *s = t->w->shared;
     const kvm_work *k = current(t);
     if (!k || fenced(t)) return;
     t->noted = now;
+    if (now - kvm_unbits(atomic_load(&s->began)) < SPENT_S) return;
+    if (kvm_folder__make(k, t->w->mem, NULL)) return;
     kvm_spent_write(
         k->folder,
         (kvm_job_spent){k->before.seconds + now - kvm_unbits(atomic_load(&s->began)),
@@ -521,6 +539,7 @@ static void reset_shared(kvm_shared *s, const kvm_load *l)
     for (ptrdiff_t i = 0; i < l->count; i++) {
         atomic_store(&s->phase[i], KVM_PHASE_WAITS);
         atomic_store(&s->took[i], 0);
+        atomic_store(&s->recorded[i], 0);
         atomic_store(&s->cancel[i], l->works[i].why.code != KVM_OK);
     }
 }
@@ -535,8 +554,8 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_load *l, kvm_child_end *end, char h
     fcntl(life[0], F_SETFD, FD_CLOEXEC);
     fcntl(life[1], F_SETFD, FD_CLOEXEC);
     fflush(NULL);
-    for (ptrdiff_t i = 0; i < l->count; i++)
-        l->works[i].before = kvm_spent_read(l->works[i].folder);
+    if (kvm_os->ftruncate(w->records, 0))
+        return kvm_fail_errno(err, "cannot empty the records");
     const pid_t pid = fork();
     if (pid == 0) {
         close(life[0]);

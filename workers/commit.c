@@ -11,43 +11,13 @@
  * was itself who won, and a next one removes the folders. Elsewhere: a claim nobody
  * heard of is held by nobody and runs out with its lease; renewing and reaping may be
  * repeated; a submission finds its run by the key. */
-#define _DEFAULT_SOURCE /* lstat */
-#include <dirent.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/os.h"
 #include "schema/fault.h"
 #include "workers/machine.h"
 #include "workers/worker_internal.h"
-
-void kvm_tree__remove(kvm_str path)
-{
-    char name[PATH_MAX];
-    struct stat st;
-    if (snprintf(name, sizeof name, "%.*s", KVM_STR_ARG(path)) >= (int)sizeof name)
-        return;
-    if (lstat(name, &st)) return;
-    if (!S_ISDIR(st.st_mode)) {
-        kvm_os->unlink(name);
-        return;
-    }
-    DIR *d = opendir(name);
-    const struct dirent *e;
-    while (d && (e = readdir(d))) {
-        char inner[PATH_MAX];
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        if (snprintf(inner, sizeof inner, "%s/%s", name, e->d_name) < (int)sizeof inner)
-            kvm_tree__remove(kvm_str_of(inner));
-    }
-    if (d) closedir(d);
-    rmdir(name);
-}
 
 /* An output must be a file below the job's own folder: it is about to be moved away. */
 static kvm_status check_path(const kvm_work *k, const kvm_recorded_output *o,

@@ -21,6 +21,8 @@
 #include "schema/store.h"
 #include "workers/host.h"
 
+#define KVM_GANG_RECORDS "records.jsonl" /* of rank 0, in the folder */
+
 typedef struct kvm_task {
     kvm_claim claim; /* fence, run, attempt, kind, version, texts, inputs */
     int ranks;

@@ -166,7 +166,7 @@ static kvm_status lead(rank *r, kvm_err *err)
 {
     if (!kvm_team_leads(r->team)) return KVM_OK;
     const kvm_str path =
-        kvm_path_join(&r->keep, r->task.folder, KVM_STR("records.jsonl"));
+        kvm_path_join(&r->keep, r->task.folder, KVM_STR(KVM_GANG_RECORDS));
     if (!path.at) return kvm_nomem(err, &r->keep);
     TRY(kvm_recorder_open(&r->recorder, &r->keep, path, err));
     kvm_gang__start(r->task.folder);

@@ -23,7 +23,8 @@ static const double TREE_S = 8;    /* until none is left */
 
 typedef struct watched {
     kvm_worker *w;
-    kvm_work *k;
+    const kvm_work *k;
+    kvm_str records; /* where rank 0 records */
     kvm_launch launch;
     double begun, heard, said;
     double asked; /* the ranks were told to stop; 0: not yet */
@@ -84,7 +85,7 @@ static kvm_status describe(watched *g, kvm_task *t, kvm_arena *keep, kvm_err *er
     TRY(absolute(&t->place, g->k->folder, keep, err));
     TRY(absolute(&home, w->o.home, keep, err));
     l->folder = t->place;
-    l->log = kvm_path_join(keep, home, g->k->log);
+    l->log = kvm_path_join(keep, home, g->k->claim.log);
     l->name = kvm_str_fmt(keep, "%lld.%lld", (long long)c->fence.job,
                           (long long)c->fence.token);
     if (!l->log.at || !l->name.at) return kvm_nomem(err, keep);
@@ -148,7 +149,7 @@ static kvm_status wait_for_end(watched *g, kvm_launch_state *state, kvm_err *err
 static bool has_verdict(const watched *g, kvm_arena keep)
 {
     kvm_records r = {0};
-    return !kvm_records_read(&r, &keep, g->k->records_path, NULL) && r.ended;
+    return !kvm_records_read(&r, &keep, g->records, NULL) && r.ended;
 }
 
 static kvm_status run(watched *g, kvm_arena *keep, int *code, kvm_err *err)
@@ -179,7 +180,8 @@ static kvm_status run(watched *g, kvm_arena *keep, int *code, kvm_err *err)
     return KVM_OK;
 }
 
-kvm_status kvm_gang__watch(kvm_worker *w, kvm_work *k, int *code, kvm_err *err)
+kvm_status kvm_gang__watch(kvm_worker *w, const kvm_work *k, kvm_str records, int *code,
+                           kvm_err *err)
 {
     kvm_arena keep = {0};
     watched *g = NULL;
@@ -194,6 +196,7 @@ kvm_status kvm_gang__watch(kvm_worker *w, kvm_work *k, int *code, kvm_err *err)
     if (g) {
         g->w = w;
         g->k = k;
+        g->records = records;
         s = run(g, &keep, code, err);
     }
     kvm_arena_free(&keep);

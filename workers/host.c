@@ -1,5 +1,6 @@
 #include "workers/host.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 
@@ -9,28 +10,71 @@
 #include "schema/fault.h"
 
 struct kvm_recorder {
-    kvm_log_file *log;
+    int fd;
+    bool ours; /* opened here */
+    kvm_str name;
+    off_t size;        /* bytes of whole records */
     kvm_arena scratch; /* one line; used by value */
 };
 
-static void free_scratch(void *arg)
+static void close_recorder(void *arg)
 {
     kvm_recorder *r = arg;
+    if (r->ours) kvm_os->close(r->fd);
     kvm_arena_free(&r->scratch);
+}
+
+kvm_status kvm_recorder_on(kvm_recorder **out, kvm_arena *keep, int fd, kvm_str name,
+                           kvm_err *err)
+{
+    kvm_recorder *r = kvm_new(keep, kvm_recorder, 1);
+    if (!r) return kvm_nomem(err, keep);
+    *r = (kvm_recorder){.fd = fd, .name = kvm_str_copy(keep, name)};
+    if (!r->name.at) return kvm_nomem(err, keep);
+    TRY(kvm_arena_init(&r->scratch, 64 << 20, err));
+    TRY(kvm_arena_defer(keep, close_recorder, r, err));
+    *out = r;
+    return KVM_OK;
 }
 
 kvm_status kvm_recorder_open(kvm_recorder **out, kvm_arena *keep, kvm_str path,
                              kvm_err *err)
 {
-    kvm_recorder *r = kvm_new(keep, kvm_recorder, 1);
     const kvm_str name = kvm_str_copy(keep, path);
-    if (!r || !name.at) return kvm_nomem(err, keep);
-    TRY(kvm_arena_init(&r->scratch, 64 << 20, err));
-    TRY(kvm_arena_defer(keep, free_scratch, r, err));
-    kvm_os->unlink(name.at); /* of an earlier attempt */
-    TRY(kvm_log_open(&r->log, keep, name, err));
-    *out = r;
+    if (!name.at) return kvm_nomem(err, keep);
+    kvm_os->unlink(name.at); /* of an earlier attempt, which may be at it */
+    const int fd = kvm_os->open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return kvm_fail_errno(err, "%s: cannot make it", name.at);
+    const kvm_status s = kvm_recorder_on(out, keep, fd, name, err);
+    if (s)
+        kvm_os->close(fd);
+    else
+        (*out)->ours = true;
+    return s;
+}
+
+off_t kvm_recorder_size(const kvm_recorder *r)
+{
+    return r->size;
+}
+
+/* What was not written whole is written over by the next. */
+static kvm_status put(kvm_recorder *r, kvm_str lines, kvm_err *err)
+{
+    TRY(kvm_file_write_at(r->fd, r->name, lines.at, (size_t)lines.len, r->size, err));
+    r->size += lines.len;
     return KVM_OK;
+}
+
+kvm_status kvm_recorder_copy(kvm_recorder *r, kvm_str path, kvm_err *err)
+{
+    kvm_str lines;
+    kvm_arena all;
+    TRY(kvm_arena_init(&all, KVM_RECORDS_BYTES + 4096, err));
+    kvm_status s = kvm_file_read(&lines, &all, path, KVM_RECORDS_BYTES, err);
+    if (!s) s = put(r, lines, err);
+    kvm_arena_free(&all);
+    return s;
 }
 
 /* Takes the line's object, which is NULL when it could not be made. */
@@ -41,9 +85,11 @@ static kvm_status append(kvm_recorder *r, json_t *line, const char *what, kvm_er
     if (!line)
         return kvm_fail(err, KVM_FORMAT, "%s: a name that is not UTF-8, or no memory",
                         what);
-    kvm_status s = kvm_json_canonical(&text, &scratch, line, err);
+    const kvm_status s = kvm_json_canonical(&text, &scratch, line, err);
     json_decref(line);
-    return s ? s : kvm_log_append(r->log, text, false, err);
+    if (s) return s;
+    text = kvm_str_fmt(&scratch, "%.*s\n", KVM_STR_ARG(text));
+    return text.at ? put(r, text, err) : kvm_nomem(err, &scratch);
 }
 
 static kvm_status finite(double v, const char *what, kvm_err *err)

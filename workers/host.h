@@ -1,9 +1,10 @@
 /* host.h - a job's host that writes everything down: one JSON line per output, metric,
- * sample, timing and event, in an append-only file.
+ * sample, timing and event, appended to a file.
  *
- * The worker's child records into its job's folder and the parent commits what it reads
- * there; `kvmill fit` and its kin record into their output folder and leave it at that
- * (kvm_host_files). So a job behaves alike in both. */
+ * The worker's child records into a file without a name, one for its batch, and the
+ * parent commits what it reads there; the ranks of a gang, which may be elsewhere,
+ * record into the job's folder; `kvmill fit` and its kin record into their output
+ * folder and leave it at that (kvm_host_files). So a job behaves alike in all. */
 #ifndef KVM_WORKERS_HOST_H
 #define KVM_WORKERS_HOST_H
 
@@ -13,9 +14,18 @@
 extern const kvm_job_host kvm_host_recorder; /* host_ctx: a kvm_recorder */
 typedef struct kvm_recorder kvm_recorder;
 
-/* kvm_recorder_open - truncates the file: one file per attempt. Closed by keep. */
+enum { KVM_RECORDS_BYTES = 1 << 30 }; /* of one file at most */
+
+/* kvm_recorder_open - a new file in place of one of that name. kvm_recorder_on - from
+ * the start of an empty file that is open; name: for messages. Closed by keep; fd stays
+ * the caller's. */
 KVM_MUST kvm_status kvm_recorder_open(kvm_recorder **r, kvm_arena *keep, kvm_str path,
                                       kvm_err *err);
+KVM_MUST kvm_status kvm_recorder_on(kvm_recorder **r, kvm_arena *keep, int fd,
+                                    kvm_str name, kvm_err *err);
+/* kvm_recorder_copy - what another has recorded in a file, its verdict too */
+KVM_MUST kvm_status kvm_recorder_copy(kvm_recorder *r, kvm_str path, kvm_err *err);
+off_t kvm_recorder_size(const kvm_recorder *r); /* bytes recorded so far */
 /* kvm_recorder_end - the verdict, last line: without it the process died */
 KVM_MUST kvm_status kvm_recorder_end(kvm_recorder *r, kvm_status s, const kvm_err *why,
                                      kvm_err *err);
@@ -44,9 +54,11 @@ typedef struct kvm_records {
     bool ended;  /* there is a verdict … */
     kvm_err end; /* … and this is it: end.code KVM_OK or why */
 } kvm_records;
-/* kvm_records_read - texts live in keep. KVM_FORMAT names the line; a torn last line is
- * ignored. */
+/* kvm_records_read - of a file. kvm_records_parse - of a text; name: for messages.
+ * Texts live in keep. KVM_FORMAT names the line; a torn last line is ignored. */
 KVM_MUST kvm_status kvm_records_read(kvm_records *r, kvm_arena *keep, kvm_str path,
                                      kvm_err *err);
+KVM_MUST kvm_status kvm_records_parse(kvm_records *r, kvm_arena *keep, kvm_str lines,
+                                      kvm_str name, kvm_err *err);
 
 #endif

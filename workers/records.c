@@ -8,8 +8,6 @@
 #include "base/file.h"
 #include "workers/host.h"
 
-enum { FILE_BYTES = 1 << 30 };
-
 /* Lists that grow in an arena. */
 typedef struct list {
     void *at;
@@ -211,14 +209,12 @@ static kvm_status read_all(reader *r, kvm_str content, kvm_str path, kvm_err *er
     return KVM_OK;
 }
 
-kvm_status kvm_records_read(kvm_records *out, kvm_arena *keep, kvm_str path,
-                            kvm_err *err)
+kvm_status kvm_records_parse(kvm_records *out, kvm_arena *keep, kvm_str lines,
+                             kvm_str name, kvm_err *err)
 {
-    kvm_str content;
     reader r = {.out = out, .keep = keep};
     *out = (kvm_records){0};
-    TRY(kvm_file_read(&content, keep, path, FILE_BYTES, err));
-    TRY(read_all(&r, content, path, err));
+    TRY(read_all(&r, lines, name, err));
     out->outputs = r.outputs.at;
     out->output_count = r.outputs.count;
     out->verified = r.verified.at;
@@ -232,4 +228,13 @@ kvm_status kvm_records_read(kvm_records *out, kvm_arena *keep, kvm_str path,
                                .events = r.events.at,
                                .event_count = r.events.count};
     return KVM_OK;
+}
+
+kvm_status kvm_records_read(kvm_records *out, kvm_arena *keep, kvm_str path,
+                            kvm_err *err)
+{
+    kvm_str lines;
+    *out = (kvm_records){0};
+    TRY(kvm_file_read(&lines, keep, path, KVM_RECORDS_BYTES, err));
+    return kvm_records_parse(out, keep, lines, path, err);
 }

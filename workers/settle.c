@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/os.h"
 #include "schema/fault.h"
 #include "workers/worker_internal.h"
 
@@ -21,6 +23,7 @@ typedef struct verdicts {
     const char *how;
     const kvm_err *failed; /* there was no child; or NULL */
     ptrdiff_t culprit;     /* the job that the child ended at; -1: none */
+    kvm_str records;       /* of all jobs that were begun, in their order */
 } verdicts;
 
 /* ---- notes ---- */
@@ -68,7 +71,7 @@ void kvm_worker__note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
                                .label = k->claim.label,
                                .seconds = kvm_now() - k->started,
                                .message = message,
-                               .log = k->log};
+                               .log = k->claim.log};
     w->o.note(w->o.note_ctx, &n);
 }
 
@@ -105,6 +108,32 @@ static void crash_with(kvm_ending *e, const char *how)
     snprintf(e->how, sizeof e->how, "%.127s", how);
 }
 
+/* What the child has recorded; nothing when that cannot be read. */
+static kvm_str read_records(kvm_worker *w)
+{
+    struct stat st;
+    if (kvm_os->fstat(w->records, &st) || st.st_size > KVM_RECORDS_BYTES)
+        return KVM_STR("");
+    char *at = kvm_new(&w->mem, char, st.st_size + 1);
+    const kvm_str name = KVM_STR("the job's records");
+    if (!at || kvm_file_read_at(w->records, name, at, (size_t)st.st_size, 0, NULL))
+        return KVM_STR("");
+    return (kvm_str){at, st.st_size};
+}
+
+/* The records of a job that was begun lie behind those of all that are over before
+ * it. */
+static kvm_str records_of(const verdicts *v, ptrdiff_t i)
+{
+    const kvm_shared *s = v->w->shared;
+    int64_t from = 0, to = v->records.len;
+    for (ptrdiff_t n = 0; n < i; n++)
+        if (phase_of(v, n) == KVM_PHASE_OVER) from = atomic_load(&s->recorded[n]);
+    if (phase_of(v, i) == KVM_PHASE_OVER) to = atomic_load(&s->recorded[i]);
+    if (from < 0 || from > to || to > v->records.len) return KVM_STR("");
+    return kvm_str_slice(v->records, from, to);
+}
+
 /* Of a job that was begun: by what it has recorded. */
 static void judge_begun(const verdicts *v, kvm_ending *e)
 {
@@ -112,7 +141,8 @@ static void judge_begun(const verdicts *v, kvm_ending *e)
     kvm_err err = {0};
     const char *how = v->how;
     char text[128];
-    if (kvm_records_read(&k->records, &v->w->mem, k->records_path, &err)) {
+    if (kvm_records_parse(&k->records, &v->w->mem, records_of(v, e->place),
+                          KVM_STR("the job's records"), &err)) {
         k->records = (kvm_records){0};
         if (err.code == KVM_FORMAT) how = err.msg;
     }
@@ -305,6 +335,7 @@ void kvm_settle__load(kvm_worker *w, kvm_load *l, kvm_child_end end, const char 
     ptrdiff_t n = 0;
     if (!e) return; /* the leases run out */
     v.culprit = find_culprit(&v);
+    v.records = read_records(w);
     for (ptrdiff_t i = 0; i < l->count; i++) {
         if (is_lost(&v, i)) {
             kvm_worker__note(w, &l->works[i], KVM_WORKER_LOST, "the lease was lost");

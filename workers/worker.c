@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _GNU_SOURCE /* memfd_create, MAP_ANONYMOUS */
 #include "workers/worker.h"
 
 #include <dirent.h>
@@ -144,6 +144,8 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
     TRY(kvm_arena_init(&w->keep, 16 << 20, err));
     TRY(kvm_arena_reserve(&w->mem, (size_t)1 << 30, err));
     TRY(share_page(w, err));
+    w->records = memfd_create("records", MFD_CLOEXEC);
+    if (w->records < 0) return kvm_fail_errno(err, "cannot make a file in memory");
     TRY(make_folders(w, err));
     if (o->catalogue.len == 0)
         o->catalogue = kvm_path_join(&w->keep, o->home, KVM_STR("catalogue.db"));
@@ -169,54 +171,13 @@ static void close_worker(kvm_worker *w)
 {
     if (w->catalogue && w->id && !w->full && kvm_worker_gone(w->catalogue, w->id, NULL))
         kvm_log(KVM_LOG_WARN, "worker.gone", "could not say goodbye to the catalogue");
+    if (w->records >= 0) kvm_os->close(w->records);
     if (w->shared) kvm_os->munmap(w->shared, sizeof *w->shared);
     kvm_arena_free(&w->mem);
     kvm_arena_free(&w->keep);
 }
 
 /* ---- one batch ---- */
-
-/* What a job's folder belongs to: not its number alone, which a new catalogue gives
- * again. */
-static kvm_str folder_owner(const kvm_claim *c, kvm_arena *a)
-{
-    kvm_str s =
-        kvm_str_fmt(a, "%.*s\n%.*s\n", KVM_STR_ARG(c->key), KVM_STR_ARG(c->params));
-    for (ptrdiff_t i = 0; i < c->input_count && s.at; i++)
-        s = kvm_str_fmt(a, "%.*s%.*s\n", KVM_STR_ARG(s), KVM_STR_ARG(c->inputs[i].sha));
-    return s;
-}
-
-/* Not synced: a text that a power cut has spoilt is nobody's. */
-static kvm_status write_owner(kvm_str path, kvm_str owner, kvm_err *err)
-{
-    const int fd =
-        kvm_os->open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return kvm_fail_errno(err, "%s: cannot write", path.at);
-    const kvm_status s =
-        kvm_file_write_at(fd, path, owner.at, (size_t)owner.len, 0, err);
-    kvm_os->close(fd);
-    return s;
-}
-
-static kvm_status prepare(kvm_worker *w, kvm_work *k, kvm_err *err)
-{
-    kvm_arena *a = &w->mem;
-    const long long job = k->claim.fence.job;
-    k->folder = kvm_str_fmt(a, "%.*s/work/%lld", KVM_STR_ARG(w->o.home), job);
-    k->dir = kvm_path_join(a, k->folder, KVM_STR("dir"));
-    k->records_path = kvm_path_join(a, k->folder, KVM_STR("records.jsonl"));
-    k->log = kvm_str_fmt(a, "logs/%lld-%lld.log", job, (long long)k->claim.fence.token);
-    const kvm_str owner_path = kvm_path_join(a, k->folder, KVM_STR("owner"));
-    const kvm_str owner = folder_owner(&k->claim, a);
-    if (!owner.at || !owner_path.at) return kvm_nomem(err, a);
-    kvm_str found;
-    if (kvm_file_read(&found, a, owner_path, 64 << 20, NULL) ||
-        !kvm_str_eq(found, owner))
-        kvm_tree__remove(k->folder);
-    TRY(kvm_dir_make(k->dir, err));
-    return write_owner(owner_path, owner, err);
-}
 
 static void set_beat(kvm_worker *w, kvm_load *l)
 {
@@ -232,7 +193,8 @@ static void work(kvm_worker *w, kvm_load *l)
     char how[128] = "";
     set_beat(w, l);
     for (ptrdiff_t i = 0; i < l->count; i++) {
-        const kvm_status bad = prepare(w, &l->works[i], &l->works[i].why);
+        kvm_work *k = &l->works[i];
+        const kvm_status bad = kvm_folder__find(k, w->o.home, &w->mem, &k->why);
         (void)bad; /* in why: the others go on */
     }
     kvm_fault(KVM_FAULT_BEFORE_RUN);
@@ -422,7 +384,7 @@ static kvm_status loop(kvm_worker *w, kvm_err *err)
 kvm_status kvm_worker_run(const kvm_worker_options *options, kvm_worker_stats *stats,
                           kvm_err *err)
 {
-    kvm_worker w = {.o = with_defaults(options)};
+    kvm_worker w = {.o = with_defaults(options), .records = -1};
     struct sigaction before[CAUGHT];
     if (!w.o.kind_of)
         return kvm_fail(err, KVM_INTERNAL, "the worker was given no job kinds");

@@ -1,6 +1,6 @@
 /* worker_internal.h - shared by worker.c (the loop), child.c (the process in which jobs
- * run), heartbeat.c, settle.c (what becomes of them) and commit.c (results into store
- * and catalogue). */
+ * run), folder.c (what a job keeps), heartbeat.c, settle.c (what becomes of them) and
+ * commit.c (results into store and catalogue). */
 #ifndef KVM_WORKERS_WORKER_INTERNAL_H
 #define KVM_WORKERS_WORKER_INTERNAL_H
 
@@ -25,6 +25,8 @@ typedef struct kvm_shared {
     atomic_int at;                         /* child: the job that it is at */
     atomic_int phase[KVM_BATCH_MOST];      /* child: kvm_phase of each */
     _Atomic uint64_t took[KVM_BATCH_MOST]; /* child: bits of seconds, when it is over */
+    _Atomic int64_t
+        recorded[KVM_BATCH_MOST]; /* child: where its records end, likewise */
     /* child: of the job it is at: bits of kvm_now() and of its own CPU seconds when
      * that began */
     _Atomic uint64_t began, began_cpu;
@@ -77,7 +79,8 @@ typedef struct kvm_worker {
     int64_t id;
     kvm_str host;
     kvm_shared *shared;
-    bool full; /* the disk stayed full: nothing more can be recorded */
+    int records; /* a file without a name, in which the child records */
+    bool full;   /* the disk stayed full: nothing more can be recorded */
     kvm_worker_stats stats;
 } kvm_worker;
 
@@ -86,10 +89,8 @@ typedef struct kvm_work {
     kvm_claim claim;
     double started; /* kvm_now() before the claim */
     kvm_job_spent before;
-    kvm_str folder; /* HOME/work/<job> */
+    kvm_str folder; /* HOME/work/<job>; made when there is something to keep */
     kvm_str dir;    /* the job's own, inside */
-    kvm_str records_path;
-    kvm_str log;    /* below the home: logs/<job>-<token>.log */
     kvm_err why;    /* it could not be begun */
     bool timed_out; /* told to stop, for it ran past its budget */
     int code;       /* in the child, of a gang that left no verdict: to exit with */
@@ -112,6 +113,17 @@ typedef enum kvm_child_end {
     KVM_CHILD_DRAINED /* a signal to the worker, or a person's wish */
 } kvm_child_end;
 
+/* folder.c. kvm_folder__find - names k's folder; one that is there and another's is
+ * removed, of one that is its own it is read what earlier attempts took.
+ * kvm_folder__make - makes it, when it is not there; both sides of the fork may.
+ * kvm_folder__lock - for the child: none of an earlier attempt is at it any more;
+ * closing *lock gives it up. */
+KVM_MUST kvm_status kvm_folder__find(kvm_work *k, kvm_str home, kvm_arena *keep,
+                                     kvm_err *err);
+KVM_MUST kvm_status kvm_folder__make(const kvm_work *k, kvm_arena scratch,
+                                     kvm_err *err);
+KVM_MUST kvm_status kvm_folder__lock(const kvm_work *k, int *lock, kvm_err *err);
+
 /* kvm_child__run - start a child for the batch, watch it, wait for it. Between fork and
  * return the process has two threads: this one and the heartbeat, which goes on. how:
  * what ended it, text for people, 128 bytes. */
@@ -130,10 +142,10 @@ KVM_MUST kvm_status kvm_child__backend(const char **backend, const kvm_worker *w
 void kvm_child__show(kvm_shared *s, double done, double total, const char *unit);
 bool kvm_child__cancelled(const kvm_shared *s);
 /* kvm_gang__watch - the child's part when its job is for several ranks (gang_watch.c).
- * KVM_OK: the ranks have recorded a verdict, or there is none and *code is what the
- * child is to exit with. */
-KVM_MUST kvm_status kvm_gang__watch(kvm_worker *w, kvm_work *k, int *code,
-                                    kvm_err *err);
+ * KVM_OK: the ranks have recorded a verdict in the file `records`, which is in the
+ * job's folder, or there is none and *code is what the child is to exit with. */
+KVM_MUST kvm_status kvm_gang__watch(kvm_worker *w, const kvm_work *k, kvm_str records,
+                                    int *code, kvm_err *err);
 
 /* kvm_child__open - the claimed step's kind, and into j its parameters and inputs,
  * whose paths are verified (r, when it is not NULL, is told). j has its keep. */

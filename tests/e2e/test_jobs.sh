@@ -54,6 +54,14 @@ ok $? "logs are data with --json"
 call 0 jobs logs "$id" && grep -q '^== attempt 1$' "$work/out" &&
     grep -q features "$work/out"
 ok $? "... and text without"
+log=$(ls "$work"/a/logs/"$id"-*.log)
+{ echo "event=job.begin job=7$id token=1 attempt=1"; echo "not ours"; cat "$log"
+  echo "event=job.begin job=8$id token=1 attempt=1"; echo "nor this"; } >"$work/shared" &&
+    cp "$work/shared" "$log"
+call 0 jobs logs "$id" && grep -q features "$work/out" && ! grep -qE 'not ours|nor this' "$work/out"
+ok $? "of a log that several jobs share, only its own part"
+call 0 jobs logs -f "$id" && grep -q features "$work/out" && ! grep -qE 'not ours|nor this' "$work/out"
+ok $? "... and no more when it is followed"
 call 0 jobs show "$id" && grep -qE ' 20[0-9-]{8}T[0-9:]{8}Z ' "$work/out"
 ok $? "times are dates"
 call 0 jobs retry "$id" --json && json "{\"job\":$id,\"state\":\"ready\"}"

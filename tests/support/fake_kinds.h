@@ -58,11 +58,11 @@ static inline kvm_status fake_misbehave(kvm_str how, kvm_err *err)
 }
 
 /* The job's folder keeps what an earlier attempt left: "tries" counts them. */
-static inline ptrdiff_t fake_tries(kvm_job *j)
+static inline ptrdiff_t fake_tries(kvm_job *j, kvm_err *err)
 {
-    char path[400];
-    snprintf(path, sizeof path, "%.*s/tries", KVM_STR_ARG(j->dir));
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    kvm_str path;
+    if (kvm_job_path(j, "tries", &path, err)) _exit(3);
+    const int fd = open(path.at, O_WRONLY | O_CREAT | O_APPEND, 0666);
     if (fd < 0 || write(fd, "x", 1) != 1) _exit(3);
     const off_t n = lseek(fd, 0, SEEK_CUR);
     close(fd);
@@ -82,13 +82,14 @@ static inline kvm_status fake_run(kvm_job *j, kvm_err *err)
     TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "do"), KVM_STR("ok"), &how,
                         err));
     fake_mark_pid();
-    const ptrdiff_t tries = fake_tries(j);
+    const ptrdiff_t tries = fake_tries(j, err);
     TRY(fake_wait(j, ms, kvm_str_eq(how, KVM_STR("deaf")), err));
     TRY(fake_misbehave(how, err));
     if (kvm_str_eq(how, KVM_STR("cost"))) TRY(kvm_job_put_cost(j, started, err));
     const kvm_job_input *in = kvm_job_find_input(j, "before");
     if (in) TRY(kvm_file_read(&before, j->keep, in->path, 1 << 20, err));
-    const kvm_str path = kvm_path_join(j->keep, j->dir, KVM_STR("out.bin"));
+    kvm_str path;
+    TRY(kvm_job_path(j, "out.bin", &path, err));
     const kvm_str text =
         kvm_str_fmt(j->keep, "%lld<%.*s>", (long long)n, KVM_STR_ARG(before));
     const double seconds[2] = {0.5, 0.25};
