@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/os.h"
+#include "base/roots.h"
 
 /* A path as the operating system takes it; refuses what it would silently cut. */
 static kvm_status os_path(char out[PATH_MAX], kvm_str path, kvm_err *err)
@@ -40,10 +41,9 @@ static kvm_status open_regular(int *fd, struct stat *st, const char *path, kvm_e
         return kvm_fail(err, KVM_USAGE, "%s: is a socket or a device, not a file",
                         path);
     if (f < 0) return kvm_fail_errno(err, "%s: cannot open", path);
-    kvm_status s = KVM_OK;
-    if (kvm_os->fstat(f, st))
-        s = kvm_fail_errno(err, "%s: cannot stat", path);
-    else if (!S_ISREG(st->st_mode))
+    kvm_status s = kvm_roots_admit_opened(f, path, err);
+    if (!s && kvm_os->fstat(f, st)) s = kvm_fail_errno(err, "%s: cannot stat", path);
+    if (!s && !S_ISREG(st->st_mode))
         s = kvm_fail(err, KVM_USAGE, "%s: is %s, not a file", path,
                      S_ISDIR(st->st_mode) ? "a directory" : "a device or pipe");
     if (s)

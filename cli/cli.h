@@ -68,6 +68,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_RANKS,
     KVM_OPT_LAUNCHER,
     KVM_OPT_LAUNCH_ARGS,
+    KVM_OPT_ALLOW, /* may be given more than once */
     KVM_OPT_COUNT
 } kvm_opt_id;
 

@@ -92,6 +92,7 @@ static kvm_status work(kvm_cli *cli, int64_t run, ptrdiff_t done, ptrdiff_t jobs
                             .note_ctx = &v};
     TRY(kvm_cli_where(cli, &o.catalogue, err));
     if (run == 0) TRY(kvm_cli_queue(cli, &o.queue, err));
+    if (run == 0) TRY(kvm_cli_allow(cli, &o.allow, err));
     TRY(kvm_cli_store_options(cli, &o.store, err));
     TRY(kvm_cli_threads(cli, &o.threads, err));
     TRY(kvm_cli_offload(cli, &o.offload, err));
@@ -366,6 +367,9 @@ static const kvm_option worker_options[] = {
      "hear of jobs through this Redis server (KVMILL_QUEUE)"},
     {KVM_OPT_RANKS, "ranks", "N", "take gangs of up to so many processes too (1)"},
     LAUNCHER,
+    {KVM_OPT_ALLOW, "allow", "DIR",
+     "jobs may name files below it too, besides those of the store; may be given again "
+     "(KVMILL_ALLOW)"},
     {0},
 };
 const kvm_command kvm_command_run = {"run", run_options, run, 1};

@@ -19,6 +19,7 @@ static kvm_status read_options(kvm_cli *cli, kvm_scheduler_options *o, kvm_err *
             err, KVM_USAGE,
             "no queue to hand out work through: --queue or KVMILL_QUEUE "
             "names it (redis://HOST); the workers of one machine need none");
+    TRY(kvm_cli_allow(cli, &o->allow, err));
     o->home = kvm_cli_store(cli);
     o->reconcile_s = (double)seconds;
     o->name = kvm_worker_name(cli->keep);
@@ -49,6 +50,9 @@ static const kvm_option options[] = {
      "KVMILL_REDIS_PASSWORD (KVMILL_QUEUE)"},
     {KVM_OPT_RECONCILE, "reconcile", "SECONDS",
      "look for hints that went astray so often (30, which is the most)"},
+    {KVM_OPT_ALLOW, "allow", "DIR",
+     "schedules may name files below it too, besides those of the store; may be given "
+     "again (KVMILL_ALLOW)"},
     {0},
 };
 const kvm_command kvm_command_scheduler = {"scheduler", options, run, 0};

@@ -1,10 +1,12 @@
 /* cmd_submit.c - `kvmill submit`: a spec becomes runs that others work on; or every
  * spec that is known does so again. */
+#include <stdlib.h>
 
 #include "cli/open.h"
 #include "cli/submit.h"
 #include "cli/team.h"
 #include "scheduler/queue.h"
+#include "workers/bounds.h"
 
 static void add_runs(json_t *out, const kvm_cli_plans *p)
 {
@@ -89,12 +91,22 @@ static kvm_status wake(kvm_cli *cli, kvm_str queue, kvm_err *err)
     return KVM_OK;
 }
 
+/* Of a schedule's file, and what that names, a scheduler reads what a worker would. */
+static kvm_status bound(kvm_cli *cli, kvm_err *err)
+{
+    kvm_str allow;
+    if (!getenv("KVMILL_TICK")) return KVM_OK;
+    TRY(kvm_cli_allow(cli, &allow, err));
+    return kvm_bounds_set(allow, kvm_cli_store(cli), err);
+}
+
 static kvm_status submit(kvm_cli *cli, kvm_err *err)
 {
     kvm_str queue, path = {0};
     json_t *out = kvm_json_own(cli->keep, json_array());
     if (!out) return kvm_nomem(err, cli->keep);
     const bool all = kvm_cli_has(cli, KVM_OPT_REFRESH);
+    TRY(bound(cli, err));
     TRY(kvm_cli_queue(cli, &queue, err));
     if (!all) TRY(kvm_cli_arg(cli, 0, "the pair's spec (PAIR.yaml)", &path, err));
     TRY(all ? refresh(cli, out, err) : submit_file(cli, path, out, err));

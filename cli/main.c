@@ -134,6 +134,7 @@ int kvm_cli_exit_code(kvm_status s)
     case KVM_MISMATCH:
     case KVM_NAN:
     case KVM_EXISTS:
+    case KVM_DENIED:
         return KVM_EXIT_USAGE;
     case KVM_GATE:
         return KVM_EXIT_GATE;
@@ -211,6 +212,9 @@ static kvm_status take_option(kvm_cli *cli, int id, const char *name, const char
     if (!cli->from[id]) return kvm_nomem(err, cli->keep);
     if (value && !*value)
         return kvm_fail(err, KVM_USAGE, "%s: the value is empty", cli->from[id]);
+    const char *before = id == KVM_OPT_ALLOW ? cli->value[id] : NULL;
+    if (before) value = kvm_str_fmt(cli->keep, "%s:%s", before, value).at;
+    if (before && !value) return kvm_nomem(err, cli->keep);
     cli->value[id] = value ? value : "";
     return KVM_OK;
 }
@@ -250,7 +254,7 @@ static void read_environment(kvm_cli *cli)
         {KVM_OPT_CACHE, "KVMILL_CACHE"},     {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
         {KVM_OPT_THREADS, "KVMILL_THREADS"}, {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
         {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}, {KVM_OPT_TEAM, "KVMILL_TEAM"},
-        {KVM_OPT_QUEUE, "KVMILL_QUEUE"}};
+        {KVM_OPT_QUEUE, "KVMILL_QUEUE"},     {KVM_OPT_ALLOW, "KVMILL_ALLOW"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
         const char *v = getenv(vars[i].name);
         if (cli->value[vars[i].id] || !v || !*v) continue;

@@ -90,6 +90,24 @@ kvm_status kvm_cli_open_store(kvm_cli *cli, kvm_arena *keep, kvm_store **s,
     return kvm_store_open(s, keep, kvm_cli_store(cli), &o, err);
 }
 
+kvm_status kvm_cli_allow(kvm_cli *cli, kvm_str *allow, kvm_err *err)
+{
+    kvm_str where, path, folder;
+    TRY(kvm_cli_where(cli, &where, err));
+    const char *given = cli->value[KVM_OPT_ALLOW];
+    const bool own = !given && kvm_catalogue_file(where, &path);
+    *allow = own ? (kvm_str){0} : kvm_str_of(given);
+    for (kvm_str rest = *allow; rest.len > 0;) {
+        kvm_str_cut(rest, ':', &folder, &rest);
+        const kvm_str name = kvm_str_copy(cli->keep, folder);
+        if (!name.at) return kvm_nomem(err, cli->keep);
+        if (name.len && !kvm_path_is_dir(name))
+            return kvm_fail(err, KVM_USAGE, "%s: %s is no folder",
+                            cli->from[KVM_OPT_ALLOW], name.at);
+    }
+    return KVM_OK;
+}
+
 const char *kvm_cli_backend(const kvm_cli *cli)
 {
     return cli->value[KVM_OPT_BACKEND] ? cli->value[KVM_OPT_BACKEND] : "cpu";

@@ -19,6 +19,10 @@ KVM_MUST kvm_status kvm_cli_open_store(kvm_cli *cli, kvm_arena *keep, kvm_store 
 /* how to open it: --store and --cache */
 KVM_MUST kvm_status kvm_cli_store_options(const kvm_cli *cli, kvm_store_options *o,
                                           kvm_err *err);
+/* kvm_cli_allow - what those may name files of who are not who runs this (workers/
+ * bounds.h): the folders of --allow, of which each is there, else none where the
+ * catalogue is a server's, else at NULL: no bounds, a file's jobs are one's own */
+KVM_MUST kvm_status kvm_cli_allow(kvm_cli *cli, kvm_str *allow, kvm_err *err);
 /* --ranks, 1 to KVM_CREW_MOST */
 KVM_MUST kvm_status kvm_cli_ranks(const kvm_cli *cli, int *ranks, kvm_err *err);
 /* --ranks, --launcher and --launch-args, into a worker's options; words in keep */

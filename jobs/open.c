@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/roots.h"
 
 kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err)
 {
@@ -18,6 +19,21 @@ static kvm_status place_of(kvm_job *j, const char *role, kvm_str *path, kvm_err 
     kvm_str key = kvm_str_fmt(j->keep, "%s_path", role);
     if (!key.at) return kvm_nomem(err, j->keep);
     return kvm_json_str(kvm_json_get(j->params, j->keep, key.at), path, err);
+}
+
+kvm_status kvm_job_places(const kvm_job *j, kvm_err *err)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)j->params.v, name, v)
+    {
+        if (!kvm_str_ends(kvm_str_of(name), KVM_STR("_path")) || !json_is_string(v))
+            continue;
+        const kvm_str path = {json_string_value(v), (ptrdiff_t)json_string_length(v)};
+        const kvm_status s = kvm_roots_admit(path, err);
+        if (s) return kvm_err_prefix(err, s, "%s", name);
+    }
+    return KVM_OK;
 }
 
 kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,

@@ -16,6 +16,10 @@ KVM_MUST kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err);
  * with */
 KVM_MUST kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role,
                                   kvm_model **m, kvm_err *err);
+/* kvm_job_places - every place that the parameters name lies where this process may
+ * read: KVM_DENIED (base/roots.h). What a file there names besides, or a link leads to,
+ * is found out when it is opened. */
+KVM_MUST kvm_status kvm_job_places(const kvm_job *j, kvm_err *err);
 /* kvm_job_unchanged - KVM_MISMATCH when what was read at "<role>_path" has another hash
  * than `role` of the parameters says, which the result will be known by */
 KVM_MUST kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,

@@ -22,16 +22,19 @@
 
 enum { LARGE = 64 << 20, PIECE = 8 << 20, SETTLED_SECONDS = 10 };
 
+kvm_str kvm_model_memos(kvm_arena *keep)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache == '/') return kvm_str_fmt(keep, "%s/kvmill/sha256", cache);
+    if (home && *home == '/') return kvm_str_fmt(keep, "%s/.cache/kvmill/sha256", home);
+    return (kvm_str){0};
+}
+
 /* where the digest of a file in this state is remembered; at NULL: nowhere */
 static kvm_str memo_path(const struct stat *st, kvm_arena *keep)
 {
     char key[65];
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    kvm_str dir = {0};
-    if (cache && *cache == '/')
-        dir = kvm_str_fmt(keep, "%s/kvmill/sha256", cache);
-    else if (home && *home == '/')
-        dir = kvm_str_fmt(keep, "%s/.cache/kvmill/sha256", home);
+    const kvm_str dir = kvm_model_memos(keep);
     const kvm_str state = kvm_str_fmt(
         keep, "%lld %lld %lld %lld.%09ld %lld.%09ld", (long long)st->st_dev,
         (long long)st->st_ino, (long long)st->st_size, (long long)st->st_mtim.tv_sec,

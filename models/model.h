@@ -87,6 +87,9 @@ typedef struct kvm_model_options {
 KVM_MUST kvm_status kvm_model_open(kvm_model **m, kvm_arena *keep, kvm_compute *c,
                                    kvm_str path, const kvm_model_options *o,
                                    kvm_err *err);
+/* kvm_model_memos - the folder in which hashes of large weights are remembered, in
+ * keep; at NULL: they are not */
+kvm_str kvm_model_memos(kvm_arena *keep);
 const kvm_model_info *kvm_model_info_of(const kvm_model *m);
 /* i < info.objects */
 const kvm_object *kvm_model_object(const kvm_model *m, ptrdiff_t i);

@@ -89,7 +89,7 @@ static void become(const kvm_fires *f, const kvm_due *d, const kvm_firing *one,
                    const char *program)
 {
     char path[PATH_BYTES], tick[64], team[256], home[PATH_BYTES], file[PATH_BYTES],
-        where[PATH_BYTES];
+        where[PATH_BYTES], allow[16 * PATH_BYTES];
     static char submit[] = "submit", again[] = "--again", end[] = "--";
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
@@ -104,10 +104,12 @@ static void become(const kvm_fires *f, const kvm_due *d, const kvm_firing *one,
     snprintf(team, sizeof team, "%.*s", KVM_STR_ARG(d->team));
     snprintf(home, sizeof home, "%.*s", KVM_STR_ARG(f->o.home));
     snprintf(where, sizeof where, "%.*s", KVM_STR_ARG(f->o.catalogue));
+    const int n = snprintf(allow, sizeof allow, "%.*s", KVM_STR_ARG(f->o.allow));
     snprintf(file, sizeof file, "%.*s", KVM_STR_ARG(d->file));
     if (setenv("KVMILL_TICK", tick, 1) || setenv("KVMILL_TEAM", team, 1) ||
         setenv("KVMILL_STORE", home, 1) || setenv("KVMILL_CATALOGUE", where, 1) ||
-        unsetenv("KVMILL_TOKEN"))
+        unsetenv("KVMILL_TOKEN") || n >= (int)sizeof allow ||
+        (n > 0 && setenv("KVMILL_ALLOW", allow, 1)))
         _exit(4);
     char name[] = "kvmill";
     char *const plain[] = {name, submit, end, file, NULL};

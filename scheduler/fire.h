@@ -4,7 +4,9 @@
  * child that does it, `kvmill submit FILE`, so the scheduler neither waits nor falls. A
  * child has KVM_TICK_HOLD_S, then it is killed; what it says is in a log of the store,
  * its last line beside the tick. It needs no token of the team: KVMILL_TICK names the
- * tick that it fires, which the catalogue knows (kvm_tick_admits). */
+ * tick that it fires, which the catalogue knows (kvm_tick_admits), and bounds what it
+ * reads as a worker is bounded (workers/bounds.h): whose file that is, nobody here
+ * knows. */
 #ifndef KVM_SCHEDULER_FIRE_H
 #define KVM_SCHEDULER_FIRE_H
 
@@ -17,6 +19,7 @@ enum { KVM_FIRES_MOST = 4 }; /* children at once */
 typedef struct kvm_fire_options {
     kvm_str program;   /* to be run; empty: this one */
     kvm_str home;      /* the store */
+    kvm_str allow;     /* folders, split by ':', of which files may be read too */
     kvm_str catalogue; /* its address, which may hold a password: by the environment */
 } kvm_fire_options;
 

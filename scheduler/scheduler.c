@@ -202,7 +202,9 @@ kvm_status kvm_scheduler_run(const kvm_scheduler_options *options,
                              kvm_scheduler_stats *stats, kvm_err *err)
 {
     scheduler s = {.o = *options,
-                   .fires.o = {.home = options->home, .catalogue = options->catalogue}};
+                   .fires.o = {.home = options->home,
+                               .catalogue = options->catalogue,
+                               .allow = options->allow}};
     struct sigaction before[CAUGHT], stop = {.sa_handler = on_signal};
     if (s.o.reconcile_s <= 0) s.o.reconcile_s = 30;
     if (s.o.lease_s <= 0) s.o.lease_s = 10;

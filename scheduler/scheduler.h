@@ -11,6 +11,7 @@
 typedef struct kvm_scheduler_options {
     kvm_str catalogue, queue;     /* addresses */
     kvm_str home;                 /* the store, for what schedules submit (fire.h) */
+    kvm_str allow;                /* where else it reads (fire.h) */
     kvm_str name;                 /* of this process, unique for ever */
     kvm_str host;                 /* of this machine, and … */
     bool (*dead)(kvm_str worker); /* … who of its workers is known to be gone */

@@ -26,8 +26,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/yaml.h"
+#include "jobs/open.h"
 #include "kernels/ops.h"
 #include "schema/fault.h"
+#include "workers/bounds.h"
 #include "workers/gang.h"
 #include "workers/worker_internal.h"
 
@@ -165,6 +167,7 @@ kvm_status kvm_child__open(const kvm_worker *w, const kvm_claim *c, kvm_recorder
                         kvm_job_kind_version(kind->id));
     TRY(kvm_json_parse(&j->params, j->keep, c->params, c->label, err));
     if (kind->params) TRY(kvm_schema_check(j->params, kind->params, *j->keep, err));
+    TRY(kvm_job_places(j, err));
     TRY(check_inputs(kind, c, err));
     return open_inputs(w, c, r, j, err);
 }
@@ -287,6 +290,7 @@ static kvm_status serve_all(kvm_worker *w, kvm_load *l, kvm_err *err)
     kvm_shared *s = w->shared;
     kvm_recorder *r;
     kvm_arena keep;
+    TRY(kvm_bounds_set(w->o.allow, w->o.home, err));
     TRY(kvm_recorder_on(&r, &w->mem, w->records, KVM_STR("the job's records"), err));
     TRY(kvm_arena_reserve(&keep, w->o.job_bytes, err));
     for (ptrdiff_t i = 0; i < l->count && !atomic_load(&s->stop); i++) {

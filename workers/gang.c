@@ -40,7 +40,7 @@ static json_t *task_json(const kvm_task *t)
     const kvm_claim *c = &t->claim;
     return json_pack(
         "{s:I, s:I, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, "
-        "s:I, s:s, s:i, s:I, s:I, s:f, s:f, s:i}",
+        "s:I, s:s, s:i, s:I, s:I, s:f, s:f, s:i, s:o*}",
         "job", (json_int_t)c->fence.job, "token", (json_int_t)c->fence.token, "attempt",
         c->attempt, "kind", c->kind, "version", c->version, "label", text(c->label),
         "params", text(c->params), "identity", text(c->identity), "inputs",
@@ -49,7 +49,8 @@ static json_t *task_json(const kvm_task *t)
         "cache_bytes", (json_int_t)t->store.cache_bytes, "backend", t->backend,
         "threads", t->threads, "offload", (json_int_t)t->offload, "job_bytes",
         (json_int_t)t->job_bytes, "before_s", t->before.seconds, "before_cpu_s",
-        t->before.cpu_seconds, "before_attempts", t->before.attempts);
+        t->before.cpu_seconds, "before_attempts", t->before.attempts, "allow",
+        t->allow.at ? text(t->allow) : NULL);
 }
 
 static const char *const leftovers[] = {"started", "progress", "cancel", "alive"};
@@ -106,6 +107,7 @@ static const kvm_field task_fields[] = {
     {"before_s", KVM_FIELD_NUM, true, "seconds of earlier attempts", NULL, 0},
     {"before_cpu_s", KVM_FIELD_NUM, true, "CPU seconds of theirs", NULL, 0},
     {"before_attempts", KVM_FIELD_INT, true, "how many", NULL, 0},
+    {"allow", KVM_FIELD_STR, false, "folders that it may read", NULL, 0},
     {0},
 };
 
@@ -205,6 +207,8 @@ kvm_status kvm_task_read(kvm_task *t, kvm_arena *keep, kvm_str place, kvm_err *e
     t->before.seconds = seconds(&r, "before_s");
     t->before.cpu_seconds = seconds(&r, "before_cpu_s");
     t->before.attempts = (int)number(&r, r.root, "before_attempts", 0, INT_MAX - 1);
+    if (kvm_json_has(kvm_json_get(r.root, keep, "allow")))
+        t->allow = string(&r, r.root, "allow");
     if (!r.s && !kvm_str_eq(t->place, place))
         r.s = kvm_fail(err, KVM_MISMATCH, "%.*s: is the task of %s", KVM_STR_ARG(path),
                        kvm_quote(t->place).at);

@@ -29,6 +29,7 @@ typedef struct kvm_task {
     kvm_str place;           /* the folder, absolute: what a rank is told */
     kvm_str cwd;             /* of the worker, which paths below are relative to … */
     kvm_str folder, home;    /* … as it spells them */
+    kvm_str allow;           /* as of the worker; at NULL: no bounds */
     kvm_store_options store; /* a bucket, when there is one; keys in the environment */
     const char *backend;     /* as the child has chosen it */
     int threads;             /* of each rank */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "kernels/ops.h"
 #include "schema/fault.h"
+#include "workers/bounds.h"
 #include "workers/gang_internal.h"
 #include "workers/worker_internal.h"
 
@@ -159,6 +160,7 @@ static kvm_status begin(rank *r, kvm_str place, kvm_kind_of *kind_of, kvm_err *e
                                   .kind_of = kind_of,
                                   .backend = t->backend,
                                   .job_bytes = t->job_bytes};
+    TRY(kvm_bounds_set(t->allow, t->home, err));
     return kvm_store_open(&r->w.store, &r->keep, t->home, &t->store, err);
 }
 

@@ -75,6 +75,7 @@ static kvm_status describe(watched *g, kvm_task *t, kvm_arena *keep, kvm_err *er
         .ranks = c->ranks,
         .folder = g->k->folder,
         .home = w->o.home,
+        .allow = w->o.allow,
         .store = {.where = w->o.store.where, .cache_bytes = w->o.store.cache_bytes},
         .threads = w->o.threads,
         .offload = w->o.offload,

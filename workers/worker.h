@@ -40,6 +40,9 @@ typedef struct kvm_worker_options {
     kvm_str home;
     kvm_str catalogue;       /* empty: HOME/catalogue.db */
     kvm_store_options store; /* zero: the home is the store */
+    /* folders that jobs may name files of besides the store's and the suites
+     * (bounds.h), split by ':'; at NULL: whatever may be read, for jobs of our own */
+    kvm_str allow;
     kvm_str queue; /* redis://… (scheduler/redis.h); empty, or with a run: local */
     const kvm_job_kind *(*kind_of)(kvm_kind_id id); /* required: kvm_job_kind_of */
     const char *backend;                            /* "cpu" */

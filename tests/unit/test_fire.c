@@ -175,17 +175,19 @@ static void a_few_run_at_once_and_the_rest_wait(void **state)
     }
 }
 
-/* The program itself, for a team with a token, which the scheduler has not. */
-static void the_program_submits_for_the_team(void **state)
+/* The program itself, for a team with a token, which the scheduler has not; a spec of
+ * models elsewhere. False: there is no program. */
+static bool submits(kvm_str allow, const char **runs)
 {
-    (void)state;
     char here[300];
     const char *build = getenv("KVM_BUILD");
     fires.o.program = kvm_str_fmt(&keep, "%s/kvmill", build ? build : "build/release");
     if (!kvm_path_exists(fires.o.program) || !getcwd(here, sizeof here)) {
         printf("# skipped: no program in %s\n", build ? build : "build/release");
-        return;
+        return false;
     }
+    if (kvm_str_eq(allow, KVM_STR("zoo")))
+        allow = kvm_str_fmt(&keep, "%s/tests/zoo", here);
     const kvm_str file = kvm_str_fmt(&keep, "%s/%s/few.yaml", here, home);
     const kvm_str spec =
         kvm_str_fmt(&keep,
@@ -195,19 +197,43 @@ static void the_program_submits_for_the_team(void **state)
                     "{suites: [facts-mc], items: 3}\n",
                     here, here);
     const kvm_str move = kvm_str_fmt(&keep, "UPDATE schedule SET file = '%s'", file.at);
-    const kvm_str runs = kvm_str_fmt(
-        &keep, "SELECT COUNT(*) FROM v_runs WHERE team = 'prose' AND file = '%s'",
-        file.at);
+    *runs =
+        kvm_str_fmt(&keep,
+                    "SELECT COUNT(*) FROM v_runs WHERE team = 'prose' AND file = '%s'",
+                    file.at)
+            .at;
     MUST(kvm_file_publish(file, spec, keep, e));
     MUST(kvm_team_set(c, KVM_STR("prose"), &(kvm_team_terms){-1, -1, -1}, e));
     MUST(kvm_team_token(c, KVM_STR("prose"), KVM_STR("secret"), e));
     fires.o.catalogue = kvm_str_of(path);
+    fires.o.allow = allow;
     due("s", false);
     kvm_test_sql(path, move.at);
     turn_until(1);
+    return true;
+}
+
+static void the_program_submits_for_the_team(void **state)
+{
+    (void)state;
+    const char *runs;
+    if (!submits(kvm_test_on_server ? KVM_STR("zoo") : KVM_STR(""), &runs)) return;
     if (kvm_test_number(path, "SELECT status FROM tick")) fail_msg("%s", message());
     check_contains(said().at, "small-large: run 1, ");
-    assert_int_equal(kvm_test_number(path, runs.at), 1);
+    assert_int_equal(kvm_test_number(path, runs), 1);
+}
+
+/* where the scheduler's machine has it; a catalogue that is a file is one's own */
+static void a_schedule_names_what_its_scheduler_allows(void **state)
+{
+    (void)state;
+    const char *runs;
+    char other[300];
+    snprintf(other, sizeof other, "%s", home);
+    if (!submits(kvm_test_on_server ? KVM_STR("") : kvm_str_of(other), &runs)) return;
+    assert_int_equal(kvm_test_number(path, "SELECT status FROM tick"), KVM_USAGE);
+    check_contains(message(), "small/config.json: lies outside");
+    assert_int_equal(kvm_test_number(path, runs), 0);
 }
 
 static void a_scheduler_that_stops_leaves_nobody(void **state)
@@ -238,6 +264,7 @@ int main(void)
         T(one_that_hangs_is_ended),
         T(a_few_run_at_once_and_the_rest_wait),
         T(the_program_submits_for_the_team),
+        T(a_schedule_names_what_its_scheduler_allows),
         T(a_scheduler_that_stops_leaves_nobody),
     };
     return kvm_test_both("fire", tests);
