@@ -84,6 +84,7 @@ static kvm_status reserve_states(kvm_cache *c, kvm_arena *keep, kvm_err *err)
         c->mark[i] = kvm_new_raw(keep, float, numbers(o));
         if (!c->mark[i]) return kvm_nomem(err, keep);
         const kvm_layer *l = m->blocks[o->layer].mixer.layer;
+        if (!l) continue; /* in another part of the model */
         const size_t bytes = l->kind->scratch(l, KVM_STAGE_ROWS);
         if (bytes > most) most = bytes;
     }

@@ -115,6 +115,27 @@ static kvm_status check_stack(const kvm_checkpoint *ck, kvm_err *err)
     return KVM_OK;
 }
 
+static void add_bytes(const kvm_checkpoint *ck, kvm_str name, ptrdiff_t bytes,
+                      ptrdiff_t *layers)
+{
+    const ptrdiff_t layer =
+        layer_of(name, ck->gguf ? "" : ck->prefix, ck->gguf ? "blk." : "layers.");
+    if (layer >= 0 && layer < ck->config.layers) layers[layer] += bytes;
+}
+
+void kvm_checkpoint_weigh(const kvm_checkpoint *ck, ptrdiff_t *layers)
+{
+    memset(layers, 0, sizeof *layers * (size_t)ck->config.layers);
+    for (ptrdiff_t i = 0; ck->gguf && i < kvm_gguf_tensors(ck->gguf); i++) {
+        const kvm_gguf_tensor *t = kvm_gguf_tensor_at(ck->gguf, i);
+        add_bytes(ck, t->name, t->bytes, layers);
+    }
+    for (ptrdiff_t i = 0; ck->st && i < kvm_st_count(ck->st); i++) {
+        const kvm_st_tensor *t = kvm_st_at(ck->st, i);
+        add_bytes(ck, t->name, (ptrdiff_t)t->bytes, layers);
+    }
+}
+
 static kvm_status open_folder(kvm_checkpoint *ck, kvm_arena *keep, kvm_err *err)
 {
     kvm_jat root;

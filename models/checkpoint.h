@@ -61,6 +61,10 @@ KVM_MUST kvm_status kvm_checkpoint_get_rows(const kvm_checkpoint *ck, kvm_weight
                                             ptrdiff_t usual, ptrdiff_t cols,
                                             kvm_found *out, kvm_err *err);
 
+/* kvm_checkpoint_weigh - bytes, as stored, of all tensors of each layer: into (layers)
+ * numbers. Of what is imagined: 0. */
+void kvm_checkpoint_weigh(const kvm_checkpoint *ck, ptrdiff_t *layers);
+
 /* the files that hold the weights, in order of their names */
 ptrdiff_t kvm_checkpoint_files(const kvm_checkpoint *ck);
 kvm_str kvm_checkpoint_file(const kvm_checkpoint *ck, ptrdiff_t i);

@@ -168,7 +168,8 @@ kvm_status kvm_model__fingerprint(kvm_model *m, const kvm_checkpoint *ck,
                                   kvm_arena scratch, kvm_err *err)
 {
     TRY(kvm_config_hash(&m->config, m->config_hash, scratch, err));
-    TRY(hash_weights(ck, m->offload, m->weights_hash, scratch, err));
+    const bool leave = m->offload || kvm_model__whole(m, NULL) != KVM_OK;
+    TRY(hash_weights(ck, leave, m->weights_hash, scratch, err));
     const kvm_str all = kvm_str_fmt(
         &scratch, "%s %s %s", m->config_hash,
         m->tokenizer ? kvm_tokenizer_hash(m->tokenizer) : "-", m->weights_hash);

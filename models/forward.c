@@ -76,6 +76,19 @@ kvm_status kvm_model__block(const kvm_model *m, kvm_step *s, ptrdiff_t l, kvm_te
     return KVM_OK;
 }
 
+kvm_status kvm_model__blocks(const kvm_model *m, kvm_step *s, ptrdiff_t rows,
+                             kvm_tensor h, kvm_err *err)
+{
+    const kvm_capture *c = s->capture;
+    const bool all = c && (c->hidden || c->attention || c->choice);
+    const ptrdiff_t last = kvm_model__last_mixer(m);
+    for (ptrdiff_t l = m->cut[m->part]; l < m->cut[m->part + 1]; l++) {
+        if (l >= last && !all) s->out = rows;
+        TRY(kvm_model__block(m, s, l, h, err));
+    }
+    return KVM_OK;
+}
+
 /* the first stream of h (n, streams * hidden) to all of them */
 static void spread(kvm_tensor h, ptrdiff_t streams, ptrdiff_t hidden)
 {
@@ -136,13 +149,7 @@ static kvm_status run_chunk(kvm_model *m, const kvm_cache *cache, ptrdiff_t firs
     kvm_tensor h;
     TRY(kvm_model__begin(m, &s, &choice, &h, err));
     TRY(kvm_model__embed(m, &s, h, err));
-    const bool all =
-        capture && (capture->hidden || capture->attention || capture->choice);
-    const ptrdiff_t last = kvm_model__last_mixer(m);
-    for (ptrdiff_t l = 0; l < m->config.layers; l++) {
-        if (l == last && !all) s.out = rows;
-        TRY(kvm_model__block(m, &s, l, h, err));
-    }
+    TRY(kvm_model__blocks(m, &s, rows, h, err));
     return rows > 0 ? read_out(m, &s, h, rows, logits, err) : KVM_OK;
 }
 
@@ -172,6 +179,7 @@ static kvm_status check_call(const kvm_model *m, const kvm_cache *cache,
         (o->logits_last > 0 && !o->logits))
         return kvm_fail(err, KVM_USAGE, "logits of the last %td of %td tokens",
                         o->logits_last, n);
+    TRY(kvm_model__whole(m, err));
     if (n > cache->capacity - cache->length)
         return kvm_fail(err, KVM_RANGE,
                         "%td tokens after %td do not fit into a cache of %td tokens", n,

@@ -41,33 +41,12 @@ static ptrdiff_t step_of(const pass *p, ptrdiff_t sequence)
     return kvm_model__chunk(length(p, sequence));
 }
 
-static size_t hidden_bytes(const kvm_model *m, ptrdiff_t n)
-{
-    return (size_t)(n * m->last.streams * m->config.hidden) * sizeof(float);
-}
-
-/* layers that have no choice of tokens of their own look at the bits of an earlier
- * one */
-static bool shares(const kvm_model *m)
-{
-    for (ptrdiff_t l = 0; m->config.index.heads > 0 && l < m->config.layers; l++)
-        if (!m->config.index.full[l]) return true;
-    return false;
-}
-
-static size_t choice_bytes(const kvm_model *m, ptrdiff_t n, ptrdiff_t words)
-{
-    return shares(m) ? (size_t)(1 + n * words) * sizeof(uint64_t) : 0;
-}
-
 static size_t record_bytes(const pass *p, ptrdiff_t sequence)
 {
     const ptrdiff_t n = length(p, sequence), step = step_of(p, sequence);
-    size_t bytes = hidden_bytes(p->m, n);
-    for (ptrdiff_t t = 0; t < n; t += step) {
-        const ptrdiff_t size = n - t < step ? n - t : step;
-        bytes += choice_bytes(p->m, size, (t + size + 63) / 64);
-    }
+    size_t bytes = 0;
+    for (ptrdiff_t t = 0; t < n; t += step)
+        bytes += kvm_model_between(p->m, t, n - t < step ? n - t : step);
     return bytes;
 }
 
@@ -117,8 +96,8 @@ static kvm_status move_step(const pass *p, ptrdiff_t *at, const kvm_step *s,
                             kvm_tensor h, bool out, kvm_err *err)
 {
     const kvm_model *m = p->m;
-    TRY(move(p, at, h.data, hidden_bytes(m, s->n), out, err));
-    if (!shares(m)) return KVM_OK;
+    TRY(move(p, at, h.data, (size_t)kvm_tensor_count(&h) * sizeof(float), out, err));
+    if (!kvm_model__shares(m)) return KVM_OK;
     uint64_t all = s->choice->all;
     TRY(move(p, at, &all, sizeof all, out, err));
     s->choice->all = all;
@@ -233,6 +212,7 @@ static kvm_status prepare(pass *p, kvm_arena *own, kvm_err *err)
 {
     const kvm_batch *b = p->b;
     ptrdiff_t step = 1;
+    TRY(kvm_model__whole(p->m, err));
     p->place = kvm_new(own, ptrdiff_t, b->n + 1);
     p->slots = kvm_new(own, kvm_slot, p->m->info.objects);
     if (!p->place || !p->slots) return kvm_nomem(err, own);

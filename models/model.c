@@ -53,7 +53,7 @@ static kvm_status load_stack(kvm_model *m, kvm_loader *ld, kvm_err *err)
     const kvm_config *c = &m->config;
     m->blocks = kvm_new(ld->keep, kvm_block, c->layers);
     if (!m->blocks) return kvm_nomem(err, ld->keep);
-    for (ptrdiff_t l = 0; l < c->layers; l++) {
+    for (ptrdiff_t l = m->cut[m->part]; l < m->cut[m->part + 1]; l++) {
         kvm_block *b = &m->blocks[l];
         const kvm_block_kinds *kinds = &c->blocks[l];
         if (m->offload) ld->extents = &b->extents;
@@ -136,7 +136,8 @@ static kvm_status list_objects(kvm_model *m, kvm_arena *keep, const kvm_rope *ro
                            info->weight_dtype, err));
     for (ptrdiff_t i = info->objects - 1; i >= 0; i--) {
         const kvm_object *o = &m->objects[i];
-        m->blocks[o->layer].mixer.layer->first_object = i;
+        kvm_layer *mixer = m->blocks[o->layer].mixer.layer;
+        if (mixer) mixer->first_object = i; /* else another part has it */
         if (o->kind == KVM_OBJECT_NGRAM_WINDOW) m->blocks[o->layer].ngram_object = i;
         const ptrdiff_t bytes = kvm_object_bytes(o);
         if (kvm_object_per_prompt(o))
@@ -219,6 +220,8 @@ kvm_status kvm_model_open(kvm_model **out, kvm_arena *keep, kvm_compute *c,
         TRY(kvm_model__finite_memos(&memos, &known, ck, keep, err));
         ld.check_finite = !known;
     }
+    m->part = o ? o->part : 0;
+    TRY(kvm_model__cut(&m->cut, keep, ck, o && o->parts > 0 ? o->parts : 1, err));
     TRY(kvm_load_norm_form(&ld, err));
     TRY(kvm_load_rope(&ld, err));
     TRY(load_stack(m, &ld, err));

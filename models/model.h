@@ -76,6 +76,9 @@ typedef struct kvm_model_options {
     bool no_tokenizer; /* do not look for one */
     bool imagined;     /* path is a config.json: sizes are right, weights are zeros */
     bool offload;      /* for kvm_model_run_layers: weights leave memory when read */
+    /* of the layers, run `part` of `parts` alone is loaded (kvm_model_run_part); parts
+     * 0: all of them */
+    int part, parts;
     bool check_finite; /* look for NaN/Inf in every weight at load (KVM_NAN names the
                           tensor), unless large files are known to hold none */
 } kvm_model_options;
@@ -277,6 +280,33 @@ typedef struct kvm_batch {
  * permute). */
 KVM_MUST kvm_status kvm_model_run_layers(kvm_model *m, const kvm_batch *b,
                                          kvm_err *err);
+
+/* ---- running a model whose layers lie in several processes (models/part.c) ---- */
+
+/* what a forward reads of a model's weights, as stored, but for the head */
+typedef struct kvm_model_weight {
+    ptrdiff_t all, most; /* bytes; most: of the largest part */
+} kvm_model_weight;
+/* kvm_model_weigh - of the checkpoint at path, taken apart into so many parts; of its
+ * files only what they say of themselves is read */
+KVM_MUST kvm_status kvm_model_weigh(kvm_model_weight *w, kvm_str path, int parts,
+                                    kvm_err *err);
+/* kvm_model_parts - (parts + 1): part p has layers [p] to [p+1]-1. Parts are about
+ * equal in bytes, the embedding counted to the first; none but the last are empty. */
+const ptrdiff_t *kvm_model_parts(const kvm_model *m);
+/* tokens of the pieces, all but the last, that a forward of n takes at once; bytes of
+ * what goes from part to part for n tokens behind `first` */
+ptrdiff_t kvm_model_piece(ptrdiff_t n);
+size_t kvm_model_between(const kvm_model *m, ptrdiff_t first, ptrdiff_t n);
+/* kvm_model_run_part - the next n tokens of a sequence, a piece of it, through the
+ * layers of a model's part; the cache grows by n. between: what the part before has
+ * left of them (of the first: nothing is read) becomes what the next one is given. All
+ * parts one after the other give the rows of one forward, with the same bits. Errors as
+ * of kvm_model_forward. */
+KVM_MUST kvm_status kvm_model_run_part(kvm_model *m, kvm_cache *cache,
+                                       const int32_t *ids, ptrdiff_t n, void *between,
+                                       const kvm_capture *capture, kvm_err *err);
+
 /* activations of a forward in chunks of so many tokens; 0: the model's choice */
 size_t kvm_model_scratch_bytes(const kvm_model *m, ptrdiff_t chunk);
 

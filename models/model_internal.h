@@ -25,6 +25,8 @@ struct kvm_model {
     kvm_object *objects; /* (info.objects) layer-major */
     bool recurrent;      /* some objects are kept per prompt */
     bool offload;        /* weights do not stay in memory */
+    ptrdiff_t *cut;      /* (parts + 1) where the layers of each part begin */
+    int part;            /* whose layers are loaded; the other blocks are all 0 */
     float *logits;       /* (V) of kvm_generate */
     kvm_arena work;      /* activations; grows to the largest chunk asked for */
     ptrdiff_t work_chunk;
@@ -96,8 +98,26 @@ KVM_MUST kvm_status kvm_model__embed(kvm_model *m, const kvm_step *s, kvm_tensor
                                      kvm_err *err);
 KVM_MUST kvm_status kvm_model__block(const kvm_model *m, kvm_step *s, ptrdiff_t l,
                                      kvm_tensor h, kvm_err *err);
+/* the blocks that are loaded; logits of the last `rows` of the rows are wanted */
+KVM_MUST kvm_status kvm_model__blocks(const kvm_model *m, kvm_step *s, ptrdiff_t rows,
+                                      kvm_tensor h, kvm_err *err);
 KVM_MUST kvm_status kvm_model__check_ids(const kvm_model *m, const int32_t *ids,
                                          ptrdiff_t n, kvm_err *err);
+
+/* ---- parts (models/part.c) ---- */
+
+/* where each of so many parts begins, (parts + 1), in keep */
+KVM_MUST kvm_status kvm_model__cut(ptrdiff_t **cut, kvm_arena *keep,
+                                   const kvm_checkpoint *ck, int parts, kvm_err *err);
+static inline bool kvm_model__has(const kvm_model *m, ptrdiff_t layer)
+{
+    return layer >= m->cut[m->part] && layer < m->cut[m->part + 1];
+}
+/* KVM_USAGE unless all layers are loaded */
+KVM_MUST kvm_status kvm_model__whole(const kvm_model *m, kvm_err *err);
+/* layers that have no choice of tokens of their own look at the bits of an earlier
+ * one */
+bool kvm_model__shares(const kvm_model *m);
 
 /* a block's weights are read soon; they leave memory */
 void kvm_model__want(const kvm_block *b);

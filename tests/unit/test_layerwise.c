@@ -1,6 +1,6 @@
-/* Sequences that pass the stack layer by layer: the rows of plain forwards, to the bit,
- * for every kind of layer; and a checkpoint that is larger than the memory which it
- * runs in. */
+/* Sequences that pass the stack layer by layer, or through parts of it that are models
+ * of their own: the rows of plain forwards, to the bit, for every kind of layer; and a
+ * checkpoint that is larger than the memory which it runs in. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,12 +79,12 @@ static kvm_status on_sequence(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
     return KVM_OK;
 }
 
-static kvm_model *open_at(kvm_arena *keep, const char *path, bool offload)
+static kvm_model *open_at(kvm_arena *keep, const char *path, kvm_model_options o)
 {
     kvm_err err = {0};
     kvm_compute *c;
     kvm_model *m;
-    const kvm_model_options o = {.no_tokenizer = true, .offload = offload};
+    o.no_tokenizer = true;
     check_ok(kvm_compute_new(&c, keep, kvm_backend_find(KVM_STR("cpu")), 1, &err),
              &err);
     check_ok(kvm_model_open(&m, keep, c, kvm_str_of(path), &o, &err), &err);
@@ -101,17 +101,70 @@ static int32_t *some_ids(kvm_arena *keep, ptrdiff_t n, ptrdiff_t vocab)
     return ids;
 }
 
+/* one sequence through parts that hand its pieces on, as gangs do */
+static void through_parts(kvm_model *const *part, kvm_cache *const *cache, int parts,
+                          const int32_t *ids, ptrdiff_t n, const kvm_capture *sink)
+{
+    kvm_arena a = check_arena(1 << 26);
+    kvm_err err = {0};
+    const ptrdiff_t step = kvm_model_piece(n);
+    for (int p = 0; p < parts; p++) kvm_cache_clear(cache[p]);
+    for (ptrdiff_t t = 0; t < n; t += step) {
+        const ptrdiff_t size = n - t < step ? n - t : step;
+        const size_t bytes = kvm_model_between(part[0], t, size);
+        char *between = kvm_new(&a, char, (ptrdiff_t)bytes);
+        assert_non_null(between);
+        for (int p = 0; p < parts; p++)
+            check_ok(kvm_model_run_part(part[p], cache[p], ids + t, size, between, sink,
+                                        &err),
+                     &err);
+    }
+    kvm_arena_free(&a);
+}
+
+static void in_parts(const char *path, int parts, const int32_t *ids,
+                     const ptrdiff_t offset[SEQUENCES + 1], kvm_capture sink, tape *t)
+{
+    enum { MOST = 8 };
+    kvm_arena keep = check_arena((size_t)1 << 34);
+    kvm_err err = {0};
+    kvm_model *part[MOST];
+    kvm_cache *cache[MOST];
+    for (int p = 0; p < parts; p++) {
+        part[p] = open_at(&keep, path, (kvm_model_options){.part = p, .parts = parts});
+        check_ok(kvm_cache_new(&cache[p], &keep, part[p],
+                               kvm_model_info_of(part[p])->context, &err),
+                 &err);
+    }
+    t->m = part[0];
+    sink.ctx = t;
+    for (t->sequence = 0; t->sequence < SEQUENCES; t->sequence++)
+        through_parts(part, cache, parts, ids + offset[t->sequence],
+                      offset[t->sequence + 1] - offset[t->sequence], &sink);
+    check_str(kvm_str_of(kvm_model_info_of(part[0])->fingerprint),
+              kvm_model_info_of(part[parts - 1])->fingerprint);
+    if (parts > 1) {
+        check_status(KVM_USAGE,
+                     kvm_model_forward(part[0], cache[0], ids, 1, NULL, &err), &err);
+        check_contains(err.msg, "only layers 0 to");
+    }
+    kvm_arena_free(&keep);
+}
+
 static void same_bits(const char *path, const ptrdiff_t offset[SEQUENCES + 1],
                       bool hidden)
 {
     kvm_arena keep = check_arena((size_t)1 << 32);
     kvm_err err = {0};
-    kvm_model *m = open_at(&keep, path, false), *large = open_at(&keep, path, true);
+    kvm_model *m = open_at(&keep, path, (kvm_model_options){0}),
+              *large = open_at(&keep, path, (kvm_model_options){.offload = true});
     const kvm_model_info *info = kvm_model_info_of(m);
-    tape t[3];
+    static const int parts[] = {1, 2, 3, 8}; /* 8: more than there are layers */
+    enum { PLAIN, MEMORY, SPILLED, PARTS, TAPES = PARTS + COUNT(parts) };
+    tape t[TAPES];
     kvm_cache *cache;
     const int32_t *ids = some_ids(&keep, offset[SEQUENCES], info->vocab);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < TAPES; i++) {
         t[i] = (tape){.m = i ? large : m, .longest = offset[SEQUENCES]};
         t[i].sums =
             kvm_new(&keep, uint64_t,
@@ -130,24 +183,28 @@ static void same_bits(const char *path, const ptrdiff_t offset[SEQUENCES + 1],
                                    &(kvm_forward_options){.capture = &sink}, &err),
                  &err);
     }
-    for (int spilled = 0; spilled < 2; spilled++) {
-        sink.ctx = &t[1 + spilled];
+    for (int i = MEMORY; i <= SPILLED; i++) {
+        sink.ctx = &t[i];
         const kvm_batch b = {.ids = ids,
                              .offset = offset,
                              .n = SEQUENCES,
                              .capture = &sink,
                              .sequence = on_sequence,
-                             .ctx = &t[1 + spilled],
-                             .memory = spilled ? 100 : (size_t)1 << 30,
+                             .ctx = &t[i],
+                             .memory = i == SPILLED ? 100 : (size_t)1 << 30,
                              .spill = KVM_STR(DIR "/spill")};
         check_ok(kvm_model_run_layers(large, &b, &err), &err);
         assert_false(kvm_path_exists(b.spill));
-        const size_t bytes = (size_t)(SEQUENCES * (info->objects + info->layers) *
-                                      POINTS * t[0].longest) *
-                             sizeof(uint64_t);
-        if (memcmp(t[0].sums, t[1 + spilled].sums, bytes) != 0)
-            fail_msg("%s: other bits layer by layer", path);
     }
+    for (size_t i = 0; i < COUNT(parts); i++)
+        in_parts(path, parts[i], ids, offset, sink, &t[PARTS + i]);
+    const size_t bytes =
+        (size_t)(SEQUENCES * (info->objects + info->layers) * POINTS * t[0].longest) *
+        sizeof(uint64_t);
+    for (int i = MEMORY; i < TAPES; i++)
+        if (memcmp(t[PLAIN].sums, t[i].sums, bytes) != 0)
+            fail_msg("%s: other bits %s", path,
+                     i < PARTS ? "layer by layer" : "part by part");
     kvm_arena_free(&keep);
 }
 
@@ -293,9 +350,20 @@ static kvm_status count_rows(void *ctx, ptrdiff_t object, int point, ptrdiff_t f
     return KVM_OK;
 }
 
-/* in a process of its own: MiB that a capture took; the weights' file is looked through
- * for NaN and hashed as well */
-static long memory_of(bool offload)
+typedef enum way { WHOLE, STREAMED, PART } way;
+enum { PART_OF = 4 }; /* the third of four parts */
+
+static kvm_status run_third_part(kvm_model *m, kvm_cache *cache, const int32_t *ids,
+                                 ptrdiff_t n, const kvm_capture *sink, kvm_err *err)
+{
+    static float between[96 * HIDDEN]; /* of a part before: any numbers will do */
+    assert_true(kvm_model_between(m, 0, n) <= sizeof between);
+    return kvm_model_run_part(m, cache, ids, n, between, sink, err);
+}
+
+/* in a process of its own: MiB that a capture took; the weights' file is hashed as
+ * well, and looked through for NaN but by a part, which is opened when a plan has */
+static long memory_of(way how)
 {
     enum { TOKENS = 96, BATCH = 6, MOST = 250 };
     const ptrdiff_t tokens = (ptrdiff_t)BATCH * TOKENS;
@@ -310,8 +378,11 @@ static long memory_of(bool offload)
         kvm_cache *cache;
         ptrdiff_t offset[BATCH + 1], rows = 0;
         const long before = high_water();
-        const kvm_model_options o = {
-            .no_tokenizer = true, .check_finite = true, .offload = offload};
+        const kvm_model_options o = {.no_tokenizer = true,
+                                     .check_finite = how != PART,
+                                     .offload = how == STREAMED,
+                                     .part = how == PART ? 2 : 0,
+                                     .parts = how == PART ? PART_OF : 1};
         const int32_t *ids = some_ids(&keep, tokens, VOCAB);
         const kvm_capture sink = {.rows = count_rows, .points = 1u << 2, .ctx = &rows};
         for (int i = 0; i <= BATCH; i++) offset[i] = tokens / BATCH * i;
@@ -325,17 +396,22 @@ static long memory_of(bool offload)
                              .memory = 1 << 20,
                              .spill = KVM_STR(DIR "/spill")};
         kvm_status s = KVM_OK;
-        if (offload) {
+        if (how == STREAMED) {
             s = kvm_model_run_layers(m, &b, &err);
         } else {
             s = kvm_cache_new(&cache, &keep, m, TOKENS, &err);
             for (int i = 0; !s && i < BATCH; i++) {
                 kvm_cache_clear(cache);
-                s = kvm_model_forward(m, cache, ids + offset[i], TOKENS,
-                                      &(kvm_forward_options){.capture = &sink}, &err);
+                const int32_t *at = ids + offset[i];
+                s = how == PART
+                        ? run_third_part(m, cache, at, TOKENS, &sink, &err)
+                        : kvm_model_forward(m, cache, at, TOKENS,
+                                            &(kvm_forward_options){.capture = &sink},
+                                            &err);
             }
         }
-        if (s || rows != tokens * 2 * LAYERS) _exit(MOST + 2);
+        const ptrdiff_t layers = how == PART ? LAYERS / PART_OF : LAYERS;
+        if (s || rows != tokens * 2 * layers) _exit(MOST + 2);
         const long took = high_water() - before;
         _exit(took < MOST ? (int)took : MOST);
     }
@@ -361,12 +437,19 @@ static void larger_than_memory(void **state)
     check_tmpdir("layerwise/cache");
     assert_int_equal(setenv("XDG_CACHE_HOME", "/nonexistent", 1), 0);
     write_large(DIR "/large");
-    const long streamed = memory_of(true), whole = memory_of(false);
+    const long streamed = memory_of(STREAMED), part = memory_of(PART),
+               whole = memory_of(WHOLE);
+    kvm_model_weight w;
     kvm_err err = {0};
+    check_ok(kvm_model_weigh(&w, KVM_STR(DIR "/large"), PART_OF, &err), &err);
     check_ok(kvm_file_remove(KVM_STR(DIR "/large/model.safetensors"), &err), &err);
-    print_message("%d MiB of weights: %ld MiB layer by layer, %ld MiB as a whole\n",
-                  LAYERS * LAYER_MIB, streamed, whole);
+    print_message("%d MiB of weights: %ld MiB layer by layer, %ld MiB of a quarter, "
+                  "%ld MiB as a whole\n",
+                  LAYERS * LAYER_MIB, streamed, part, whole);
     assert_true(streamed <= LIMIT);
+    assert_true(w.all / MIB >= (ptrdiff_t)LAYERS * LAYER_MIB);
+    assert_true(w.most - w.all / PART_OF < MIB);
+    assert_true(part <= w.most / MIB + 16);
     assert_true(whole > LAYERS * LAYER_MIB * 8 / 10); /* what is measured can fail */
 }
 
