@@ -19,8 +19,9 @@
  *    space that is kept once per prompt (sequences, H*D), F32
  *
  * A writer keeps finished sequences in PATH.spool (one of several parts in
- * PATH.PART-PARTS.spool), so a killed capture goes on where it stopped; publishing
- * turns the spools round into the file above and removes them. */
+ * PATH.PART-PARTS.spool, of layers in PATH.layers-PART-PARTS.spool), so a killed
+ * capture goes on where it stopped; publishing turns the spools round into the file
+ * above and removes them. */
 #ifndef KVM_TRANSLATORS_ROWS_H
 #define KVM_TRANSLATORS_ROWS_H
 
@@ -165,6 +166,13 @@ KVM_MUST kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_st
 KVM_MUST kvm_status kvm_rows_create_share(kvm_rows_writer **w, kvm_arena *keep,
                                           kvm_str path, const kvm_rows_info *info,
                                           int part, int parts, kvm_err *err);
+/* kvm_rows_create_layers - the same where every part has all sequences, and of them the
+ * rows of layers cut[part] .. cut[part + 1]-1 alone; cut (parts + 1) ascends from 0 to
+ * all layers, and is copied */
+KVM_MUST kvm_status kvm_rows_create_layers(kvm_rows_writer **w, kvm_arena *keep,
+                                           kvm_str path, const kvm_rows_info *info,
+                                           int part, int parts, const ptrdiff_t *cut,
+                                           kvm_err *err);
 ptrdiff_t kvm_rows_done(const kvm_rows_writer *w); /* sequences in its spool */
 /* kvm_rows_put - n rows (n, H*D) f32 of a stored space: rows first .. first+n-1 of the
  * sequence being written, after the stride has been applied by the caller; the one row

@@ -1,11 +1,12 @@
 /* rows_spool.h - a writer of a capture and its spool, shared by rows_write.c, which
  * fills it, and rows_publish.c, which turns it round.
  *
- * The spool, PATH.spool, or PATH.PART-PARTS.spool:
- *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata
+ * The spool, PATH.spool, PATH.PART-PARTS.spool or PATH.layers-PART-PARTS.spool:
+ *   1. "kvmspool", then 64 hex digits: SHA-256 of the capture's metadata (and of which
+ *      part has which layers)
  *   2. records, one per sequence: i32 sequence, i32 n, n i32 positions, then the rows
- *      of each track (n, H*D) as stored: a layer's spaces, then the next layer's, then
- *      the 8 bytes "endofseq"
+ *      of each track (n, H*D) as stored: a layer's spaces, then the next layer's, of
+ *      the part's layers; then the 8 bytes "endofseq"
  * A record is one write followed by fdatasync; a torn last record is cut off when the
  * spool is opened again. The records of a batch are written at their places and synced
  * before their last 8 bytes are.
@@ -51,6 +52,7 @@ struct kvm_rows_writer {
     kvm_arena *keep;
     kvm_str path, spool;
     int part, parts;
+    const ptrdiff_t *cut;          /* (parts + 1) layers of each; NULL: all have all */
     char head[KVM_SPOOL_HEAD + 1]; /* of all parts' spools */
     json_t *meta;
     int fd; /* of the spool; -1 after publish */
@@ -81,6 +83,10 @@ ptrdiff_t kvm_rows__place(const kvm_rows_writer *w, ptrdiff_t o, ptrdiff_t n);
 /* one record at `at`: its rows, or -1 when what is left is no whole record */
 ptrdiff_t kvm_rows__record(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at,
                            int32_t *sequence, ptrdiff_t *size);
+/* the writer of another part of the capture, which has no spool open: what its records
+ * look like */
+KVM_MUST kvm_status kvm_rows__part(kvm_rows_writer **out, const kvm_rows_writer *w,
+                                   int part, kvm_arena *keep, kvm_err *err);
 /* the path of a part's spool; at NULL when a is spent */
 kvm_str kvm_rows__spool(const kvm_rows_writer *w, int part, kvm_arena *a);
 kvm_held kvm_rows__scan(const kvm_rows_writer *w, kvm_str bytes);

@@ -47,6 +47,8 @@ static kvm_status describe(kvm_rows_writer *w, char sha[65], kvm_err *err)
     if (!s && i->rope.width)
         s = kvm_sha_add(h, i->rope.inv_freq,
                         sizeof(float) * (size_t)(i->rope.width / 2), err);
+    if (!s && w->cut)
+        s = kvm_sha_add(h, w->cut, sizeof *w->cut * (size_t)(w->parts + 1), err);
     if (s) {
         kvm_sha_drop(h);
         return s;
@@ -58,16 +60,19 @@ static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
 {
     const kvm_rows_info *i = &w->info;
     const ptrdiff_t layers = i->shapes.layers;
+    const ptrdiff_t from = w->cut ? w->cut[w->part] : 0,
+                    to = w->cut ? w->cut[w->part + 1] : layers;
     w->track = kvm_new(w->keep, kvm_track, KVM_SPACES * layers);
     w->at = kvm_new(w->keep, ptrdiff_t, KVM_SPACES * layers);
     if (!w->track || !w->at) return kvm_nomem(err, w->keep);
-    for (ptrdiff_t l = 0; l < layers; l++)
+    for (ptrdiff_t o = 0; o < KVM_SPACES * layers; o++) w->at[o] = -1;
+    for (ptrdiff_t l = from; l < to; l++)
         for (int s = 0; s < KVM_SPACES; s++) {
             const ptrdiff_t width = kvm_space_derived((kvm_space)s)
                                         ? 0
                                         : kvm_shapes_width(&i->shapes, (kvm_space)s, l);
-            w->at[s * layers + l] = width ? w->tracks : -1;
             if (width == 0) continue;
+            w->at[s * layers + l] = w->tracks;
             const bool once = kvm_space_once((kvm_space)s);
             const kvm_track t = {.space = (kvm_space)s,
                                  .layer = l,
@@ -83,8 +88,6 @@ static kvm_status plan(kvm_rows_writer *w, kvm_err *err)
         return kvm_fail(err, KVM_RANGE, "a sequence of %td tokens is too long",
                         i->tokens);
     w->record_bytes = KVM_RECORD_HEAD + bytes + w->once_bytes + KVM_SPOOL_MAGIC_BYTES;
-    w->record = kvm_new_raw(w->keep, char, w->record_bytes);
-    if (!w->record) return kvm_nomem(err, w->keep);
     return KVM_OK;
 }
 
@@ -144,7 +147,8 @@ ptrdiff_t kvm_rows__record(const kvm_rows_writer *w, kvm_str bytes, ptrdiff_t at
 kvm_str kvm_rows__spool(const kvm_rows_writer *w, int part, kvm_arena *a)
 {
     if (w->parts == 1) return kvm_str_fmt(a, "%.*s.spool", KVM_STR_ARG(w->path));
-    return kvm_str_fmt(a, "%.*s.%d-%d.spool", KVM_STR_ARG(w->path), part, w->parts);
+    return kvm_str_fmt(a, "%.*s.%s%d-%d.spool", KVM_STR_ARG(w->path),
+                       w->cut ? "layers-" : "", part, w->parts);
 }
 
 kvm_held kvm_rows__scan(const kvm_rows_writer *w, kvm_str bytes)
@@ -216,15 +220,10 @@ static kvm_status copy_info(kvm_rows_info *to, kvm_arena *keep,
     return KVM_OK;
 }
 
-kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
-                           const kvm_rows_info *info, kvm_err *err)
-{
-    return kvm_rows_create_share(w, keep, path, info, 0, 1, err);
-}
-
-kvm_status kvm_rows_create_share(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
-                                 const kvm_rows_info *info, int part, int parts,
-                                 kvm_err *err)
+/* all but its spool */
+static kvm_status lay_out(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
+                          const kvm_rows_info *info, int part, int parts,
+                          const ptrdiff_t *cut, kvm_err *err)
 {
     if (part < 0 || part >= parts)
         return kvm_fail(err, KVM_USAGE, "%.*s: there is no part %d of %d",
@@ -240,6 +239,11 @@ kvm_status kvm_rows_create_share(kvm_rows_writer **out, kvm_arena *keep, kvm_str
     w->fd = w->batch.fd = -1;
     w->part = part;
     w->parts = parts;
+    if (cut) {
+        ptrdiff_t *own = kvm_new(keep, ptrdiff_t, parts + 1);
+        if (!own) return kvm_nomem(err, keep);
+        w->cut = memcpy(own, cut, sizeof *cut * (size_t)(parts + 1));
+    }
     w->path = kvm_str_copy(keep, path);
     if (!w->path.at) return kvm_nomem(err, keep);
     w->spool = kvm_rows__spool(w, part, keep);
@@ -247,11 +251,48 @@ kvm_status kvm_rows_create_share(kvm_rows_writer **out, kvm_arena *keep, kvm_str
     TRY(copy_info(&w->info, keep, info, err));
     memcpy(w->head, KVM_SPOOL_MAGIC, KVM_SPOOL_MAGIC_BYTES);
     TRY(describe(w, w->head + KVM_SPOOL_MAGIC_BYTES, err));
-    TRY(plan(w, err));
+    *out = w;
+    return plan(w, err);
+}
+
+static kvm_status create(kvm_rows_writer **out, kvm_arena *keep, kvm_str path,
+                         const kvm_rows_info *info, int part, int parts,
+                         const ptrdiff_t *cut, kvm_err *err)
+{
+    kvm_rows_writer *w;
+    TRY(lay_out(&w, keep, path, info, part, parts, cut, err));
+    w->record = kvm_new_raw(keep, char, w->record_bytes);
+    if (!w->record) return kvm_nomem(err, keep);
     TRY(kvm_arena_defer(keep, kvm_rows__close, w, err));
     TRY(resume(w, err));
     *out = w;
     return KVM_OK;
+}
+
+kvm_status kvm_rows_create(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
+                           const kvm_rows_info *info, kvm_err *err)
+{
+    return create(w, keep, path, info, 0, 1, NULL, err);
+}
+
+kvm_status kvm_rows_create_share(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
+                                 const kvm_rows_info *info, int part, int parts,
+                                 kvm_err *err)
+{
+    return create(w, keep, path, info, part, parts, NULL, err);
+}
+
+kvm_status kvm_rows_create_layers(kvm_rows_writer **w, kvm_arena *keep, kvm_str path,
+                                  const kvm_rows_info *info, int part, int parts,
+                                  const ptrdiff_t *cut, kvm_err *err)
+{
+    return create(w, keep, path, info, part, parts, cut, err);
+}
+
+kvm_status kvm_rows__part(kvm_rows_writer **out, const kvm_rows_writer *w, int part,
+                          kvm_arena *keep, kvm_err *err)
+{
+    return lay_out(out, keep, w->path, &w->info, part, w->parts, w->cut, err);
 }
 
 ptrdiff_t kvm_rows_done(const kvm_rows_writer *w)

@@ -179,6 +179,51 @@ static void a_killed_capture_goes_on(void **state)
     assert_false(kvm_path_exists(KVM_STR(TMP "resumed.safetensors.spool")));
 }
 
+/* two writers, of a layer each, put it into one file: that of one writer; but not when
+ * they have not the same sequences */
+static void parts_of_layers_make_one_file(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    float inv_freq[2];
+    made m = small("layers");
+    m.rope = made_rope(inv_freq, 4, 100, 1.5F, true);
+    made_capture(&m, TMP "whole.safetensors");
+    const kvm_rows *whole = open_rows(TMP "whole.safetensors");
+    static const ptrdiff_t cut[] = {0, 1, 2};
+    static const int32_t position[] = {0, 1, 2, 3, 4};
+    kvm_rows_writer *w[2];
+    float rows[2 * 6 * 5];
+    for (int p = 0; p < 2; p++)
+        check_ok(kvm_rows_create_layers(&w[p], &keep, KVM_STR(TMP "cut.safetensors"),
+                                        kvm_rows_info_of(whole), p, 2, cut, &err),
+                 &err);
+    check_status(KVM_RANGE, kvm_rows_put(w[0], KVM_SPACE_K, 1, 0, 5, rows, &err), &err);
+    check_contains(err.msg, "holds no K of layer 1");
+    for (int32_t s = 0; s < 3; s++)
+        for (int p = 1; p >= 0; p--) {
+            if (p == 0 && s == 2) { /* one of them is behind */
+                err = (kvm_err){0};
+                check_status(KVM_MISMATCH, kvm_rows_publish(w[0], NULL, &err), &err);
+                check_contains(err.msg, "cut.safetensors.layers-1-2.spool");
+            }
+            for (int space = 0; space < 2; space++) {
+                const kvm_space of = space ? KVM_SPACE_V : KVM_SPACE_K;
+                err = (kvm_err){0};
+                check_ok(kvm_rows_read(compute, whole, of, p, 1, s * 5, NULL, 5, rows,
+                                       space ? 12 : 8, &err),
+                         &err);
+                check_ok(kvm_rows_put(w[p], of, p, 0, 5, rows, &err), &err);
+            }
+            check_ok(kvm_rows_end_sequence(w[p], s, position, 5, &err), &err);
+        }
+    check_ok(kvm_rows_publish(w[0], NULL, &err), &err);
+    const kvm_str one = check_read(&keep, TMP "whole.safetensors"),
+                  two = check_read(&keep, TMP "cut.safetensors");
+    assert_true(kvm_str_eq(one, two));
+    assert_false(kvm_path_exists(KVM_STR(TMP "cut.safetensors.layers-1-2.spool")));
+}
+
 static void a_spool_of_another_capture_is_thrown_away(void **state)
 {
     (void)state;
@@ -315,6 +360,7 @@ int main(void)
         cmocka_unit_test(rotated_rows_strip_back_to_content),
         cmocka_unit_test(a_rotary_that_scales_to_nothing_is_refused),
         cmocka_unit_test(a_killed_capture_goes_on),
+        cmocka_unit_test(parts_of_layers_make_one_file),
         cmocka_unit_test(a_spool_of_another_capture_is_thrown_away),
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(the_first_difference_of_a_pair_is_named),
