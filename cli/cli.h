@@ -69,6 +69,7 @@ typedef enum kvm_opt_id {
     KVM_OPT_LAUNCHER,
     KVM_OPT_LAUNCH_ARGS,
     KVM_OPT_ALLOW, /* may be given more than once */
+    KVM_OPT_MEMORY,
     KVM_OPT_COUNT
 } kvm_opt_id;
 

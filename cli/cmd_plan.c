@@ -95,7 +95,8 @@ static kvm_status print_plan(kvm_cli *cli, const json_t *plan, kvm_err *err)
              {"jobs", "jobs", KVM_FORMAT_COUNT, false},
              {"seconds", "time", KVM_FORMAT_SECONDS, false},
              {"bytes", "on disk", KVM_FORMAT_BYTES, false},
-             {"memory_bytes", "memory of one", KVM_FORMAT_BYTES, false});
+             {"memory_bytes", "memory of one", KVM_FORMAT_BYTES, false},
+             {"ranks_share", "a gang's ranks share", KVM_FORMAT_COUNT, true});
     const char *warning = json_string_value(json_object_get(plan, "warning"));
     const json_t *m = json_object_get(plan, "moments");
     printf("\nmoments on disk: %.1f MiB + %.1f MiB (Gram), %.1f MiB (cross)\n",

@@ -350,9 +350,12 @@ static kvm_status work_only(kvm_cli *cli, kvm_err *err)
 #define LAUNCHER                                                                       \
     {KVM_OPT_LAUNCHER, "launcher", "NAME",                                             \
      "what starts ranks: fork, mpirun, srun or sbatch (fork)"},                        \
+        {KVM_OPT_LAUNCH_ARGS, "launch-args", "WORDS",                                  \
+         "further arguments of mpirun, srun or sbatch"},                               \
     {                                                                                  \
-        KVM_OPT_LAUNCH_ARGS, "launch-args", "WORDS",                                   \
-            "further arguments of mpirun, srun or sbatch"                              \
+        KVM_OPT_MEMORY, "memory", "MIB",                                               \
+            "of a gang's rank: captures of models whose weights are more are dealt "   \
+            "out by layers (KVMILL_MEMORY, else by sequences)"                         \
     }
 static const kvm_option run_options[] = {
     {KVM_OPT_AGAIN, "again", NULL, "a new run, timings measured anew"},

@@ -173,6 +173,11 @@ kvm_status kvm_cli_gangs(kvm_cli *cli, kvm_worker_options *o, kvm_err *err)
     const char *name = cli->value[KVM_OPT_LAUNCHER];
     const char *words = cli->value[KVM_OPT_LAUNCH_ARGS];
     TRY(kvm_cli_ranks(cli, &o->want.ranks, err));
+    TRY(kvm_cli_i64(cli, KVM_OPT_MEMORY, 0, 1, &o->want.memory_mib, err));
+    if (o->want.memory_mib > 1 << 24)
+        return kvm_fail(err, KVM_USAGE, "%s: %lld MiB; at most %d",
+                        cli->from[KVM_OPT_MEMORY], (long long)o->want.memory_mib,
+                        1 << 24);
     o->launcher = name ? kvm_launcher_find(kvm_str_of(name)) : &kvm_launch_fork;
     if (!o->launcher)
         return kvm_fail(err, KVM_USAGE, "%s: there is no launcher \"%s\"; there are %s",

@@ -6,14 +6,13 @@
  * capture goes on after the last whole sequence. Ranks take a run of sequences each,
  * about equal in tokens, into a spool of their own. Where the model need not fit into
  * memory (kvm_job.offload), sequences go through it in batches, layer by layer, and
- * a killed one loses its batch. */
+ * a killed one loses its batch. Or ranks take
+ * layers instead of sequences (capture_layers.c). */
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "jobs/calibration.h"
-#include "jobs/open.h"
+#include "jobs/capture_internal.h"
 #include "jobs/params.h"
-#include "translators/gather.h"
 
 static const kvm_field params[] = {
     {"model", KVM_FIELD_STR, true, "fingerprint", NULL, 0},
@@ -29,30 +28,12 @@ static const kvm_field params[] = {
     {0},
 };
 
-typedef struct capture {
-    kvm_job *job;
-    kvm_model *model;
-    kvm_calibration text;
-    kvm_rows_writer *writer;
-    kvm_gather *gather;
-    kvm_spaces spaces;
-    kvm_shapes shapes;
-    ptrdiff_t stride;
-    ptrdiff_t from, to;   /* sequences of this rank */
-    ptrdiff_t length;     /* tokens of the sequence that rows are of */
-    float *picked;        /* rows that the stride leaves */
-    float *tokens;        /* embeddings of a piece */
-    int32_t *position;    /* of one sequence's rows */
-    ptrdiff_t in_batch;   /* the sequence that rows are of; -1: there is no batch */
-    ptrdiff_t batch_from; /* its first sequence */
-} capture;
-
 enum {
     BATCH = 64, /* sequences that pass a layer together */
     PIECE = 512 /* rows that come at once: a forward's chunk is no longer */
 };
 
-static kvm_status put(capture *c, kvm_space space, ptrdiff_t layer, ptrdiff_t at,
+static kvm_status put(kvm_capturing *c, kvm_space space, ptrdiff_t layer, ptrdiff_t at,
                       ptrdiff_t n, const float *rows, kvm_err *err)
 {
     if (c->in_batch < 0) return kvm_rows_put(c->writer, space, layer, at, n, rows, err);
@@ -64,7 +45,7 @@ static kvm_status keep_rows(void *ctx, kvm_space space, ptrdiff_t layer,
                             ptrdiff_t first, ptrdiff_t n, const float *rows,
                             kvm_err *err)
 {
-    capture *c = ctx;
+    kvm_capturing *c = ctx;
     const ptrdiff_t width = kvm_shapes_width(&c->shapes, space, layer), s = c->stride;
     if (kvm_space_once(space)) /* of every chunk; the last one's is the sequence's */
         return first < c->length ? KVM_OK : put(c, space, layer, 0, 1, rows, err);
@@ -78,7 +59,8 @@ static kvm_status keep_rows(void *ctx, kvm_space space, ptrdiff_t layer,
 }
 
 /* the tokens' embeddings of one sequence, which no layer hands out */
-static kvm_status keep_tokens(capture *c, const int32_t *ids, ptrdiff_t n, kvm_err *err)
+static kvm_status keep_tokens(kvm_capturing *c, const int32_t *ids, ptrdiff_t n,
+                              kvm_err *err)
 {
     if (!(c->spaces >> KVM_SPACE_TOKEN & 1)) return KVM_OK;
     const ptrdiff_t width = kvm_shapes_width(&c->shapes, KVM_SPACE_TOKEN, 0);
@@ -110,7 +92,7 @@ static kvm_status read_spaces(kvm_job *j, kvm_spaces *out, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
+static kvm_status read_sizes(kvm_capturing *c, ptrdiff_t *sequences, ptrdiff_t *tokens,
                              kvm_err *err)
 {
     TRY(kvm_job_i64(c->job, "sequences", 0, KVM_LEAST_SEQUENCES, INT32_MAX, sequences,
@@ -124,7 +106,7 @@ static kvm_status read_sizes(capture *c, ptrdiff_t *sequences, ptrdiff_t *tokens
         "is %td, must be less than a sequence's tokens (%td)", c->stride, *tokens);
 }
 
-static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)
+static kvm_status open_text(kvm_capturing *c, ptrdiff_t *tokens, kvm_err *err)
 {
     kvm_job *j = c->job;
     kvm_str path;
@@ -136,7 +118,8 @@ static kvm_status open_text(capture *c, ptrdiff_t *tokens, kvm_err *err)
     return kvm_job_unchanged(j, "text", c->text.sha, err);
 }
 
-static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_err *err)
+static kvm_status open_writer(kvm_capturing *c, ptrdiff_t tokens, kvm_str path,
+                              kvm_err *err)
 {
     kvm_job *j = c->job;
     kvm_rows_info info;
@@ -160,12 +143,15 @@ static kvm_status open_writer(capture *c, ptrdiff_t tokens, kvm_str path, kvm_er
     c->position = kvm_new(j->keep, int32_t, rows);
     c->tokens = kvm_new_raw(j->keep, float, PIECE *widest);
     if (!c->picked || !c->position || !c->tokens) return kvm_nomem(err, j->keep);
-    return kvm_rows_create_share(&c->writer, j->keep, path, &info, j->team->rank,
-                                 j->team->size, err);
+    const int rank = j->team->rank, ranks = j->team->size;
+    return c->by_layers ? kvm_rows_create_layers(&c->writer, j->keep, path, &info, rank,
+                                                 ranks, kvm_model_parts(c->model), err)
+                        : kvm_rows_create_share(&c->writer, j->keep, path, &info, rank,
+                                                ranks, err);
 }
 
 /* the first sequence of a rank: those before it hold its share of the tokens */
-static ptrdiff_t first_of(const capture *c, int rank)
+static ptrdiff_t first_of(const kvm_capturing *c, int rank)
 {
     const ptrdiff_t n = c->text.sequences;
     const double all = (double)c->text.offset[n], ranks = c->job->team->size;
@@ -174,18 +160,30 @@ static ptrdiff_t first_of(const capture *c, int rank)
     return s;
 }
 
-static kvm_status run_sequence(capture *c, kvm_cache *cache, ptrdiff_t s, kvm_err *err)
+kvm_status kvm_capture__begin(kvm_capturing *c, ptrdiff_t s, kvm_err *err)
 {
-    const ptrdiff_t from = c->text.offset[s], n = c->text.offset[s + 1] - from;
-    const kvm_capture sink = kvm_gather_capture(c->gather);
-    c->length = n;
-    TRY(keep_tokens(c, c->text.ids + from, n, err));
-    kvm_cache_clear(cache);
-    TRY(kvm_model_forward(c->model, cache, c->text.ids + from, n,
-                          &(kvm_forward_options){.capture = &sink}, err));
+    const ptrdiff_t from = c->text.offset[s];
+    c->length = c->text.offset[s + 1] - from;
+    return keep_tokens(c, c->text.ids + from, c->length, err);
+}
+
+kvm_status kvm_capture__end(kvm_capturing *c, ptrdiff_t s, kvm_err *err)
+{
     ptrdiff_t rows = 0;
-    for (ptrdiff_t p = 0; p < n; p += c->stride) c->position[rows++] = (int32_t)p;
+    for (ptrdiff_t p = 0; p < c->length; p += c->stride)
+        c->position[rows++] = (int32_t)p;
     return kvm_rows_end_sequence(c->writer, (int32_t)s, c->position, rows, err);
+}
+
+static kvm_status run_sequence(kvm_capturing *c, kvm_cache *cache, ptrdiff_t s,
+                               kvm_err *err)
+{
+    const kvm_capture sink = kvm_gather_capture(c->gather);
+    TRY(kvm_capture__begin(c, s, err));
+    kvm_cache_clear(cache);
+    TRY(kvm_model_forward(c->model, cache, c->text.ids + c->text.offset[s], c->length,
+                          &(kvm_forward_options){.capture = &sink}, err));
+    return kvm_capture__end(c, s, err);
 }
 
 /* the sink of a batch is told whose rows come */
@@ -193,14 +191,14 @@ static kvm_status next_sequence(void *ctx, ptrdiff_t layer, ptrdiff_t sequence,
                                 kvm_err *err)
 {
     (void)layer, (void)err;
-    capture *c = ctx;
+    kvm_capturing *c = ctx;
     const ptrdiff_t *at = c->text.offset + c->batch_from + sequence;
     c->in_batch = sequence;
     c->length = at[1] - at[0];
     return KVM_OK;
 }
 
-static kvm_status keep_tokens_of_batch(capture *c, ptrdiff_t from, ptrdiff_t n,
+static kvm_status keep_tokens_of_batch(kvm_capturing *c, ptrdiff_t from, ptrdiff_t n,
                                        kvm_err *err)
 {
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -210,7 +208,7 @@ static kvm_status keep_tokens_of_batch(capture *c, ptrdiff_t from, ptrdiff_t n,
     return KVM_OK;
 }
 
-static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *err)
+static kvm_status run_batch(kvm_capturing *c, ptrdiff_t from, ptrdiff_t n, kvm_err *err)
 {
     ptrdiff_t rows[BATCH], offset[BATCH + 1];
     kvm_str spill;
@@ -241,7 +239,7 @@ static kvm_status run_batch(capture *c, ptrdiff_t from, ptrdiff_t n, kvm_err *er
     return kvm_rows_end_batch(c->writer, err);
 }
 
-static kvm_status run_batches(capture *c, kvm_err *err)
+static kvm_status run_batches(kvm_capturing *c, kvm_err *err)
 {
     ptrdiff_t from = c->from + kvm_rows_done(c->writer);
     while (from < c->to) {
@@ -253,7 +251,7 @@ static kvm_status run_batches(capture *c, kvm_err *err)
     return KVM_OK;
 }
 
-static kvm_status run_all(capture *c, kvm_err *err)
+static kvm_status run_all(kvm_capturing *c, kvm_err *err)
 {
     kvm_job *j = c->job;
     kvm_cache *cache;
@@ -274,18 +272,22 @@ static kvm_status run_all(capture *c, kvm_err *err)
 static kvm_status run(kvm_job *j, kvm_err *err)
 {
     const double started = kvm_now();
-    capture c = {.job = j, .in_batch = -1};
+    kvm_capturing c = {.job = j, .in_batch = -1};
     kvm_compute *compute;
     kvm_str path;
     ptrdiff_t tokens;
     TRY(kvm_job_compute(j, &compute, err));
-    TRY(kvm_job_model(j, compute, "model", &c.model, err));
+    TRY(kvm_capture__by_layers(j, &c.by_layers, err));
+    TRY(kvm_job_model_part(j, compute, "model", c.by_layers ? j->team->rank : 0,
+                           c.by_layers ? j->team->size : 1, &c.model, err));
     TRY(open_text(&c, &tokens, err));
     TRY(kvm_job_path(j, "capture.safetensors", &path, err));
     TRY(open_writer(&c, tokens, path, err));
     c.from = first_of(&c, j->team->rank);
     c.to = first_of(&c, j->team->rank + 1);
-    TRY(j->offload > 0 ? run_batches(&c, err) : run_all(&c, err));
+    TRY(c.by_layers      ? kvm_capture__run_layers(&c, err)
+        : j->offload > 0 ? run_batches(&c, err)
+                         : run_all(&c, err));
     TRY(kvm_team_wait(j->team, err));
     if (kvm_team_leads(j->team)) TRY(kvm_rows_publish(c.writer, NULL, err));
     TRY(j->host->output(j, "capture", path, err));
@@ -294,7 +296,7 @@ static kvm_status run(kvm_job *j, kvm_err *err)
 
 static kvm_status check(kvm_job *j, kvm_err *err)
 {
-    capture c = {.job = j};
+    kvm_capturing c = {.job = j};
     ptrdiff_t sequences, tokens;
     kvm_dtype dtype;
     TRY(read_sizes(&c, &sequences, &tokens, err));

@@ -15,7 +15,13 @@
 #include "base/yaml.h"
 #include "jobs/team.h"
 
-enum { KVM_KIND_TIMED = 1, KVM_KIND_MODEL = 2, KVM_KIND_SMALL = 4, KVM_KIND_GANG = 8 };
+enum {
+    KVM_KIND_TIMED = 1,
+    KVM_KIND_MODEL = 2,
+    KVM_KIND_SMALL = 4,
+    KVM_KIND_GANG = 8,
+    KVM_KIND_LAYERS = 16
+};
 
 typedef enum kvm_kind_id {
 #define X(id, NAME, name, version, flags, what) KVM_JOB_##NAME = id,
@@ -80,6 +86,9 @@ struct kvm_job {
     /* > 0: captures go layer by layer, so that a model need not fit into memory, and so
      * many bytes lie between two layers at most; takes no part in keys: same bits */
     size_t offload;
+    /* > 0: where a model's weights are more bytes than this, the ranks of a capture
+     * share out its layers instead of the sequences; takes no part in keys either */
+    size_t memory;
 };
 
 typedef struct kvm_job_kind {

@@ -58,10 +58,17 @@ kvm_status kvm_job_unchanged(kvm_job *j, const char *role, const char *found,
 kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role, kvm_model **m,
                          kvm_err *err)
 {
+    return kvm_job_model_part(j, c, role, 0, 1, m, err);
+}
+
+kvm_status kvm_job_model_part(kvm_job *j, kvm_compute *c, const char *role, int part,
+                              int parts, kvm_model **m, kvm_err *err)
+{
     kvm_str path;
+    const kvm_model_options o = {
+        .offload = j->offload > 0, .part = part, .parts = parts};
     TRY(place_of(j, role, &path, err));
-    TRY(kvm_model_open(m, j->keep, c, path,
-                       &(kvm_model_options){.offload = j->offload > 0}, err));
+    TRY(kvm_model_open(m, j->keep, c, path, &o, err));
     return kvm_job_unchanged(j, role, kvm_model_info_of(*m)->fingerprint, err);
 }
 

@@ -16,6 +16,10 @@ KVM_MUST kvm_status kvm_job_compute(kvm_job *j, kvm_compute **c, kvm_err *err);
  * with */
 KVM_MUST kvm_status kvm_job_model(kvm_job *j, kvm_compute *c, const char *role,
                                   kvm_model **m, kvm_err *err);
+/* the same; of the layers only run `part` of `parts` is loaded (kvm_model_run_part) */
+KVM_MUST kvm_status kvm_job_model_part(kvm_job *j, kvm_compute *c, const char *role,
+                                       int part, int parts, kvm_model **m,
+                                       kvm_err *err);
 /* kvm_job_places - every place that the parameters name lies where this process may
  * read: KVM_DENIED (base/roots.h). What a file there names besides, or a link leads to,
  * is found out when it is opened. */

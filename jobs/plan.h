@@ -26,8 +26,9 @@ bool kvm_plan_is_config(kvm_str path);
  * {"models": {...}, "capture": [...], "moments": {...},
  * "translator": [...], "fit": [... a direction each; the first has the cross moments of
  * both], "ttft": [... a row for each length of the spec's timing],
- * "jobs": [{"kind", "jobs", "seconds", "bytes", "memory_bytes"} of each kind there is,
- * and of all "ablation"s], "total": {"jobs", "seconds", "cpu_seconds", "bytes",
+ * "jobs": [{"kind", "jobs", "seconds", "bytes", "memory_bytes", "ranks_share": what the
+ * ranks of a gang share out, "nothing", "work" or "work or layers"} of each kind there
+ * is, and of all "ablation"s], "total": {"jobs", "seconds", "cpu_seconds", "bytes",
  * "memory_bytes"}}; new reference. Memory is that of the largest job: they run one
  * after another. Where the fit chooses k, the largest is counted. */
 KVM_MUST kvm_status kvm_plan_json(json_t **out, const kvm_spec *s,

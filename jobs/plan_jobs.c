@@ -87,20 +87,29 @@ static double of(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-static json_t *row_named(json_t *jobs, const char *kind)
+/* what the ranks of a gang share out */
+static const char *shared_out(kvm_kind_id kind)
+{
+    const int flags = kvm_job_kind_flags(kind);
+    return flags & KVM_KIND_LAYERS ? "work or layers"
+           : flags & KVM_KIND_GANG ? "work"
+                                   : "nothing";
+}
+
+static json_t *row_named(json_t *jobs, const char *kind, kvm_kind_id id)
 {
     for (size_t i = 0; i < json_array_size(jobs); i++) {
         json_t *row = json_array_get(jobs, i);
         if (!strcmp(json_string_value(json_object_get(row, "kind")), kind)) return row;
     }
-    json_t *row = json_pack("{s:s}", "kind", kind);
+    json_t *row = json_pack("{s:s, s:s}", "kind", kind, "ranks_share", shared_out(id));
     json_array_append_new(jobs, row);
     return row;
 }
 
-static void add(json_t *jobs, const char *kind, kvm_cost c)
+static void add(json_t *jobs, const char *kind, kvm_kind_id id, kvm_cost c)
 {
-    json_t *row = row_named(jobs, kind);
+    json_t *row = row_named(jobs, kind, id);
     const double memory = fmax(of(row, "memory_bytes"), c.memory);
     json_object_set_new(row, "jobs", json_integer((json_int_t)of(row, "jobs") + 1));
     json_object_set_new(row, "seconds", json_real(of(row, "seconds") + c.seconds));
@@ -147,7 +156,7 @@ kvm_status kvm_plan__jobs(json_t **jobs, json_t **total, const kvm_plan_context 
             bytes[i] = c.bytes;
             c.seconds += START_S + hashed_s(&a, node, bytes) / p->threads;
             c.memory += PROCESS_BYTES;
-            add(*jobs, row_of(&graphs[g], node), c);
+            add(*jobs, row_of(&graphs[g], node), node->kind, c);
         }
     }
     *total = kvm_json_own(p->keep, sum(*jobs, p->threads));

@@ -10,7 +10,7 @@
 
 kvm_team kvm_team_alone = {.rank = 0, .size = 1};
 
-typedef enum call { AGREE = 1, WAIT, UNITE, SUM, ADD, SAME, FAILED } call;
+typedef enum call { AGREE = 1, WAIT, UNITE, SUM, ADD, PASS, SAME, FAILED } call;
 
 typedef struct header {
     int64_t call, n;
@@ -142,6 +142,21 @@ kvm_status kvm_team_add(kvm_team *t, float *sum, const float *part, ptrdiff_t n,
         const float *from = all;
         for (int r = 0; r < parts && r < t->size; r++)
             for (ptrdiff_t i = 0; i < m; i++) sum[at + i] += from[r * m + i];
+    }
+    return KVM_OK;
+}
+
+kvm_status kvm_team_pass(kvm_team *t, void *bytes, ptrdiff_t n, kvm_err *err)
+{
+    const void *all;
+    if (t->size == 1) return KVM_OK;
+    TRY(meet(t, PASS, n, NULL, err));
+    char *to = bytes;
+    for (ptrdiff_t at = 0, m; at < n; at += m) {
+        m = piece(n - at, KVM_TEAM_PIECE);
+        TRY(t->gather(t, to + at, m, &all, err));
+        if (t->rank > 0)
+            memcpy(to + at, (const char *)all + (t->rank - 1) * m, (size_t)m);
     }
     return KVM_OK;
 }

@@ -67,6 +67,11 @@ KVM_MUST kvm_status kvm_team_sum(kvm_team *t, double *x, ptrdiff_t n, kvm_err *e
  * after the other: dealt out to any number of ranks, terms are added in one order */
 KVM_MUST kvm_status kvm_team_add(kvm_team *t, float *sum, const float *part,
                                  ptrdiff_t n, int parts, kvm_err *err);
+/* kvm_team_pass - n bytes (the same on all) go to the next rank: rank r > 0 gets what
+ * r-1 had, rank 0 keeps its own, and the last rank's are gone. So what is worked on
+ * moves through the ranks like pieces on a belt: all call it at each of its steps,
+ * whether they have something on it or not. */
+KVM_MUST kvm_status kvm_team_pass(kvm_team *t, void *bytes, ptrdiff_t n, kvm_err *err);
 /* kvm_team_same - KVM_MISMATCH unless all ranks say the same text, which is of what
  * (backend, say) their bits hang on; it names two that differ */
 KVM_MUST kvm_status kvm_team_same(kvm_team *t, const char *what, const char *text,

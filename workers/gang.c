@@ -40,17 +40,17 @@ static json_t *task_json(const kvm_task *t)
     const kvm_claim *c = &t->claim;
     return json_pack(
         "{s:I, s:I, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, "
-        "s:I, s:s, s:i, s:I, s:I, s:f, s:f, s:i, s:o*}",
+        "s:I, s:s, s:i, s:I, s:I, s:I, s:f, s:f, s:i, s:o*}",
         "job", (json_int_t)c->fence.job, "token", (json_int_t)c->fence.token, "attempt",
         c->attempt, "kind", c->kind, "version", c->version, "label", text(c->label),
         "params", text(c->params), "identity", text(c->identity), "inputs",
         inputs_json(c), "ranks", t->ranks, "place", text(t->place), "cwd", text(t->cwd),
         "folder", text(t->folder), "home", text(t->home), "store", text(t->store.where),
         "cache_bytes", (json_int_t)t->store.cache_bytes, "backend", t->backend,
-        "threads", t->threads, "offload", (json_int_t)t->offload, "job_bytes",
-        (json_int_t)t->job_bytes, "before_s", t->before.seconds, "before_cpu_s",
-        t->before.cpu_seconds, "before_attempts", t->before.attempts, "allow",
-        t->allow.at ? text(t->allow) : NULL);
+        "threads", t->threads, "offload", (json_int_t)t->offload, "memory",
+        (json_int_t)t->memory, "job_bytes", (json_int_t)t->job_bytes, "before_s",
+        t->before.seconds, "before_cpu_s", t->before.cpu_seconds, "before_attempts",
+        t->before.attempts, "allow", t->allow.at ? text(t->allow) : NULL);
 }
 
 static const char *const leftovers[] = {"started", "progress", "cancel", "alive"};
@@ -103,6 +103,7 @@ static const kvm_field task_fields[] = {
     {"backend", KVM_FIELD_STR, true, "name", NULL, 0},
     {"threads", KVM_FIELD_INT, true, "of a rank", NULL, 0},
     {"offload", KVM_FIELD_INT, true, "bytes", NULL, 0},
+    {"memory", KVM_FIELD_INT, true, "bytes of weights", NULL, 0},
     {"job_bytes", KVM_FIELD_INT, true, "address space", NULL, 0},
     {"before_s", KVM_FIELD_NUM, true, "seconds of earlier attempts", NULL, 0},
     {"before_cpu_s", KVM_FIELD_NUM, true, "CPU seconds of theirs", NULL, 0},
@@ -203,6 +204,7 @@ kvm_status kvm_task_read(kvm_task *t, kvm_arena *keep, kvm_str place, kvm_err *e
     t->backend = string(&r, r.root, "backend").at;
     t->threads = (int)number(&r, r.root, "threads", 0, 4096);
     t->offload = (size_t)number(&r, r.root, "offload", 0, (int64_t)1 << 44);
+    t->memory = (size_t)number(&r, r.root, "memory", 0, (int64_t)1 << 44);
     t->job_bytes = (size_t)number(&r, r.root, "job_bytes", 1 << 20, (int64_t)1 << 46);
     t->before.seconds = seconds(&r, "before_s");
     t->before.cpu_seconds = seconds(&r, "before_cpu_s");

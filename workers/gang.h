@@ -33,7 +33,8 @@ typedef struct kvm_task {
     kvm_store_options store; /* a bucket, when there is one; keys in the environment */
     const char *backend;     /* as the child has chosen it */
     int threads;             /* of each rank */
-    size_t offload, job_bytes;
+    size_t offload, memory;  /* as of kvm_job */
+    size_t job_bytes;
     kvm_job_spent before;
 } kvm_task;
 

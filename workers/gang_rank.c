@@ -137,7 +137,8 @@ static kvm_status run(rank *r, kvm_arena *keep, kvm_err *err)
                  .progress = &progress,
                  .backend = t->backend,
                  .threads = threads_of(t->threads, r->seat),
-                 .offload = t->offload};
+                 .offload = t->offload,
+                 .memory = t->memory};
     if (!j.dir.at) return kvm_nomem(err, keep);
     kvm_progress_begin(&progress, t->claim.label.at);
     TRY(agree_on_all(r->team, &j, keep, err));

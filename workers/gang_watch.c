@@ -79,6 +79,7 @@ static kvm_status describe(watched *g, kvm_task *t, kvm_arena *keep, kvm_err *er
         .store = {.where = w->o.store.where, .cache_bytes = w->o.store.cache_bytes},
         .threads = w->o.threads,
         .offload = w->o.offload,
+        .memory = (size_t)w->o.want.memory_mib << 20,
         .job_bytes = w->o.job_bytes,
         .before = g->k->before};
     TRY(kvm_child__backend(&t->backend, w, c, keep, err));

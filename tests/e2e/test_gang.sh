@@ -59,6 +59,13 @@ ok $? "a gang of two by mpirun"
 results mpi | diff "$work/one.txt" - >"$work/log"
 ok $? "has the artefacts of one rank"
 
+run layers --ranks 2 --launcher mpirun --launch-args '--mca btl self,vader' --memory 1
+ok $? "a gang of two by mpirun whose ranks hold 1 MiB of weights"
+results layers | diff "$work/one.txt" - >"$work/log"
+ok $? "has the artefacts of one rank"
+[ "$(grep -l 'event=capture.layers' "$work"/layers/logs/*.log | wc -l)" = 2 ]
+ok $? "and has dealt out the layers of both models"
+
 run one --ranks 2 && [ "$(results one | wc -l)" = "$(grep -c . "$work/one.txt")" ]
 ok $? "what one rank has done is not done again"
 

@@ -158,7 +158,8 @@ kvm_status host_run(host *h, ptrdiff_t node, kvm_err *err)
                  .keep = &keep,
                  .progress = h->progress,
                  .backend = "cpu",
-                 .threads = 1};
+                 .threads = 1,
+                 .memory = h->memory};
     h->outputs[node] = kvm_json_own(&h->keep, json_object());
     kvm_status s = kvm_dir_make(j.dir, err);
     if (!s) s = kvm_schema_check(j.params, kind->params, keep, err);

@@ -14,6 +14,7 @@ typedef struct host {
     int runs;
     kvm_progress *progress; /* of the jobs; NULL: nobody looks */
     kvm_team *team;         /* that runs them; NULL: this process alone */
+    size_t memory;          /* kvm_job.memory */
 } host;
 
 /* host_open - the spec's first direction, to be run below build/tmp/<name>; its nodes'

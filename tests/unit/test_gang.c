@@ -19,6 +19,12 @@ static const char spec[] =
     "distill: {steps: 2, validate: 1, batch: 3, after: 16}\n"
     "evaluate: {suites: [facts-qa, prose], items: 5, attention_items: 3}\n"
     "analyse: {suites: [facts-mc], items: 4, inversion: false, tail_lengths: []}\n";
+static const char latent_spec[] =
+    "name: latents\nsource: ../../tests/zoo/kda\ntarget: ../../tests/zoo/mla\n"
+    "calibration: {text: calibration, sequences: 5, tokens: 48}\n";
+static const char sparse_spec[] =
+    "name: sparse\nsource: ../../tests/zoo/gdn-a\ntarget: ../../tests/zoo/qsa\n"
+    "calibration: {text: calibration, sequences: 3, tokens: 700, stride: 3}\n";
 static const char hybrid_spec[] =
     "name: hybrids\nsource: ../../tests/zoo/gdn-a\ntarget: ../../tests/zoo/gdn-b\n"
     "calibration: {text: calibration, sequences: 8, tokens: 48, dtype: bf16}\n"
@@ -137,6 +143,28 @@ static void captures(void **state)
     agrees(&hybrids, "capture gdn-b", 3);
 }
 
+/* Layers are dealt out instead of sequences: of each kind of model, to ranks that are
+ * more than its layers, too, and of sequences that take two pieces. */
+static void captures_by_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *spec, *label;
+        int most;
+    } cases[] = {{"by_layers", spec, "capture small", 8},
+                 {"by_layers_gdn", hybrid_spec, "capture gdn-b", 3},
+                 {"by_layers_kda", latent_spec, "capture kda", 8},
+                 {"by_layers_mla", latent_spec, "capture mla", 8},
+                 {"by_layers_qsa", sparse_spec, "capture qsa", 3}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        host on;
+        host_open(&on, cases[i].name, cases[i].spec);
+        on.memory = 1000; /* bytes: no model fits */
+        agrees(&on, cases[i].label, cases[i].most);
+        host_close(&on);
+    }
+}
+
 static void moments(void **state)
 {
     (void)state;
@@ -215,6 +243,35 @@ static void a_rank_that_is_cancelled_stops_all_and_they_go_on(void **state)
     assert_false(kvm_path_exists(left(spools[1])));
 }
 
+/* Ranks that got unequally far: none does again what its spool has. */
+static void layers_go_on_after_whole_sequences(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    kvm_progress p = {.show = look, .cancelled = stop};
+    const ptrdiff_t node = host_node(&h, "capture small");
+    json_t *whole = results(&h, node);
+    h.memory = 1000;
+    stop_after = 5; /* pieces of rank 1, when rank 0 is one further */
+    kvm_progress_begin(&p, "capture");
+    h.progress = &p;
+    check_status(KVM_CANCELLED, host_run_crew(&h, node, 3, &err), &err);
+    h.progress = NULL;
+    check_contains(err.msg, "after 5 of 8 pieces");
+    static const char *const spools[] = {"capture.safetensors.layers-0-3.spool",
+                                         "capture.safetensors.layers-1-3.spool",
+                                         "capture.safetensors.layers-2-3.spool"};
+    kvm_str before[3];
+    for (int i = 0; i < 3; i++) before[i] = check_read(&h.keep, left(spools[i]).at);
+    before[2] = kvm_str_slice(before[2], 0, before[2].len - 1); /* torn */
+    for (int i = 0; i < 3; i++) host_leave(&h, spools[i], before[i]);
+    err = (kvm_err){0};
+    check_ok(host_run_crew(&h, node, 3, &err), &err);
+    same_results(&h, whole, results(&h, node));
+    assert_false(kvm_path_exists(left(spools[1])));
+    h.memory = 0;
+}
+
 static void scoring_goes_on_after_whole_lines(void **state)
 {
     (void)state;
@@ -258,11 +315,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captures),
+        cmocka_unit_test(captures_by_layers),
         cmocka_unit_test(moments),
         cmocka_unit_test(fits),
         cmocka_unit_test(distillations),
         cmocka_unit_test(evaluations),
         cmocka_unit_test(a_rank_that_is_cancelled_stops_all_and_they_go_on),
+        cmocka_unit_test(layers_go_on_after_whole_sequences),
         cmocka_unit_test(scoring_goes_on_after_whole_lines),
         cmocka_unit_test(a_candidate_that_fails_on_one_rank_has_lost_on_all),
     };

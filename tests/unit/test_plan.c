@@ -231,16 +231,26 @@ static void rows_are_those_of_the_text(void **state)
     kvm_arena_free(&keep);
 }
 
-static double of_kind(const json_t *plan, const char *kind, const char *key)
+static const json_t *row_of(const json_t *plan, const char *kind)
 {
     size_t i;
     const json_t *row;
-    json_array_foreach(
-        json_object_get(plan, "jobs"), i,
-        row) if (!strcmp(json_string_value(json_object_get(row, "kind")),
-                         kind)) return json_number_value(json_object_get(row, key));
+    json_array_foreach(json_object_get(plan, "jobs"), i, row)
+    {
+        if (!strcmp(json_string_value(json_object_get(row, "kind")), kind)) return row;
+    }
     fail_msg("the plan has no %s", kind);
-    return 0;
+    return NULL;
+}
+
+static double of_kind(const json_t *plan, const char *kind, const char *key)
+{
+    return json_number_value(json_object_get(row_of(plan, kind), key));
+}
+
+static const char *shared(const json_t *plan, const char *kind)
+{
+    return json_string_value(json_object_get(row_of(plan, kind), "ranks_share"));
 }
 
 static double total(const json_t *plan, const char *key)
@@ -274,6 +284,9 @@ static void every_kind_of_job_has_a_figure(void **state)
     /* 300 sequences of 512 tokens, every other one a row of 4 and 6 layers x 128 f32 */
     check_near(of_kind(plan, "capture", "bytes"), 300 * 256 * 4.0 * 128 * (4 + 6));
     assert_true(total(plan, "memory_bytes") > 64 << 20);
+    assert_string_equal(shared(plan, "capture"), "work or layers");
+    assert_string_equal(shared(plan, "evaluate"), "work");
+    assert_string_equal(shared(plan, "report"), "nothing");
     kvm_arena_free(&keep);
 }
 

@@ -77,6 +77,21 @@ static kvm_status terms(kvm_team *t, void *ctx, kvm_err *err)
     return KVM_OK;
 }
 
+/* what rank 0 puts onto the belt arrives at rank r after r steps, as r-1 left it */
+static kvm_status pass(kvm_team *t, void *ctx, kvm_err *err)
+{
+    (void)ctx;
+    for (int step = 0; step < 4 + t->size; step++) {
+        const int at = step - t->rank; /* which of the pieces is here */
+        if (t->rank == 0) memset(bytes, step, MANY);
+        for (ptrdiff_t i = 0; i < MANY && at >= 0; i++)
+            WANT(bytes[i] == at + (i == 7 ? 10 * t->rank : 0));
+        bytes[7] = (unsigned char)(bytes[7] + 10);
+        TRY(kvm_team_pass(t, bytes, MANY, err));
+    }
+    return kvm_team_pass(t, bytes, 0, err);
+}
+
 static void calls_give_the_same_on_any_number_of_ranks(void **state)
 {
     (void)state;
@@ -84,6 +99,7 @@ static void calls_give_the_same_on_any_number_of_ranks(void **state)
         all_fare(size, unite, NULL);
         all_fare(size, sums, NULL);
         all_fare(size, terms, NULL);
+        all_fare(size, pass, NULL);
     }
 }
 
