@@ -116,6 +116,10 @@ static kvm_status copy_equal(kvm_db *db, const kvm_job_row *j, int64_t equal,
     if (!is_equal || j->timed)
         return kvm_fail(err, KVM_MISMATCH, "job %lld has not the results of job %lld",
                         (long long)equal, (long long)j->id);
+    if (is_equal > 1)
+        return kvm_fail(err, KVM_NOTFOUND,
+                        "the results of job %lld, which is equal, have expired",
+                        (long long)equal);
     return kvm_db_exec(db, KVM_SQL_ARTEFACT_COPY,
                        KVM_ARGS(kvm_cell_i(j->id), kvm_cell_i(equal)), NULL, err);
 }
@@ -180,6 +184,17 @@ static kvm_status plan_all(kvm_db *db, ending *p, const kvm_end *ends, ptrdiff_t
     return KVM_OK;
 }
 
+/* Captures that expire do so before it names them, or afterwards. Held before any row
+ * is, as who lets them expire does. */
+static kvm_status hold_results(kvm_catalogue *c, const kvm_end *ends, ptrdiff_t count,
+                               kvm_err *err)
+{
+    for (ptrdiff_t i = 0; i < count; i++)
+        if (ends[i].how == KVM_END_SKIP)
+            return kvm_catalogue_hold(c, KVM_HOLD_OBJECTS, true, err);
+    return KVM_OK;
+}
+
 static kvm_status end_all(kvm_db *db, const kvm_end *ends, ptrdiff_t count, bool *lost,
                           const kvm_queue_policy *policy, kvm_arena scratch,
                           kvm_err *err)
@@ -198,8 +213,9 @@ kvm_status kvm_jobs_end(kvm_catalogue *c, const kvm_end *ends, ptrdiff_t count,
 {
     if (count == 0) return KVM_OK;
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, end_all(c->db, ends, count, lost, policy, c->scratch, err),
-                      err);
+    kvm_status s = hold_results(c, ends, count, err);
+    if (!s) s = end_all(c->db, ends, count, lost, policy, c->scratch, err);
+    return kvm_db_end(c->db, s, err);
 }
 
 /* ---- one job ---- */

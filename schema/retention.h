@@ -12,7 +12,8 @@
 
 /* kvm_captures_expire - marks captures that were made more than age_s ago, wherever
  * they are named, but for those that an open run names or a live job is about to; an
- * event each. *count: rows marked. */
+ * event each. A job that began in the same moment and finds its results marked is not
+ * skipped but done anew (kvm_jobs_end: KVM_NOTFOUND). *count: rows marked. */
 KVM_MUST kvm_status kvm_captures_expire(kvm_catalogue *c, double age_s,
                                         ptrdiff_t *count, kvm_err *err);
 /* kvm_run_expired - whether results of this run have been marked */

@@ -221,6 +221,38 @@ static void what_is_at_work_does_not_expire(void **state)
     assert_int_equal(marked, 2); /* the copy has its age */
 }
 
+/* On a server a mark can come between a claim and the skip that it leads to. */
+static void what_has_expired_is_not_taken_over(void **state)
+{
+    (void)state;
+    kvm_err err = {0};
+    ptrdiff_t marked = 0;
+    const int64_t old = capture(1, "s1", 31);
+    MUST(kvm_run_insert(c,
+                        &(kvm_run_new){.team = KVM_STR("t"),
+                                       .pair = KVM_STR("p"),
+                                       .spec = KVM_STR("{}"),
+                                       .key = "k2"},
+                        &run, e));
+    const int64_t again = add(1);
+    kvm_claim k = claim_for(60);
+    assert_int_equal(k.equal, old);
+    kvm_test_sql(path, "UPDATE artefact SET expired_at = 1 WHERE name = 'capture'");
+    assert_int_equal(kvm_job_skip(c, k.fence, old, &err), KVM_NOTFOUND);
+    check_contains(err.msg, "have expired");
+    assert_int_equal(
+        kvm_test_number(path, "SELECT COUNT(*) FROM artefact WHERE expired_at IS NULL"),
+        1);
+    const kvm_err gone = {.code = KVM_IO, .msg = "gone"}; /* as a worker ends it */
+    MUST(kvm_job_fail(c, k.fence, &gone, NULL, NULL, e));
+    kvm_test_sql(path, "UPDATE job SET run_after = 0");
+    k = claim_for(60);
+    assert_int_equal(k.fence.job, again);
+    assert_int_equal(k.equal, 0);
+    MUST(kvm_captures_expire(c, 30 * 86400, &marked, e));
+    assert_int_equal(marked, 0);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -232,6 +264,7 @@ int main(void)
         T(workers_are_asked_to_stop_by_name_or_host),
         T(captures_expire_and_say_so),
         T(what_is_at_work_does_not_expire),
+        T(what_has_expired_is_not_taken_over),
     };
     return kvm_test_both("teams", tests);
 }
