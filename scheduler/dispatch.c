@@ -46,15 +46,14 @@ kvm_status kvm_dispatch_look(kvm_dispatch *d, double silent_s, kvm_err *err)
 
 /* ---- ready jobs ---- */
 
+/* A mark that is lost is made again; it is no claim, the token stays as it is. */
 static kvm_status mark(kvm_dispatch *d, const kvm_want *want, kvm_job_batch *batches,
                        ptrdiff_t most, ptrdiff_t *n, kvm_err *err)
 {
-    for (*n = 0; *n < most; ++*n) {
-        kvm_job_batch *b = &batches[*n];
-        TRY(kvm_jobs_next(d->catalogue, want, b, err));
-        if (b->count == 0) return KVM_OK;
-        TRY(kvm_jobs_dispatched(d->catalogue, b, err));
-    }
+    TRY(kvm_catalogue_unsynced(d->catalogue, err));
+    TRY(kvm_jobs_next(d->catalogue, want, batches, most, n, err));
+    for (ptrdiff_t i = 0; i < *n; i++)
+        TRY(kvm_jobs_dispatched(d->catalogue, &batches[i], err));
     return KVM_OK;
 }
 
@@ -79,7 +78,9 @@ static kvm_status fill(kvm_dispatch *d, const kvm_dispatch_class *c,
                            .unsent = true};
     ptrdiff_t waiting, n = AT_ONCE;
     TRY(kvm_queue_waiting(d->queue, &c->class, &waiting, err));
-    int64_t room = 2 * c->workers + KVM_DISPATCH_SPARE - waiting;
+    const bool small = kvm_str_eq(c->class.name, KVM_STR("small"));
+    int64_t room = 2 * c->workers - waiting +
+                   (small ? KVM_DISPATCH_SPARE_SMALL : KVM_DISPATCH_SPARE);
     for (; room > 0 && n == AT_ONCE; room -= n) {
         const ptrdiff_t most = room < AT_ONCE ? (ptrdiff_t)room : AT_ONCE;
         TRY(mark_some(d, &want, batches, most, &n, err));

@@ -2,13 +2,18 @@
  *
  * Which job is next the catalogue says (schema/job_order.h); how many hints are out is
  * kept small, so that who comes late with a greater priority does not wait behind many:
- * for each class of workers twice as many batches as there are workers, and some. */
+ * for each class of workers twice as many batches as there are workers, and some (of
+ * batches of small jobs fewer, since each is many jobs). */
 #ifndef KVM_SCHEDULER_DISPATCH_H
 #define KVM_SCHEDULER_DISPATCH_H
 
 #include "scheduler/queue.h"
 
-enum { KVM_DISPATCH_CLASSES = 64, KVM_DISPATCH_SPARE = 64 };
+enum {
+    KVM_DISPATCH_CLASSES = 64,
+    KVM_DISPATCH_SPARE = 64,
+    KVM_DISPATCH_SPARE_SMALL = 8
+};
 
 /* Those who can do the same, and how many they are. */
 typedef struct kvm_dispatch_class {

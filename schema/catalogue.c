@@ -168,6 +168,11 @@ kvm_status kvm_catalogue_hold(kvm_catalogue *c, kvm_str name, bool shared, kvm_e
                       KVM_ARGS(kvm_cell_s(name)), &ignored, err);
 }
 
+kvm_status kvm_catalogue_unsynced(kvm_catalogue *c, kvm_err *err)
+{
+    return kvm_db_exec(c->db, KVM_SQL_UNSYNCED, KVM_NO_ARGS, NULL, err);
+}
+
 /* What is wrong with the schema's history: text that differs, versions that are
  * missing. */
 static kvm_status drift(kvm_catalogue *c, json_t *problems, kvm_arena scratch,

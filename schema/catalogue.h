@@ -57,6 +57,11 @@ void kvm_catalogue_rollback(kvm_catalogue *c);
 KVM_MUST kvm_status kvm_catalogue_hold(kvm_catalogue *c, kvm_str name, bool shared,
                                        kvm_err *err);
 
+/* kvm_catalogue_unsynced - the transaction that is open is committed without waiting
+ * for the disk, where others do wait (PostgreSQL): when the server's machine dies right
+ * after, it may be as if it had never been. For what hints need, never for a token. */
+KVM_MUST kvm_status kvm_catalogue_unsynced(kvm_catalogue *c, kvm_err *err);
+
 /* a condition on a view: column = value; text, or a number when text.at is NULL */
 typedef struct kvm_view_filter {
     const char *column;

@@ -1,5 +1,6 @@
 /* job_claim.c - taking jobs and holding them: hints that are sent, the claim, what was
  * claimed (its inputs, an equal job that has its results), the lease. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -136,11 +137,13 @@ typedef struct taking {
 static kvm_status take_within(kvm_catalogue *c, const taking *t, kvm_team_use *teams,
                               ptrdiff_t team_count, kvm_arena scratch, kvm_err *err)
 {
-    kvm_job_batch next;
+    kvm_job_batch next = {0};
     const kvm_job_batch *batch = t->batch ? t->batch : &next;
     kvm_arena a = *t->keep;
+    ptrdiff_t found;
     if (!t->batch)
-        TRY(kvm_jobs__of_teams(c->db, t->want, teams, team_count, &next, scratch, err));
+        TRY(kvm_jobs__of_teams(c->db, t->want, teams, team_count, &next, 1, &found,
+                               scratch, err));
     *t->next = batch->count;
     TRY(claim(c->db, batch, t->claims, t->count, &a, t->worker, t->lease_s, err));
     *t->keep = a;
@@ -216,33 +219,23 @@ kvm_status kvm_jobs_take(kvm_catalogue *c, const kvm_want *want, kvm_claim **cla
 
 /* ---- hints ---- */
 
-static kvm_status dispatched(kvm_db *db, const kvm_job_batch *batch, kvm_arena scratch,
-                             kvm_err *err)
+static int by_job(const void *a, const void *b)
 {
-    kvm_list ids = {0};
-    kvm_job_row *rows;
-    ptrdiff_t count, n = 0;
-    for (ptrdiff_t i = 0; i < batch->count; i++)
-        kvm_list_add(&ids, KVM_ARGS(kvm_cell_i(batch->jobs[i].job), kvm_cell_i(0)));
-    TRY(kvm_job__hold(db, &ids, &rows, &count, NULL, &scratch, err));
-    kvm_job_move *moves = kvm_new(&scratch, kvm_job_move, count + 1);
-    if (!moves) return kvm_nomem(err, &scratch);
-    for (ptrdiff_t i = 0; i < batch->count; i++) {
-        const kvm_job_row *j = kvm_job__find(rows, count, batch->jobs[i].job);
-        if (!j || j->token != batch->jobs[i].token ||
-            (j->state != KVM_STATE_READY && j->state != KVM_STATE_DISPATCHED))
-            continue;
-        moves[n] = (kvm_job_move){.was = *j, .is = *j};
-        moves[n++].is.state = KVM_STATE_DISPATCHED;
-    }
-    return n ? kvm_job__change(db, moves, n, scratch, err) : KVM_OK;
+    const kvm_fence *x = a, *y = b;
+    return (x->job > y->job) - (x->job < y->job);
 }
 
+/* In the order in which everybody locks rows: ascending. */
 kvm_status kvm_jobs_dispatched(kvm_catalogue *c, const kvm_job_batch *batch,
                                kvm_err *err)
 {
-    TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, dispatched(c->db, batch, c->scratch, err), err);
+    kvm_arena scratch = c->scratch;
+    kvm_job_batch b = *batch;
+    kvm_cell arg;
+    if (b.count == 0) return KVM_OK;
+    qsort(b.jobs, (size_t)b.count, sizeof *b.jobs, by_job);
+    TRY(list_fences(b.jobs, b.count, &arg, &scratch, err));
+    return kvm_db_exec(c->db, KVM_SQL_JOBS_SENT, &arg, 1, NULL, err);
 }
 
 /* ---- the lease ---- */

@@ -93,10 +93,11 @@ KVM_MUST kvm_status kvm_jobs__keys(kvm_db *db, kvm_job_row *const *jobs,
 KVM_MUST kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want,
                                     kvm_team_use **teams, ptrdiff_t *count,
                                     kvm_arena *a, kvm_err *err);
-/* kvm_jobs__of_teams - what is next of these teams */
+/* kvm_jobs__of_teams - batches[most] of what is next of these teams, *found of them */
 KVM_MUST kvm_status kvm_jobs__of_teams(kvm_db *db, const kvm_want *want,
                                        kvm_team_use *teams, ptrdiff_t count,
-                                       kvm_job_batch *batch, kvm_arena scratch,
+                                       kvm_job_batch *batches, ptrdiff_t most,
+                                       ptrdiff_t *found, kvm_arena scratch,
                                        kvm_err *err);
 
 /* kvm_runs__settle - the state of runs, when nothing of them is active any more */

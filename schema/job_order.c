@@ -67,6 +67,7 @@ typedef struct look {
     kvm_db *db;
     kvm_want want; /* defaults filled in */
     kvm_team_use *teams;
+    ptrdiff_t batches; /* so many are wanted */
     kvm_job_candidate *found;
     ptrdiff_t count, room;
     kvm_arena *a;
@@ -90,31 +91,56 @@ static kvm_cell class_of(const kvm_want *w, int i)
     return i < w->class_count ? kvm_cell_s(w->classes[i]) : (kvm_cell){0};
 }
 
+/* What a team has now matters where a quota bounds it, or another waits as well. */
+static bool live_matters(const kvm_team_use *teams, ptrdiff_t count)
+{
+    bool bounded = false;
+    for (ptrdiff_t i = 0; i < count; i++)
+        bounded = bounded || teams[i].quota_live > 0 || teams[i].quota_day_s > 0;
+    return count > 1 || bounded;
+}
+
+static kvm_status add_live(kvm_db *db, bool unsent, kvm_team_use *teams,
+                           ptrdiff_t count, kvm_arena scratch, kvm_err *err)
+{
+    kvm_rows r;
+    TRY(kvm_db_query(db, KVM_SQL_TEAMS_LIVE, KVM_ARGS(kvm_cell_i(unsent)), &r, &scratch,
+                     err));
+    for (ptrdiff_t i = 0; i < count; i++)
+        for (ptrdiff_t row = 0; row < r.count; row++)
+            if (kvm_rows_i64(&r, row, 0) == teams[i].id) {
+                teams[i].live = kvm_rows_i64(&r, row, 1);
+                teams[i].live_s = kvm_rows_f64(&r, row, 2);
+            }
+    return KVM_OK;
+}
+
 kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, kvm_team_use **out,
                            ptrdiff_t *count, kvm_arena *a, kvm_err *err)
 {
     const kvm_want w = with_defaults(want);
     kvm_rows r;
     TRY(kvm_db_query(db, KVM_SQL_TEAMS_NEXT,
-                     KVM_ARGS(kvm_cell_i(w.run), kvm_cell_i(w.unsent), class_of(&w, 0),
-                              class_of(&w, 1), class_of(&w, 2), class_of(&w, 3)),
+                     KVM_ARGS(kvm_cell_i(w.run), class_of(&w, 0), class_of(&w, 1),
+                              class_of(&w, 2), class_of(&w, 3)),
                      &r, a, err));
     kvm_team_use *teams = kvm_new(a, kvm_team_use, r.count + 1);
     if (!teams) return kvm_nomem(err, a);
-    *count = 0;
     for (ptrdiff_t i = 0; i < r.count; i++) {
-        const int64_t today = (int64_t)(kvm_rows_f64(&r, i, 9) / KVM_DAY_S);
-        const kvm_team_use t = {
+        const int64_t today = (int64_t)(kvm_rows_f64(&r, i, 7) / KVM_DAY_S);
+        teams[i] = (kvm_team_use){
             .id = kvm_rows_i64(&r, i, 0),
             .weight = kvm_rows_f64(&r, i, 1),
             .used_s = kvm_rows_f64(&r, i, 2),
             .quota_live = kvm_rows_i64(&r, i, 3),
             .quota_day_s = kvm_rows_f64(&r, i, 4),
-            .day_s = kvm_rows_i64(&r, i, 5) == today ? kvm_rows_f64(&r, i, 6) : 0,
-            .live = kvm_rows_i64(&r, i, 7),
-            .live_s = kvm_rows_f64(&r, i, 8)};
-        if (kvm_team_room(&t) > 0) teams[(*count)++] = t;
+            .day_s = kvm_rows_i64(&r, i, 5) == today ? kvm_rows_f64(&r, i, 6) : 0};
     }
+    if (live_matters(teams, r.count))
+        TRY(add_live(db, w.unsent, teams, r.count, *a, err));
+    *count = 0;
+    for (ptrdiff_t i = 0; i < r.count; i++)
+        if (kvm_team_room(&teams[i]) > 0) teams[(*count)++] = teams[i];
     *out = teams;
     return KVM_OK;
 }
@@ -131,14 +157,15 @@ static bool make_room(look *k, ptrdiff_t more)
     return true;
 }
 
-/* The first jobs of a lane; as many as could go into the batch. */
+/* The first jobs of a lane; as many as could go into the batches. */
 static kvm_status read_lane(look *k, ptrdiff_t team, kvm_str class, int64_t ranks,
                             kvm_err *err)
 {
     const kvm_want *w = &k->want;
     const bool small = kvm_str_eq(class, KVM_STR("small"));
     const int64_t room = kvm_team_room(&k->teams[team]);
-    const ptrdiff_t most = !small ? 1 : room < w->most ? (ptrdiff_t)room : w->most;
+    const ptrdiff_t fit = k->batches * (small ? w->most : 1);
+    const ptrdiff_t most = room < fit ? (ptrdiff_t)room : fit;
     kvm_rows r;
     TRY(kvm_db_query(k->db, w->run ? KVM_SQL_LANE_OF_RUN : KVM_SQL_LANE_NEXT,
                      KVM_ARGS(kvm_cell_i(w->run ? w->run : k->teams[team].id),
@@ -172,24 +199,46 @@ static kvm_status read_lanes(look *k, ptrdiff_t team, kvm_str class, kvm_err *er
     }
 }
 
-kvm_status kvm_jobs__of_teams(kvm_db *db, const kvm_want *want, kvm_team_use *teams,
-                              ptrdiff_t count, kvm_job_batch *batch, kvm_arena scratch,
-                              kvm_err *err)
+/* what has found its place is no candidate any more */
+static void drop(look *k, const kvm_job_batch *batch)
 {
-    look k = {.db = db, .want = with_defaults(want), .teams = teams, .a = &scratch};
+    ptrdiff_t taken = 0, left = 0;
+    for (ptrdiff_t i = 0; i < k->count; i++) /* both in the same order */
+        if (taken < batch->count && k->found[i].fence.job == batch->jobs[taken].job)
+            taken++;
+        else
+            k->found[left++] = k->found[i];
+    k->count = left;
+}
+
+kvm_status kvm_jobs__of_teams(kvm_db *db, const kvm_want *want, kvm_team_use *teams,
+                              ptrdiff_t count, kvm_job_batch *batches, ptrdiff_t most,
+                              ptrdiff_t *found, kvm_arena scratch, kvm_err *err)
+{
+    look k = {.db = db,
+              .want = with_defaults(want),
+              .teams = teams,
+              .batches = most,
+              .a = &scratch};
     for (ptrdiff_t t = 0; t < count; t++)
         for (int i = 0; i < k.want.class_count; i++)
             TRY(read_lanes(&k, t, k.want.classes[i], err));
-    kvm_jobs_order(k.found, k.count, teams, k.want.most, batch);
+    for (*found = 0; *found < most; ++*found) {
+        kvm_job_batch *b = &batches[*found];
+        kvm_jobs_order(k.found, k.count, teams, k.want.most, b);
+        if (b->count == 0) break;
+        drop(&k, b);
+    }
     return KVM_OK;
 }
 
-kvm_status kvm_jobs_next(kvm_catalogue *c, const kvm_want *want, kvm_job_batch *batch,
-                         kvm_err *err)
+kvm_status kvm_jobs_next(kvm_catalogue *c, const kvm_want *want, kvm_job_batch *batches,
+                         ptrdiff_t most, ptrdiff_t *count, kvm_err *err)
 {
     kvm_arena scratch = c->scratch;
     kvm_team_use *teams;
-    ptrdiff_t count;
-    TRY(kvm_jobs__teams(c->db, want, &teams, &count, &scratch, err));
-    return kvm_jobs__of_teams(c->db, want, teams, count, batch, scratch, err);
+    ptrdiff_t n;
+    TRY(kvm_jobs__teams(c->db, want, &teams, &n, &scratch, err));
+    return kvm_jobs__of_teams(c->db, want, teams, n, batches, most, count, scratch,
+                              err);
 }

@@ -12,12 +12,13 @@
 
 #include "schema/job_state.h"
 
-/* kvm_jobs_next - one job, or several small ones when the first is small; count 0:
- * there is none. Within a transaction they are held until it ends, and those that
- * others hold are passed over. A quota is looked at, not locked: those who look in the
- * same moment may go past it by what they take. */
+/* kvm_jobs_next - batches[most] of what is next, *count of them: each is one job, or
+ * several small ones when the first is small. Within a transaction they are held until
+ * it ends, and those that others hold are passed over. A quota is looked at, not
+ * locked: those who look in the same moment may go past it by what they take. */
 KVM_MUST kvm_status kvm_jobs_next(kvm_catalogue *c, const kvm_want *want,
-                                  kvm_job_batch *batch, kvm_err *err);
+                                  kvm_job_batch *batches, ptrdiff_t most,
+                                  ptrdiff_t *count, kvm_err *err);
 
 /* What a team may have and has. */
 typedef struct kvm_team_use {

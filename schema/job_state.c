@@ -1,6 +1,6 @@
 /* job_state.c - the life of a job. Its state is changed here, in job_end.c (how an
- * attempt ends), job_claim.c (hints) and job_request.c (what people ask), always
- * through kvm_job__change; only the claim is a statement of its own (job_claim.c).
+ * attempt ends) and job_request.c (what people ask), always through kvm_job__change;
+ * only the claim and its hint are statements of their own (job_claim.c).
  *
  *   insert ─► blocked ─promote─► ready ─claim─► running ─succeed─► succeeded
  *                │                ▲  ▲            │  │  └──skip──► skipped
@@ -39,8 +39,8 @@
  *      has used by then, however the attempt ends.
  *   8. Time is the database's. The reaper looks, then repeats its condition in the
  *      write: a completion that comes in between wins.
- * Every change goes through kvm_job__change, which checks the table of legal ones and
- * writes only over the (id, token, state) that was read: all of a list, or none.
+ * Every other change goes through kvm_job__change, which checks the table of legal ones
+ * and writes only over the (id, token, state) that was read: all of a list, or none.
  *
  * Who else is at it. SQLite lets one transaction write at a time. On a server many do,
  * each statement sees what was committed before it began, and rows are locked. All lock
@@ -68,12 +68,12 @@
 #include "schema/job_internal.h"
 
 #define BIT(NAME) (1u << KVM_STATE_##NAME)
-/* legal[from]: the states that kvm_job__change may lead to (claim is a statement of its
- * own) */
+/* legal[from]: the states that kvm_job__change may lead to (the claim and its hint are
+ * statements of their own) */
 static const unsigned legal[KVM_STATE_COUNT] = {
     [KVM_STATE_BLOCKED] = BIT(READY) | BIT(CANCELLED),
-    [KVM_STATE_READY] = BIT(CANCELLED) | BIT(DISPATCHED),
-    [KVM_STATE_DISPATCHED] = BIT(CANCELLED) | BIT(DISPATCHED),
+    [KVM_STATE_READY] = BIT(CANCELLED),
+    [KVM_STATE_DISPATCHED] = BIT(CANCELLED),
     [KVM_STATE_RUNNING] = BIT(SUCCEEDED) | BIT(SKIPPED) | BIT(FAILED) | BIT(PARKED) |
                           BIT(READY) | BIT(CANCELLING) | BIT(CANCELLED),
     [KVM_STATE_CANCELLING] = BIT(CANCELLED),

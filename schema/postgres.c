@@ -35,6 +35,7 @@ static const struct {
     {"lock", "FOR NO KEY UPDATE"},
     {"skip", "FOR NO KEY UPDATE SKIP LOCKED"},
     {"snapshot", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"},
+    {"unsynced", "SET LOCAL synchronous_commit TO OFF"},
     {"objects", "(SELECT relname::text AS name FROM pg_class "
                 "WHERE relnamespace = current_schema()::regnamespace) o"},
 };

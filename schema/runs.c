@@ -307,11 +307,12 @@ kvm_status kvm_outbox_next(kvm_catalogue *c, int64_t ids[KVM_OUTBOX_MOST],
 
 /* Row by row: numbers are given out before rows are committed, so one that is smaller
  * than the last may not have been seen. */
-static kvm_status mark_sent(kvm_db *db, const int64_t *ids, ptrdiff_t count,
+static kvm_status mark_sent(kvm_catalogue *c, const int64_t *ids, ptrdiff_t count,
                             kvm_err *err)
 {
+    TRY(kvm_catalogue_unsynced(c, err)); /* hints that are sent again do no harm */
     for (ptrdiff_t i = 0; i < count; i++)
-        TRY(kvm_db_exec(db, KVM_SQL_OUTBOX_SENT, KVM_ARGS(kvm_cell_i(ids[i])), NULL,
+        TRY(kvm_db_exec(c->db, KVM_SQL_OUTBOX_SENT, KVM_ARGS(kvm_cell_i(ids[i])), NULL,
                         err));
     return KVM_OK;
 }
@@ -320,5 +321,5 @@ kvm_status kvm_outbox_sent(kvm_catalogue *c, const int64_t *ids, ptrdiff_t count
                            kvm_err *err)
 {
     TRY(kvm_db_begin(c->db, err));
-    return kvm_db_end(c->db, mark_sent(c->db, ids, count, err), err);
+    return kvm_db_end(c->db, mark_sent(c, ids, count, err), err);
 }

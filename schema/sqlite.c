@@ -157,6 +157,7 @@ static bool lite_word(kvm_text *out, kvm_str word)
     else if (kvm_str_eq(word, KVM_STR("objects")))
         kvm_text_add(out, KVM_STR("sqlite_master"));
     else if (kvm_str_eq(word, KVM_STR("snapshot")) ||
+             kvm_str_eq(word, KVM_STR("unsynced")) ||
              kvm_str_starts(word, KVM_STR("renumber ")))
         kvm_text_add(out, KVM_STR("SELECT 1")); /* it is so anyway */
     else if (!kvm_str_eq(word, KVM_STR("lock")) && !kvm_str_eq(word, KVM_STR("skip")))

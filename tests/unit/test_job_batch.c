@@ -63,13 +63,15 @@ static ptrdiff_t take_any(void)
 static int64_t next(kvm_want want)
 {
     kvm_job_batch b;
-    MUST(kvm_jobs_next(c, &want, &b, e));
-    return b.count ? b.jobs[0].job : 0;
+    ptrdiff_t found;
+    MUST(kvm_jobs_next(c, &want, &b, 1, &found, e));
+    return found ? b.jobs[0].job : 0;
 }
 static kvm_job_batch next_all(kvm_want want)
 {
-    kvm_job_batch b;
-    MUST(kvm_jobs_next(c, &want, &b, e));
+    kvm_job_batch b = {0};
+    ptrdiff_t found;
+    MUST(kvm_jobs_next(c, &want, &b, 1, &found, e));
     return b;
 }
 
