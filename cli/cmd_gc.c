@@ -92,7 +92,8 @@ static const kvm_option options[] = {
      "say what and how many bytes, and remove nothing"},
     {KVM_OPT_HOURS, "hours", "N", "only what is so old (24)"},
     {KVM_OPT_CAPTURES, "captures-older-than", "DAYS",
-     "also captures that were made so long ago, although runs name them"},
+     "also captures that were made so long ago, although runs name them "
+     "(KVMILL_CAPTURES_DAYS)"},
     {0},
 };
 const kvm_command kvm_command_gc = {"gc", options, run, 0};

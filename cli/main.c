@@ -249,13 +249,18 @@ static void read_environment(kvm_cli *cli)
     static const struct {
         kvm_opt_id id;
         const char *name;
-    } vars[] = {
-        {KVM_OPT_STORE, "KVMILL_STORE"},     {KVM_OPT_HOME, "KVMILL_HOME"},
-        {KVM_OPT_CACHE, "KVMILL_CACHE"},     {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
-        {KVM_OPT_THREADS, "KVMILL_THREADS"}, {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
-        {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"}, {KVM_OPT_TEAM, "KVMILL_TEAM"},
-        {KVM_OPT_QUEUE, "KVMILL_QUEUE"},     {KVM_OPT_ALLOW, "KVMILL_ALLOW"},
-        {KVM_OPT_MEMORY, "KVMILL_MEMORY"}};
+    } vars[] = {{KVM_OPT_STORE, "KVMILL_STORE"},
+                {KVM_OPT_HOME, "KVMILL_HOME"},
+                {KVM_OPT_CACHE, "KVMILL_CACHE"},
+                {KVM_OPT_CATALOGUE, "KVMILL_CATALOGUE"},
+                {KVM_OPT_THREADS, "KVMILL_THREADS"},
+                {KVM_OPT_BACKEND, "KVMILL_BACKEND"},
+                {KVM_OPT_OFFLOAD, "KVMILL_OFFLOAD"},
+                {KVM_OPT_TEAM, "KVMILL_TEAM"},
+                {KVM_OPT_QUEUE, "KVMILL_QUEUE"},
+                {KVM_OPT_ALLOW, "KVMILL_ALLOW"},
+                {KVM_OPT_MEMORY, "KVMILL_MEMORY"},
+                {KVM_OPT_CAPTURES, "KVMILL_CAPTURES_DAYS"}};
     for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
         const char *v = getenv(vars[i].name);
         if (cli->value[vars[i].id] || !v || !*v) continue;

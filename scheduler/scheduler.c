@@ -2,7 +2,7 @@
  *
  *   stand by ─lease is free─► lead: [take back, fire, audit, send]* ─stopped─► end
  *       ▲                              │
- *       └─ the lease was not renewed ◄─┘
+ *       └─ the lease was not renewed ◄─┘    (audit and send: where there is a queue)
  *
  * A turn begins when somebody wakes the queue (a submission, a worker that has settled
  * a batch) and every TICK_S: for jobs whose time to wait has passed, and for who
@@ -17,9 +17,10 @@
 #include "scheduler/dispatch.h"
 #include "scheduler/fire.h"
 #include "schema/leader.h"
+#include "schema/retention.h"
 
 static const double TICK_S = 0.5, REAP_S = 1, LOOK_S = 1, STAND_BY_S = 1;
-static const double FIRE_S = 2;
+static const double FIRE_S = 2, EXPIRE_S = 3600;
 static const double SILENT_S = 30; /* workers say that they are here every 10 s */
 static const size_t MEMORY = 64 << 20;
 
@@ -52,7 +53,7 @@ typedef struct scheduler {
     kvm_scheduler_stats stats;
     bool leads;
     /* kvm_now() of the next … */
-    double hold_at, reap_at, fire_at, look_at, audit_at;
+    double hold_at, reap_at, expire_at, fire_at, look_at, audit_at;
 } scheduler;
 
 /* ---- opening ---- */
@@ -60,14 +61,13 @@ typedef struct scheduler {
 static kvm_status open_scheduler(scheduler *s, kvm_err *err)
 {
     kvm_dispatch *d = &s->d;
-    if (s->o.queue.len == 0)
-        return kvm_fail(err, KVM_USAGE, "a scheduler needs a queue: redis://HOST");
     TRY(kvm_arena_init(&s->keep, 4 << 20, err));
     TRY(kvm_arena_init(&d->names, MEMORY, err));
     TRY(kvm_arena_init(&d->scratch, MEMORY, err));
     char *id = kvm_new(&s->keep, char, KVM_CATALOGUE_ID);
     if (!id) return kvm_nomem(err, &s->keep);
     TRY(kvm_catalogue_open(&d->catalogue, &s->keep, s->o.catalogue, NULL, err));
+    if (s->o.queue.len == 0) return KVM_OK;
     TRY(kvm_catalogue_id(d->catalogue, id, err));
     return kvm_queue_open(&d->queue, &s->keep,
                           &(kvm_queue_options){.where = s->o.queue,
@@ -127,6 +127,16 @@ static kvm_status reap(scheduler *s, kvm_err *err)
     return KVM_OK;
 }
 
+static kvm_status expire(scheduler *s, kvm_err *err)
+{
+    ptrdiff_t count = 0;
+    if (s->o.captures_s <= 0 || !due(&s->expire_at, EXPIRE_S)) return KVM_OK;
+    TRY(kvm_captures_expire(s->d.catalogue, s->o.captures_s, &count, err));
+    s->stats.expired += count;
+    if (count > 0) kvm_log(KVM_LOG_INFO, "captures.expired", "artefacts=%td", count);
+    return KVM_OK;
+}
+
 static kvm_status audit(scheduler *s, kvm_err *err)
 {
     int64_t again = 0;
@@ -155,8 +165,10 @@ static kvm_status turn(scheduler *s, kvm_err *err)
     TRY(hold(s, err));
     if (!s->leads) return KVM_OK;
     TRY(reap(s, err));
+    TRY(expire(s, err));
     if (s->o.home.len && due(&s->fire_at, FIRE_S))
         TRY(kvm_fires_turn(&s->fires, s->d.catalogue, s->d.scratch, err));
+    if (!s->d.queue) return KVM_OK;
     if (s->d.count == 0) s->look_at = 0; /* the first one has not to wait */
     if (due(&s->look_at, LOOK_S)) TRY(kvm_dispatch_look(&s->d, SILENT_S, err));
     TRY(audit(s, err));
@@ -183,7 +195,8 @@ static kvm_status loop(scheduler *s, kvm_err *err)
     while (!stopped()) {
         kvm_err mine = {0};
         kvm_status got = turn(s, &mine);
-        if (!got && s->leads) got = kvm_queue_listen(s->d.queue, TICK_S, &mine);
+        const bool listens = s->leads && s->d.queue;
+        if (!got && listens) got = kvm_queue_listen(s->d.queue, TICK_S, &mine);
         if (is_final(got)) {
             if (err && !err->code) *err = mine;
             return got;
@@ -193,7 +206,7 @@ static kvm_status loop(scheduler *s, kvm_err *err)
             s->audit_at = 0;
         } else
             kvm_log_relief(&told, "scheduler.trouble", 0);
-        if (got || !s->leads) rest(TICK_S);
+        if (got || !listens) rest(TICK_S);
     }
     return KVM_OK;
 }
