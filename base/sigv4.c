@@ -57,9 +57,10 @@ static kvm_str lower(kvm_arena *a, const char *name)
     const kvm_str s = kvm_str_copy(a, kvm_str_of(name));
     char *at = kvm_new(a, char, s.len + 1);
     if (!s.at || !at) return (kvm_str){0};
-    for (ptrdiff_t i = 0; i < s.len; i++)
-        at[i] =
-            s.at[i] >= 'A' && s.at[i] <= 'Z' ? (char)(s.at[i] - 'A' + 'a') : s.at[i];
+    for (ptrdiff_t i = 0; i < s.len; i++) {
+        at[i] = s.at[i];
+        if (at[i] >= 'A' && at[i] <= 'Z') at[i] = (char)(at[i] - 'A' + 'a');
+    }
     return (kvm_str){at, s.len};
 }
 

@@ -142,7 +142,8 @@ static int64_t change_in(const kvm_zone_day *d, int year)
         const int64_t first = kvm_days_of(year, d->month, 1);
         const int64_t next = d->month == 12 ? kvm_days_of(year + 1, 1, 1)
                                             : kvm_days_of(year, d->month + 1, 1);
-        day = first + (d->day - kvm_weekday_of(first) + 7) % 7 + 7 * (d->week - 1);
+        day = first + (d->day - kvm_weekday_of(first) + 7) % 7 +
+              INT64_C(7) * (d->week - 1);
         while (day >= next) day -= 7; /* the fifth is the last */
     }
     return day * DAY + d->time;
@@ -177,7 +178,7 @@ enum { UTC_MARKS, STANDARD_MARKS, LEAPS, TIMES, TYPES, CHARS, COUNTS };
 static bool read_header(kvm_str file, int width, int64_t n[COUNTS], int64_t *bytes)
 {
     if (file.len < HEADER || memcmp(file.at, "TZif", 4) != 0) return false;
-    for (int i = 0; i < COUNTS; i++) {
+    for (ptrdiff_t i = 0; i < COUNTS; i++) {
         n[i] = big_endian(file.at + 20 + 4 * i, 4);
         if (n[i] < 0 || n[i] > TRANSITIONS_MOST) return false;
     }

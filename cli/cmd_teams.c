@@ -124,7 +124,8 @@ static kvm_status token(kvm_cli *cli, kvm_err *err)
     TRY(named(cli, false, &c, &name, err));
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return kvm_fail_errno(err, "random bytes");
-    for (int i = 0; i < TOKEN_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    for (ptrdiff_t i = 0; i < TOKEN_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     TRY(kvm_team_token(c, name, kvm_str_of(text), err));
     if (kvm_cli_has(cli, KVM_OPT_JSON))
         return kvm_cli_print_json(

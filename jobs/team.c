@@ -36,7 +36,7 @@ static kvm_status hear(kvm_team *t, const kvm_err *mine, kvm_err *err)
     const told *from = all;
     for (int r = 0; r < t->size; r++) {
         if (from[r].code == KVM_OK) continue;
-        if (r == t->rank) { /* where it happened is known here alone */
+        if (mine && r == t->rank) { /* where it happened is known here alone */
             t->why = *mine;
             break;
         }

@@ -25,9 +25,10 @@ static bool value_of(int field, kvm_str text, int *out)
     char word[3];
     if (text.len == 3 && text.at[0] > '9') {
         for (int i = 0; i < 3; i++) word[i] = (char)(text.at[i] | 0x20);
-        for (int i = 0; rows[field].words[3 * i]; i++)
-            if (!memcmp(word, rows[field].words + 3 * i, 3)) {
-                *out = rows[field].least + i;
+        const char *at = rows[field].words;
+        for (int v = rows[field].least; *at; at += 3, v++)
+            if (!memcmp(word, at, 3)) {
+                *out = v;
                 return true;
             }
         return false;
@@ -100,7 +101,7 @@ static int64_t next_minute(const kvm_cron *c, int64_t minute)
 {
     int64_t day = (minute >= 0 ? minute : minute - 1439) / 1440;
     int64_t from = minute - day * 1440;
-    for (const int64_t last = day + YEARS * 366; day < last; day++, from = 0) {
+    for (const int64_t last = day + (int64_t)YEARS * 366; day < last; day++, from = 0) {
         if (!fits_day(c, day)) continue;
         for (int64_t m = from; m < 1440; m++)
             if (c->fields[HOUR] >> (m / 60) & 1 && c->fields[MINUTE] >> (m % 60) & 1)

@@ -372,7 +372,7 @@ kvm_status kvm_redis_exchange(kvm_redis *r, double wait_s, const kvm_reply **rep
 kvm_status kvm_redis_call(kvm_redis *r, const kvm_str *words, ptrdiff_t n,
                           double wait_s, const kvm_reply **reply, kvm_err *err)
 {
-    const kvm_reply *all;
+    const kvm_reply *all = NULL;
     kvm_redis_add(r, words, n);
     TRY(kvm_redis_exchange(r, wait_s, &all, err));
     *reply = kvm_reply_at(all, 0);

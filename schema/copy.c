@@ -50,7 +50,7 @@ static kvm_status add_row(digest *d, const kvm_cell *cells, ptrdiff_t columns,
                                   : kvm_sha_of(kvm_text_str(&t), hex, err);
     kvm_text_free(&t);
     if (s) return s;
-    for (int k = 0; k < 4; k++) {
+    for (ptrdiff_t k = 0; k < 4; k++) {
         memcpy(word, hex + 16 * k, 16);
         d->sum[k] += strtoull(word, NULL, 16);
     }

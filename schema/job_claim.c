@@ -131,20 +131,20 @@ typedef struct taking {
     kvm_arena *keep;
     int64_t worker;
     double lease_s;
-    ptrdiff_t *next; /* out: how many a look has found */
+    ptrdiff_t found; /* out: how many a look has found */
 } taking;
 
-static kvm_status take_within(kvm_catalogue *c, const taking *t, kvm_team_use *teams,
+static kvm_status take_within(kvm_catalogue *c, taking *t, kvm_team_use *teams,
                               ptrdiff_t team_count, kvm_arena scratch, kvm_err *err)
 {
     kvm_job_batch next = {0};
     const kvm_job_batch *batch = t->batch ? t->batch : &next;
     kvm_arena a = *t->keep;
-    ptrdiff_t found;
+    ptrdiff_t batches;
     if (!t->batch)
-        TRY(kvm_jobs__of_teams(c->db, t->want, teams, team_count, &next, 1, &found,
+        TRY(kvm_jobs__of_teams(c->db, t->want, teams, team_count, &next, 1, &batches,
                                scratch, err));
-    *t->next = batch->count;
+    t->found = batch->count;
     TRY(claim(c->db, batch, t->claims, t->count, &a, t->worker, t->lease_s, err));
     *t->keep = a;
     return KVM_OK;
@@ -152,12 +152,12 @@ static kvm_status take_within(kvm_catalogue *c, const taking *t, kvm_team_use *t
 
 /* Looking first keeps idle workers from taking the write lock several times a
  * second. */
-static kvm_status take_once(kvm_catalogue *c, const taking *t, kvm_err *err)
+static kvm_status take_once(kvm_catalogue *c, taking *t, kvm_err *err)
 {
     kvm_arena scratch = c->scratch;
     kvm_team_use *teams = NULL;
     ptrdiff_t team_count = 0;
-    *t->count = *t->next = 0;
+    *t->count = t->found = 0;
     if (!t->batch) {
         TRY(kvm_jobs__teams(c->db, t->want, &teams, &team_count, &scratch, err));
         if (team_count == 0) return KVM_OK;
@@ -174,12 +174,10 @@ static kvm_status take(kvm_catalogue *c, taking *t, kvm_err *err)
 {
     enum { TRIES = 100 };
     const bool alone = c->db->depth == 0;
-    ptrdiff_t next = 0;
-    t->next = &next;
     for (int i = 1;; i++) {
         kvm_err mine = {0};
         kvm_status s = take_once(c, t, &mine);
-        const bool missed = !s && !t->batch && next > 0 && *t->count == 0;
+        const bool missed = !s && !t->batch && t->found > 0 && *t->count == 0;
         if (alone && (s == KVM_EXISTS || (missed && i < TRIES))) {
             if (missed) kvm_sleep(0.005);
             continue;

@@ -232,13 +232,13 @@ typedef enum kvm_end_how {
 } kvm_end_how;
 typedef struct kvm_end {
     kvm_fence fence;
-    kvm_end_how how;
     const kvm_result *result; /* NULL: nothing */
     int64_t equal;
     const kvm_err *why; /* of FAIL */
     kvm_str message;    /* of CRASH: how */
     double seconds;     /* its team is charged for each rank; < 0: since the claim */
-    bool expired;       /* the reaper's: only when its lease is over, else it is lost */
+    kvm_end_how how;
+    bool expired; /* the reaper's: only when its lease is over, else it is lost */
 } kvm_end;
 /* kvm_jobs_end - ends attempts, all in one transaction. lost[i]: the fence was stale
  * and nothing was written for it. KVM_CANCELLED (of SUCCEED and SKIP: a person has

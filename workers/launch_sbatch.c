@@ -95,7 +95,7 @@ static kvm_status find(kvm_launch *l, int64_t *mine, int64_t *others, int most, 
 kvm_status kvm_slurm__make_way(kvm_launch *l, int64_t *mine, kvm_err *err)
 {
     enum { MOST = 16 };
-    int64_t others[MOST];
+    int64_t others[MOST] = {0};
     int n = 1;
     for (const double until = kvm_now() + SILENT_S; n > 0 && kvm_now() < until;) {
         TRY(find(l, mine, others, MOST, &n, err));

@@ -39,8 +39,9 @@ static int wait_for_port(void)
 {
     int port = 0;
     for (const double until = kvm_now() + 60; kvm_now() < until; kvm_sleep(0.02)) {
+        char line[16];
         FILE *f = open_in_home("port", "r");
-        if (f && fscanf(f, "%d", &port) != 1) port = 0;
+        if (f && fgets(line, sizeof line, f)) port = (int)strtol(line, NULL, 10);
         if (f) fclose(f);
         if (port) return port;
         if (waitpid(server, NULL, WNOHANG) == server) die("python3 has ended");
