@@ -147,6 +147,8 @@ else
 $(FUZZERS): $(B)/%: $(B)/%.o $(B)/tests/fuzz/replay.o $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 endif
+$(B)/tests/fuzz/fuzz_hub: $(B)/cli/hub.o # of the floor that no other is linked with
+$(B)/tests/fuzz/fuzz_hub: LDLIBS := $(LIB) $(LDLIBS)
 .SECONDARY:
 
 # Objects depend on the flags they were built with, and the program knows its commit.

@@ -129,11 +129,13 @@ static kvm_status read_file(kvm_hub_file *f, kvm_jat row, kvm_arena *keep, kvm_e
     return KVM_OK;
 }
 
-static kvm_status read_list(kvm_hub_list *list, kvm_jat root, kvm_str revision,
-                            kvm_arena *keep, kvm_err *err)
+kvm_status kvm_hub_read(kvm_hub_list *list, kvm_str body, kvm_str shown,
+                        kvm_str revision, kvm_arena *keep, kvm_err *err)
 {
-    const kvm_jat rows = kvm_json_get(root, keep, "siblings");
+    kvm_jat root;
     kvm_str commit;
+    TRY(kvm_json_parse(&root, keep, body, shown, err));
+    const kvm_jat rows = kvm_json_get(root, keep, "siblings");
     TRY(kvm_json_array(rows, &list->count, err));
     if (list->count > MOST_FILES)
         return kvm_json_fail(err, KVM_FORMAT, rows, "%td files; at most %d",
@@ -151,7 +153,6 @@ kvm_status kvm_hub_look(kvm_hub_list *list, const kvm_hub *hub, kvm_str revision
                         kvm_http *http, kvm_arena *keep, kvm_err *err)
 {
     kvm_http_reply reply;
-    kvm_jat root;
     kvm_err why = {0};
     const kvm_str encoded = kvm_http_encode(keep, revision, false);
     const kvm_str url = kvm_str_fmt(
@@ -168,8 +169,7 @@ kvm_status kvm_hub_look(kvm_hub_list *list, const kvm_hub *hub, kvm_str revision
     if (s) return explain(hub, revision, s, &why, err);
     const kvm_str shown = kvm_str_copy(keep, kvm_str_of(kvm_http_shown(url).at));
     if (!shown.at) return kvm_nomem(err, keep);
-    s = kvm_json_parse(&root, keep, reply.body, shown, &why);
-    if (!s) s = read_list(list, root, revision, keep, &why);
+    s = kvm_hub_read(list, reply.body, shown, revision, keep, &why);
     if (s == KVM_FORMAT)
         return kvm_fail(err, s, "%s: is this a hub? (KVMILL_HUB, HF_ENDPOINT)",
                         why.msg);

@@ -36,6 +36,10 @@ KVM_MUST kvm_status kvm_hub_open(kvm_hub *hub, kvm_arena *keep, kvm_str repo,
 KVM_MUST kvm_status kvm_hub_look(kvm_hub_list *list, const kvm_hub *hub,
                                  kvm_str revision, kvm_http *http, kvm_arena *keep,
                                  kvm_err *err);
+/* kvm_hub_read - the same out of a hub's answer (JSON), which messages name `shown`.
+ * Names are as the hub says: kvm_hub_name_is_safe. KVM_FORMAT. */
+KVM_MUST kvm_status kvm_hub_read(kvm_hub_list *list, kvm_str body, kvm_str shown,
+                                 kvm_str revision, kvm_arena *keep, kvm_err *err);
 /* kvm_hub_ask - what the hub says of a file whose size or hash it did not list; what it
  * does not say stays as it was */
 KVM_MUST kvm_status kvm_hub_ask(kvm_hub_file *file, const kvm_hub *hub, kvm_str commit,

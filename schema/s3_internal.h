@@ -44,7 +44,33 @@ bool kvm_s3__next(kvm_str *at, const char *name, kvm_str *text);
  * none, or keep is spent */
 kvm_str kvm_s3__text(kvm_str xml, const char *name, kvm_arena *keep);
 
-/* s3_parts.c */
+/* ---- s3_list.c ---- */
+
+/* What a list consists of, in the words of its answer. */
+typedef struct kvm_s3_list_kind {
+    const char *query, *row, *time; /* the request; an element, and its date */
+    const char *next[2];            /* elements that say where the next page begins */
+    const char *from[2];            /* and the parameters that they become */
+} kvm_s3_list_kind;
+extern const kvm_s3_list_kind kvm_s3__objects, kvm_s3__uploads;
+
+typedef struct kvm_s3_listing {
+    kvm_s3 *s;
+    const kvm_s3_list_kind *kind;
+    kvm_str begins; /* keys, below the prefix */
+    kvm_str first;  /* the query of the first page */
+    kvm_s3_each *each;
+    void *ctx;
+} kvm_s3_listing;
+/* kvm_s3__tell - tells of what a page lists.
+ *   query  in: of this page; out: of the one behind it, in keep; at is NULL: none
+ * Fails as kvm_s3__check does; KVM_IO: the pages go round in a circle. */
+KVM_MUST kvm_status kvm_s3__tell(const kvm_s3_listing *l, const kvm_http_reply *reply,
+                                 kvm_str *query, kvm_arena *keep, kvm_arena scratch,
+                                 kvm_err *err);
+
+/* ---- s3_parts.c ---- */
+
 KVM_MUST kvm_status kvm_s3__put_parts(kvm_s3 *s, kvm_str key, const kvm_s3_content *c,
                                       kvm_err *err);
 

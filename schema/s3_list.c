@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/zone.h"
 #include "schema/s3_internal.h"
 
 /* ---- XML ---- */
@@ -25,10 +26,9 @@ bool kvm_s3__next(kvm_str *at, const char *name, kvm_str *text)
 kvm_str kvm_s3__text(kvm_str xml, const char *name, kvm_arena *keep)
 {
     static const struct {
-        const char *entity;
-        char sign;
-    } entities[] = {{"&quot;", '"'}, {"&apos;", '\''}, {"&#34;", '"'},
-                    {"&lt;", '<'},   {"&gt;", '>'},    {"&amp;", '&'}};
+        const char *entity, *sign;
+    } entities[] = {{"&quot;", "\""}, {"&apos;", "'"}, {"&#34;", "\""},
+                    {"&lt;", "<"},    {"&gt;", ">"},   {"&amp;", "&"}};
     kvm_str text;
     if (!kvm_s3__next(&xml, name, &text)) return (kvm_str){0};
     char *at = kvm_new(keep, char, text.len + 1);
@@ -41,7 +41,7 @@ kvm_str kvm_s3__text(kvm_str xml, const char *name, kvm_arena *keep)
                !kvm_str_starts(rest, kvm_str_of(entities[e].entity)))
             e++;
         const bool known = e < sizeof entities / sizeof *entities;
-        at[n++] = known ? entities[e].sign : text.at[i];
+        memcpy(&at[n++], known ? entities[e].sign : rest.at, 1);
         i += known ? (ptrdiff_t)strlen(entities[e].entity) : 1;
     }
     return (kvm_str){at, n};
@@ -50,50 +50,35 @@ kvm_str kvm_s3__text(kvm_str xml, const char *name, kvm_arena *keep)
 /* "2026-01-31T12:00:00.000Z" in seconds since 1970; -1: none */
 static double time_of(kvm_str text)
 {
-    int y, mon, d, h, min, s;
-    char buffer[32];
-    snprintf(buffer, sizeof buffer, "%.*s", KVM_STR_ARG(text));
-    if (sscanf(buffer, "%4d-%2d-%2dT%2d:%2d:%2d", &y, &mon, &d, &h, &min, &s) != 6 ||
-        mon < 1 || mon > 12)
-        return -1;
-    /* days since 1970-01-01 of the calendar, with years that begin in March */
-    const long year = y - (mon <= 2), month = mon > 2 ? mon - 3 : mon + 9;
-    const long days = 365 * year + year / 4 - year / 100 + year / 400 +
-                      (153 * month + 2) / 5 + d - 1 - 719468;
-    return (double)days * 86400 + h * 3600 + min * 60 + s;
+    static const ptrdiff_t from[] = {0, 5, 8, 11, 14, 17};
+    enum { YEAR, MONTH, DAY, HOUR, MINUTE, SECOND, PARTS };
+    int64_t of[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        const ptrdiff_t to = from[i] + (i == YEAR ? 4 : 2);
+        if (to > text.len || !kvm_str_to_i64(kvm_str_slice(text, from[i], to), &of[i]))
+            return -1;
+    }
+    if (of[MONTH] < 1 || of[MONTH] > 12) return -1;
+    const int64_t days = kvm_days_of((int)of[YEAR], (int)of[MONTH], (int)of[DAY]);
+    return (double)(days * 86400 + of[HOUR] * 3600 + of[MINUTE] * 60 + of[SECOND]);
 }
 
 /* ---- lists ---- */
 
-/* What a list consists of, in the words of its answer. */
-typedef struct list_kind {
-    const char *query, *row, *time; /* the request; an element, and its date */
-    const char *next[2];            /* elements that say where the next page begins */
-    const char *from[2];            /* and the parameters that they become */
-} list_kind;
-
-static const list_kind objects = {"list-type=2",
-                                  "Contents",
-                                  "LastModified",
-                                  {"NextContinuationToken", NULL},
-                                  {"continuation-token", NULL}};
-static const list_kind uploads = {"uploads=",
-                                  "Upload",
-                                  "Initiated",
-                                  {"NextKeyMarker", "NextUploadIdMarker"},
-                                  {"key-marker", "upload-id-marker"}};
-
-typedef struct listing {
-    kvm_s3 *s;
-    const list_kind *kind;
-    kvm_str begins;
-    kvm_s3_each *each;
-    void *ctx;
-} listing;
+const kvm_s3_list_kind kvm_s3__objects = {"list-type=2",
+                                          "Contents",
+                                          "LastModified",
+                                          {"NextContinuationToken", NULL},
+                                          {"continuation-token", NULL}};
+const kvm_s3_list_kind kvm_s3__uploads = {"uploads=",
+                                          "Upload",
+                                          "Initiated",
+                                          {"NextKeyMarker", "NextUploadIdMarker"},
+                                          {"key-marker", "upload-id-marker"}};
 
 /* An object without a date that can be read is as young as can be. */
-static kvm_status tell_row(const listing *l, kvm_str row, double now, kvm_arena scratch,
-                           kvm_err *err)
+static kvm_status tell_row(const kvm_s3_listing *l, kvm_str row, double now,
+                           kvm_arena scratch, kvm_err *err)
 {
     const kvm_str key = kvm_s3__text(row, "Key", &scratch),
                   upload = kvm_s3__text(row, "UploadId", &scratch),
@@ -109,10 +94,10 @@ static kvm_status tell_row(const listing *l, kvm_str row, double now, kvm_arena 
 }
 
 /* The query of the page behind this one; at becomes NULL when it is the last. */
-static kvm_status next_query(const listing *l, kvm_str body, kvm_str first,
-                             kvm_str *query, kvm_arena *keep, kvm_err *err)
+static kvm_status next_query(const kvm_s3_listing *l, kvm_str body, kvm_str *query,
+                             kvm_arena *keep, kvm_err *err)
 {
-    kvm_str next = first;
+    kvm_str next = l->first;
     const kvm_str more = kvm_s3__text(body, "IsTruncated", keep);
     if (!more.at || !kvm_str_eq(more, KVM_STR("true"))) {
         *query = (kvm_str){0};
@@ -133,22 +118,28 @@ static kvm_status next_query(const listing *l, kvm_str body, kvm_str first,
     return KVM_OK;
 }
 
-static kvm_status tell_page(const listing *l, kvm_str *query, kvm_str first,
-                            kvm_arena *keep, kvm_arena scratch, kvm_err *err)
+kvm_status kvm_s3__tell(const kvm_s3_listing *l, const kvm_http_reply *reply,
+                        kvm_str *query, kvm_arena *keep, kvm_arena scratch,
+                        kvm_err *err)
 {
-    kvm_http_reply reply;
-    kvm_str rows, row;
-    const kvm_s3_call call = {.method = KVM_HTTP_GET, .query = *query};
-    TRY(kvm_s3__send(l->s, &call, &reply, &scratch, err));
-    TRY(kvm_s3__check(l->s, l->begins, &reply, err));
-    const double date = kvm_http_date(&reply, "date");
-    rows = reply.body;
+    kvm_str rows = reply->body, row;
+    TRY(kvm_s3__check(l->s, l->begins, reply, err));
+    const double date = kvm_http_date(reply, "date");
     while (kvm_s3__next(&rows, l->kind->row, &row))
         TRY(tell_row(l, row, date > 0 ? date : kvm_wall(), scratch, err));
-    return next_query(l, reply.body, first, query, keep, err);
+    return next_query(l, reply->body, query, keep, err);
 }
 
-static kvm_status tell_all(const listing *l, kvm_err *err)
+static kvm_status tell_page(const kvm_s3_listing *l, kvm_str *query, kvm_arena *keep,
+                            kvm_arena scratch, kvm_err *err)
+{
+    kvm_http_reply reply;
+    const kvm_s3_call call = {.method = KVM_HTTP_GET, .query = *query};
+    TRY(kvm_s3__send(l->s, &call, &reply, &scratch, err));
+    return kvm_s3__tell(l, &reply, query, keep, scratch, err);
+}
+
+static kvm_status tell_all(kvm_s3_listing *l, kvm_err *err)
 {
     kvm_arena keep, page;
     TRY(kvm_arena_init(&keep, KVM_S3_ARENA, err));
@@ -156,11 +147,11 @@ static kvm_status tell_all(const listing *l, kvm_err *err)
     const kvm_str begins = kvm_str_fmt(&keep, "%.*s%.*s", KVM_STR_ARG(l->s->prefix),
                                        KVM_STR_ARG(l->begins));
     const kvm_str encoded = kvm_http_encode(&keep, begins, false);
-    const kvm_str first =
+    l->first =
         kvm_str_fmt(&keep, "%s&prefix=%.*s", l->kind->query, KVM_STR_ARG(encoded));
-    kvm_str query = first;
-    if (!s && !(begins.at && encoded.at && first.at)) s = kvm_nomem(err, &keep);
-    while (!s && query.at) s = tell_page(l, &query, first, &keep, page, err);
+    kvm_str query = l->first;
+    if (!s && !(begins.at && encoded.at && query.at)) s = kvm_nomem(err, &keep);
+    while (!s && query.at) s = tell_page(l, &query, &keep, page, err);
     kvm_arena_free(&page);
     kvm_arena_free(&keep);
     return s;
@@ -169,13 +160,13 @@ static kvm_status tell_all(const listing *l, kvm_err *err)
 kvm_status kvm_s3_list(kvm_s3 *s, kvm_str begins, kvm_s3_each *each, void *ctx,
                        kvm_err *err)
 {
-    const listing l = {s, &objects, begins, each, ctx};
+    kvm_s3_listing l = {s, &kvm_s3__objects, begins, KVM_STR(""), each, ctx};
     return tell_all(&l, err);
 }
 
 kvm_status kvm_s3_uploads(kvm_s3 *s, kvm_str begins, kvm_s3_each *each, void *ctx,
                           kvm_err *err)
 {
-    const listing l = {s, &uploads, begins, each, ctx};
+    kvm_s3_listing l = {s, &kvm_s3__uploads, begins, KVM_STR(""), each, ctx};
     return tell_all(&l, err);
 }

@@ -1,5 +1,6 @@
-/* Any text as a pair's spec: refused by file and line, or read by every job that has a
- * section in it, and by what counts rows and products of made-up models. */
+/* Any text as the spec of a pair or a family: refused by file and line, or read by
+ * every job that has a section in it, and by what counts rows and products of made-up
+ * models. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -34,21 +35,27 @@ static void check_sections(const kvm_spec *s, kvm_arena *keep)
     }
 }
 
+static void check_needs(const kvm_spec *s, size_t size, kvm_arena *keep)
+{
+    kvm_err err = {0};
+    kvm_needs needs = {0};
+    const kvm_shapes sides[] = {made_up((int)(size % 61)), made_up((int)(size % 7))};
+    if (kvm_needs_read(&needs, s, sides, keep, &err) && err.msg[0] == 0) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     kvm_arena keep;
     kvm_err err = {0};
-    kvm_spec s;
-    kvm_needs needs = {0};
+    kvm_spec *specs;
+    ptrdiff_t n = 0;
     if (kvm_arena_init(&keep, (size_t)1 << 26, &err)) return 0;
     fuzz_files(names, 1, data, size);
-    if (kvm_spec_read(&s, &keep, kvm_str_of(fuzz_path[0]), &err)) {
+    if (kvm_specs_read(&specs, &n, &keep, kvm_str_of(fuzz_path[0]), &err)) {
         if (err.msg[0] == 0) abort(); /* a refusal says why */
     } else {
-        const kvm_shapes sides[] = {made_up((int)(size % 61)),
-                                    made_up((int)(size % 7))};
-        if (kvm_needs_read(&needs, &s, sides, &keep, &err) && err.msg[0] == 0) abort();
-        check_sections(&s, &keep);
+        for (ptrdiff_t i = 0; i < n && i < 2; i++) check_needs(&specs[i], size, &keep);
+        check_sections(specs, &keep); /* those of a family are one text */
     }
     kvm_arena_free(&keep);
     return 0;
