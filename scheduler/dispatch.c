@@ -79,8 +79,9 @@ static kvm_status fill(kvm_dispatch *d, const kvm_dispatch_class *c,
     ptrdiff_t waiting, n = AT_ONCE;
     TRY(kvm_queue_waiting(d->queue, &c->class, &waiting, err));
     const bool small = kvm_str_eq(c->class.name, KVM_STR("small"));
-    int64_t room = 2 * c->workers - waiting +
-                   (small ? KVM_DISPATCH_SPARE_SMALL : KVM_DISPATCH_SPARE);
+    const int64_t window =
+        2 * c->workers + (small ? KVM_DISPATCH_SPARE_SMALL : KVM_DISPATCH_SPARE);
+    int64_t room = 2 * waiting > window ? 0 : window - waiting;
     for (; room > 0 && n == AT_ONCE; room -= n) {
         const ptrdiff_t most = room < AT_ONCE ? (ptrdiff_t)room : AT_ONCE;
         TRY(mark_some(d, &want, batches, most, &n, err));

@@ -3,7 +3,8 @@
  * Which job is next the catalogue says (schema/job_order.h); how many hints are out is
  * kept small, so that who comes late with a greater priority does not wait behind many:
  * for each class of workers twice as many batches as there are workers, and some (of
- * batches of small jobs fewer, since each is many jobs). */
+ * batches of small jobs fewer, since each is many jobs). It is filled up when half of
+ * that has gone: a look costs the same for one batch and for many. */
 #ifndef KVM_SCHEDULER_DISPATCH_H
 #define KVM_SCHEDULER_DISPATCH_H
 

@@ -159,7 +159,7 @@ static kvm_status take_once(kvm_catalogue *c, taking *t, kvm_err *err)
     ptrdiff_t team_count = 0;
     *t->count = t->found = 0;
     if (!t->batch) {
-        TRY(kvm_jobs__teams(c->db, t->want, &teams, &team_count, &scratch, err));
+        TRY(kvm_jobs__teams(c->db, t->want, true, &teams, &team_count, &scratch, err));
         if (team_count == 0) return KVM_OK;
     }
     TRY(kvm_db_begin(c->db, err));

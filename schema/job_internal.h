@@ -89,8 +89,9 @@ kvm_claim_input *kvm_jobs__files_of(const kvm_job_files *f, int64_t job,
 KVM_MUST kvm_status kvm_jobs__keys(kvm_db *db, kvm_job_row *const *jobs,
                                    ptrdiff_t count, kvm_arena *a, kvm_err *err);
 
-/* kvm_jobs__teams - those that have something waiting and room */
-KVM_MUST kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want,
+/* kvm_jobs__teams - those that have room. asked: and something waiting; else they may
+ * have, where there are few. */
+KVM_MUST kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, bool asked,
                                     kvm_team_use **teams, ptrdiff_t *count,
                                     kvm_arena *a, kvm_err *err);
 /* kvm_jobs__of_teams - batches[most] of what is next of these teams, *found of them */

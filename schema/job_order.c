@@ -62,6 +62,8 @@ void kvm_jobs_order(kvm_job_candidate *of, ptrdiff_t count, kvm_team_use *teams,
 
 /* ---- the catalogue ---- */
 
+enum { FEW_TEAMS = 8 };
+
 /* A look at the lanes of teams that have something waiting and room. */
 typedef struct look {
     kvm_db *db;
@@ -115,15 +117,29 @@ static kvm_status add_live(kvm_db *db, bool unsent, kvm_team_use *teams,
     return KVM_OK;
 }
 
-kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, kvm_team_use **out,
-                           ptrdiff_t *count, kvm_arena *a, kvm_err *err)
+/* Whose lanes are looked at. To find out who has something waiting costs as much as a
+ * look at a lane: only where there are many, or nobody is expected to, it is asked. */
+static kvm_status read_teams(kvm_db *db, const kvm_want *w, bool asked, kvm_rows *r,
+                             kvm_arena *a, kvm_err *err)
+{
+    if (!asked && w->run == 0) { /* the lane of a run is of one team */
+        TRY(kvm_db_query(db, KVM_SQL_TEAMS_SOME, KVM_ARGS(kvm_cell_i(FEW_TEAMS + 1)), r,
+                         a, err));
+        if (r->count <= FEW_TEAMS) return KVM_OK;
+    }
+    return kvm_db_query(db, KVM_SQL_TEAMS_NEXT,
+                        KVM_ARGS(kvm_cell_i(w->run), class_of(w, 0), class_of(w, 1),
+                                 class_of(w, 2), class_of(w, 3)),
+                        r, a, err);
+}
+
+kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, bool asked,
+                           kvm_team_use **out, ptrdiff_t *count, kvm_arena *a,
+                           kvm_err *err)
 {
     const kvm_want w = with_defaults(want);
     kvm_rows r;
-    TRY(kvm_db_query(db, KVM_SQL_TEAMS_NEXT,
-                     KVM_ARGS(kvm_cell_i(w.run), class_of(&w, 0), class_of(&w, 1),
-                              class_of(&w, 2), class_of(&w, 3)),
-                     &r, a, err));
+    TRY(read_teams(db, &w, asked, &r, a, err));
     kvm_team_use *teams = kvm_new(a, kvm_team_use, r.count + 1);
     if (!teams) return kvm_nomem(err, a);
     for (ptrdiff_t i = 0; i < r.count; i++) {
@@ -238,7 +254,7 @@ kvm_status kvm_jobs_next(kvm_catalogue *c, const kvm_want *want, kvm_job_batch *
     kvm_arena scratch = c->scratch;
     kvm_team_use *teams;
     ptrdiff_t n;
-    TRY(kvm_jobs__teams(c->db, want, &teams, &n, &scratch, err));
+    TRY(kvm_jobs__teams(c->db, want, false, &teams, &n, &scratch, err));
     return kvm_jobs__of_teams(c->db, want, teams, n, batches, most, count, scratch,
                               err);
 }
