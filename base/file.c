@@ -320,6 +320,12 @@ kvm_status kvm_out_begin(kvm_out **out, kvm_arena *keep, kvm_str path, kvm_err *
     return s;
 }
 
+void kvm_out_unhashed(kvm_out *out)
+{
+    kvm_sha_drop(out->sha);
+    out->sha = NULL;
+}
+
 static kvm_status out_flush(kvm_out *out, kvm_err *err)
 {
     const size_t n = out->filled;
@@ -329,7 +335,7 @@ static kvm_status out_flush(kvm_out *out, kvm_err *err)
 
 static kvm_status out_write(kvm_out *out, const char *bytes, size_t n, kvm_err *err)
 {
-    TRY(kvm_sha_add(out->sha, bytes, n, err));
+    if (out->sha) TRY(kvm_sha_add(out->sha, bytes, n, err));
     if (n > OUT_BYTES - out->filled) TRY(out_flush(out, err));
     if (n >= OUT_BYTES) return write_all(out->fd, bytes, n, out->temp, err);
     memcpy(out->buffer + out->filled, bytes, n);
@@ -353,7 +359,9 @@ static kvm_status out_publish(kvm_out *out, char hex[65], kvm_err *err)
     TRY(out_flush(out, err));
     kvm_sha *sha = out->sha;
     out->sha = NULL;
-    TRY(kvm_sha_end(sha, digest, err));
+    if (sha) TRY(kvm_sha_end(sha, digest, err));
+    if (hex && !sha)
+        return kvm_fail(err, KVM_INTERNAL, "%s: its hash was not wanted", out->path);
     if (kvm_os->fsync(out->fd))
         return kvm_fail_errno(err, "%s: cannot sync", out->temp);
     const int fd = out->fd;
@@ -382,6 +390,7 @@ kvm_status kvm_file_publish(kvm_str path, kvm_str bytes, kvm_arena scratch,
     kvm_out *out;
     /* the cleanup on our copy of scratch never runs, so publish or drop always does */
     TRY(kvm_out_begin(&out, &scratch, path, err));
+    kvm_out_unhashed(out);
     TRY(kvm_out_write(out, bytes.at, (size_t)bytes.len, err));
     return kvm_out_publish(out, NULL, err);
 }

@@ -50,6 +50,9 @@ KVM_MUST kvm_status kvm_out_begin(kvm_out **out, kvm_arena *keep, kvm_str path,
                                   kvm_err *err);
 KVM_MUST kvm_status kvm_out_write(kvm_out *out, const void *bytes, size_t n,
                                   kvm_err *err);
+/* kvm_out_unhashed - nobody will ask for the hash, which costs more than the copy: from
+ * now on only NULL may be published with */
+void kvm_out_unhashed(kvm_out *out);
 /* sha256_hex may be NULL */
 KVM_MUST kvm_status kvm_out_publish(kvm_out *out, char sha256_hex[65], kvm_err *err);
 /* removes the temporary; safe after publish; run by keep's cleanup */

@@ -77,6 +77,7 @@ KVM_MUST kvm_status kvm_st_begin(kvm_st_writer **w, kvm_arena *keep, kvm_str pat
 /* KVM_MISMATCH when more bytes arrive than the specs hold */
 KVM_MUST kvm_status kvm_st_append(kvm_st_writer *w, const void *bytes, size_t n,
                                   kvm_err *err);
+void kvm_st_unhashed(kvm_st_writer *w); /* as of a kvm_out (base/file.h) */
 /* sha_hex (may be NULL): of the whole file. KVM_MISMATCH when bytes are missing. */
 KVM_MUST kvm_status kvm_st_publish(kvm_st_writer *w, char sha_hex[65], kvm_err *err);
 void kvm_st_drop(kvm_st_writer *w); /* removes the temporary; safe after publish */

@@ -126,6 +126,11 @@ kvm_status kvm_st_append(kvm_st_writer *w, const void *bytes, size_t n, kvm_err 
     return KVM_OK;
 }
 
+void kvm_st_unhashed(kvm_st_writer *w)
+{
+    kvm_out_unhashed(w->out);
+}
+
 kvm_status kvm_st_publish(kvm_st_writer *w, char sha_hex[65], kvm_err *err)
 {
     if (w->written != w->expected)

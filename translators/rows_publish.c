@@ -145,6 +145,7 @@ static kvm_status write_file(kvm_rows_writer *w, kvm_arena *own, char sha_hex[65
     TRY(describe(w, &all, spec, &specs, own, err));
     kvm_st_writer *st;
     TRY(kvm_st_begin(&st, own, w->path, spec, specs, w->meta, err));
+    if (!sha_hex) kvm_st_unhashed(st);
     TRY(append_all(&all, 0, st, POSITION, 0, err));
     TRY(append_all(&all, 0, st, SEQUENCE, 0, err));
     if (w->info.rope.width)
