@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -150,6 +151,18 @@ const kvm_launcher kvm_launch_fork = {
 
 /* ---- mpirun ---- */
 
+/* Whether all ranks are of this machine: nobody has named others, or chosen how they
+ * speak; mpirun finds the machines of a batch system's job by itself. */
+static bool stays_here(const kvm_launch *l)
+{
+    static const char *const outside[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID",
+                                          "PE_HOSTFILE", "OMPI_MCA_pml"};
+    bool here = !l->extra || !l->extra[0];
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
+        here = here && !getenv(outside[i]);
+    return here;
+}
+
 void kvm_words_mpirun(kvm_words *w, const kvm_launch *l, bool extra)
 {
     kvm_words_add(w, "mpirun");
@@ -159,6 +172,12 @@ void kvm_words_mpirun(kvm_words *w, const kvm_launch *l, bool extra)
     kvm_words_add(w, "--oversubscribe"); /* how many there may be, the worker says */
     kvm_words_add(w, "--bind-to");       /* a rank has threads of its own */
     kvm_words_add(w, "none");
+    if (extra &&
+        stays_here(l)) { /* to look for fast networks takes longer than all else */
+        kvm_words_add(w, "--mca");
+        kvm_words_add(w, "pml");
+        kvm_words_add(w, "ob1");
+    }
     if (extra) kvm_words_extra(w, l);
     kvm_words_addf(w, "%.*s", KVM_STR_ARG(l->program));
     kvm_words_addf(w, "%.*s", KVM_STR_ARG(l->folder));
