@@ -151,6 +151,13 @@ static void a_published_file_appears_whole(void **state)
     err = (kvm_err){0};
     check_status(KVM_INTERNAL, kvm_out_publish(out, NULL, &err), &err);
     err = (kvm_err){0};
+    check_ok(kvm_out_begin(&out, &keep, path, &err), &err);
+    kvm_out_unhashed(out);
+    check_ok(kvm_out_write(out, big, sizeof big, &err), &err);
+    check_status(KVM_INTERNAL, kvm_out_publish(out, hex, &err), &err);
+    check_contains(err.msg, "its hash was not wanted");
+    assert_int_equal(entries(TMP "pub"), 1);
+    err = (kvm_err){0};
     check_ok(kvm_file_publish(path, KVM_STR("second"), keep, &err), &err);
     check_str(check_read(&keep, path.at), "second");
     assert_int_equal(entries(TMP "pub"), 1);
