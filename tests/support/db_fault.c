@@ -9,7 +9,9 @@ static db_fault kind;
 static int calls, failing;
 static bool fired;
 static pthread_t thread;
-static const kvm_db *lost; /* within the transaction that its connection has left */
+/* Within the transaction that its connection has left; others than our thread neither
+ * ask for it nor end it. */
+static const kvm_db *lost;
 
 const char *db_fault_text(db_fault what)
 {
@@ -21,9 +23,14 @@ const char *db_fault_text(db_fault what)
     return texts[what];
 }
 
+static bool ours(void)
+{
+    return pthread_equal(thread, pthread_self());
+}
+
 static bool fails_now(void)
 {
-    if (!failing || !pthread_equal(thread, pthread_self())) return false;
+    if (!failing || !ours()) return false;
     if (++calls != failing) return false;
     return fired = true;
 }
@@ -45,13 +52,13 @@ static kvm_status lose(kvm_db *db, kvm_err *err)
 
 static bool gone(const kvm_db *db)
 {
-    return lost == db && pthread_equal(thread, pthread_self());
+    return ours() && lost == db;
 }
 
 static kvm_status f_begin(kvm_db *db, kvm_err *err)
 {
     const bool now = fails_now();
-    lost = NULL;
+    if (ours()) lost = NULL;
     return now ? trouble(err) : real->begin(db, err);
 }
 
@@ -70,7 +77,7 @@ static kvm_status f_commit(kvm_db *db, kvm_err *err)
 static void f_rollback(kvm_db *db)
 {
     if (!gone(db)) real->rollback(db);
-    lost = NULL;
+    if (ours()) lost = NULL;
 }
 
 static kvm_status f_script(kvm_db *db, const char *sql, kvm_err *err)
