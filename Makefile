@@ -125,11 +125,11 @@ $(B)/%.o: %.c $(B)/flags
 	$(Q)$(COMPILE) -o $@ $<
 $(B)/build_info.o: $(B)/build_info.c $(B)/flags
 	$(Q)$(COMPILE) -o $@ $<
-$(LIB): $(LIB_OBJ)
+$(LIB): $(LIB_OBJ) $(B)/floors
 $(SUPPORT): $(call obj,$(HELP_SRC))
 $(LIB) $(SUPPORT):
 	@rm -f $@
-	$(Q)ar rcD $@ $^ && ranlib -D $@
+	$(Q)ar rcD $@ $(filter %.o,$^) && ranlib -D $@
 $(B)/kvmill: $(call obj,$(CLI_SRC)) $(LIB)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/kvmill-rank: $(call obj,$(RANK_SRC)) $(LIB)
@@ -151,7 +151,11 @@ $(B)/tests/fuzz/fuzz_hub: $(B)/cli/hub.o # of the floor that no other is linked 
 $(B)/tests/fuzz/fuzz_hub: LDLIBS := $(LIB) $(LDLIBS)
 .SECONDARY:
 
-# Objects depend on the flags they were built with, and the program knows its commit.
+# Objects depend on the flags they were built with, the library on the floors that it has
+# (objects that are only missing remake nothing), and the program knows its commit.
+$(B)/floors: FORCE
+	@mkdir -p $(@D)
+	@echo '$(FLOORS)' | cmp -s - $@ || echo '$(FLOORS)' > $@
 $(B)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || \
