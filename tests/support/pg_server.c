@@ -94,29 +94,55 @@ static void url(char out[400], const char *more)
     snprintf(out, 400, "postgres://postgres@/postgres?host=%s%s", folder, more);
 }
 
-static void start_server(void)
+static void begin_server(void)
 {
-    char where[400];
     const bool sync = getenv("KVM_PG_SYNC"); /* for who measures */
     server = BEGIN("postgres", "-D", data, "-k", folder, "-c",
                    "listen_addresses=", "-c", sync ? "fsync=on" : "fsync=off", "-c",
                    sync ? "full_page_writes=on" : "full_page_writes=off", "-c",
-                   "max_connections=80", "-c", "shared_buffers=32MB", "-c",
+                   "max_connections=200", "-c", "shared_buffers=32MB", "-c",
                    "log_lock_waits=on", "-c", "deadlock_timeout=100ms");
+}
+
+/* One that is begun while children of a killed one are left gives up at once. */
+static void start_server(void)
+{
+    char where[400];
     url(where, "");
+    begin_server();
     for (const double until = kvm_now() + 60; PQping(where) != PQPING_OK;) {
-        if (kvm_now() > until || waitpid(server, NULL, WNOHANG) == server)
+        if (kvm_now() > until)
             die("the server does not start; its log is in its folder");
         kvm_sleep(0.02);
+        if (waitpid(server, NULL, WNOHANG) == server) begin_server();
     }
+}
+
+static void end_server(int number)
+{
+    if (server <= 0 || starter != getpid()) return;
+    kill(server, number);
+    waitpid(server, NULL, 0);
+    server = 0;
 }
 
 void pg_server_stop(void)
 {
-    if (server <= 0 || starter != getpid()) return;
-    kill(server, SIGQUIT);
-    waitpid(server, NULL, 0);
-    server = 0;
+    end_server(SIGQUIT);
+}
+
+void pg_server_kill(void)
+{
+    end_server(SIGKILL);
+}
+
+bool pg_server_kill_backend(const char *where)
+{
+    const long long pid =
+        pg_server_sql(where, "SELECT pid FROM pg_stat_activity WHERE backend_type = "
+                             "'client backend' AND pid <> pg_backend_pid() ORDER BY "
+                             "state = 'active' DESC, random() LIMIT 1");
+    return pid > 0 && kill((pid_t)pid, SIGKILL) == 0;
 }
 
 void pg_server_again(void)
@@ -175,21 +201,51 @@ const char *pg_server_schema(void)
     return where;
 }
 
-long long pg_server_sql(const char *where, const char *sql)
+/* whether the server was there to answer */
+static bool ask(const char *where, const char *sql, long long *n)
 {
     PGconn *conn = PQconnectdb(where);
     PGresult *r = PQexec(conn, sql);
-    const ExecStatusType s = PQresultStatus(r);
-    if (s != PGRES_COMMAND_OK && s != PGRES_TUPLES_OK) {
+    const ExecStatusType got = PQresultStatus(r);
+    const bool there = PQstatus(conn) == CONNECTION_OK;
+    if (there && got != PGRES_COMMAND_OK && got != PGRES_TUPLES_OK) {
         fprintf(stderr, "# %s\n# %s", sql, PQerrorMessage(conn));
         exit(99);
     }
-    long long n = -1;
-    if (s == PGRES_TUPLES_OK && PQntuples(r) > 0) {
+    *n = -1;
+    if (there && got == PGRES_TUPLES_OK && PQntuples(r) > 0) {
         const char *text = PQgetvalue(r, 0, 0);
-        n = *text == 't' ? 1 : strtoll(text, NULL, 10); /* true, or a number */
+        *n = *text == 't' ? 1 : strtoll(text, NULL, 10); /* true, or a number */
     }
     PQclear(r);
     PQfinish(conn);
+    return there;
+}
+
+long long pg_server_sql(const char *where, const char *sql)
+{
+    long long n;
+    for (const double until = kvm_now() + 60; !ask(where, sql, &n); kvm_sleep(0.05))
+        if (kvm_now() > until) die("the server has not answered for a minute");
     return n;
+}
+
+/* ---- the line ---- */
+
+proxy *pg_server_proxy(void)
+{
+    static proxy *p;
+    static char path[100];
+    snprintf(path, sizeof path, "%s/.s.PGSQL.5432", folder);
+    if (!p) p = proxy_start(path);
+    return p;
+}
+
+const char *pg_server_far(const char *where)
+{
+    static char text[400];
+    const char *more = strchr(where, '&');
+    snprintf(text, sizeof text, "postgres://postgres@127.0.0.1:%d/postgres%s%s",
+             proxy_port(pg_server_proxy()), more ? "?" : "", more ? more + 1 : "");
+    return text;
 }

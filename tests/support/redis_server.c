@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,9 +18,10 @@
 #include "base/clock.h"
 #include "tests/support/janitor.h"
 
-static char folder[64], unix_url[128], tcp_url[64], proxy_url[64];
+static char folder[64], unix_url[128], tcp_url[64], far_url[64];
 static int port;
-static pid_t server, proxy, starter;
+static bool append; /* what it holds outlives it */
+static pid_t server, starter;
 
 static void die(const char *what)
 {
@@ -29,10 +29,9 @@ static void die(const char *what)
     exit(99);
 }
 
-static void no_others(int keep)
+static void no_others(void)
 {
-    for (int i = 3; i < 256; i++)
-        if (i != keep) close(i);
+    for (int i = 3; i < 256; i++) close(i);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -98,11 +97,11 @@ static void start_process(const char *file, const char *delay_us)
         const int null = open("/dev/null", O_RDWR);
         if (chdir(folder) || null < 0) _exit(97);
         dup2(null, 0), dup2(null, 1), dup2(null, 2);
-        no_others(-1);
+        no_others();
         execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1",
                "--unixsocket", path, "--unixsocketperm", "700", "--save", "",
-               "--appendonly", "no", "--maxmemory-policy", "noeviction", "--dbfilename",
-               file, "--key-load-delay", delay_us,
+               "--appendonly", append ? "yes" : "no", "--maxmemory-policy",
+               "noeviction", "--dbfilename", file, "--key-load-delay", delay_us,
                "--loading-process-events-interval-bytes", "1024", "--logfile", "log",
                (char *)NULL);
         _exit(96);
@@ -134,7 +133,6 @@ void redis_server_again(void)
 static void at_end(void)
 {
     if (starter != getpid()) return;
-    if (proxy > 0) kill(proxy, SIGKILL), waitpid(proxy, NULL, 0);
     redis_server_stop();
     janitor_remove(folder);
 }
@@ -186,81 +184,26 @@ void redis_server_again_from_disk(void)
     start_process("dump.rdb", "100000");
 }
 
-/* ---- the proxy ---- */
+/* ---- the line ---- */
 
-static struct shared {
-    volatile int way, delay_ms;
-} * shared;
-
-enum { LINKS = 64 };
-
-/* Moves what is there; false: one end is closed. */
-static bool move(int from, int to, bool drop)
+proxy *redis_server_proxy(void)
 {
-    char part[16 << 10];
-    const ssize_t n = read(from, part, sizeof part);
-    if (n <= 0) return false;
-    if (shared->delay_ms) kvm_sleep(shared->delay_ms / 1e3);
-    return drop || write(to, part, (size_t)n) == n;
+    static proxy *p;
+    static char path[100];
+    snprintf(path, sizeof path, "%s/socket", folder);
+    if (!p) p = proxy_start(path);
+    return p;
 }
 
-static void serve(int listener)
+const char *redis_server_far(void)
 {
-    struct pollfd p[1 + 2 * LINKS] = {{.fd = listener, .events = POLLIN}};
-    for (int i = 1; i <= 2 * LINKS; i++)
-        p[i] = (struct pollfd){.fd = -1, .events = POLLIN};
-    for (;;) {
-        if (poll(p, 1 + 2 * LINKS, -1) < 0) continue;
-        for (int i = 1; i < 2 * LINKS; i += 2) { /* client, server */
-            bool open = true;
-            if (p[i].revents)
-                open = move(p[i].fd, p[i + 1].fd, shared->way == REDIS_PROXY_DEAF);
-            if (open && p[i + 1].revents)
-                open = move(p[i + 1].fd, p[i].fd, shared->way == REDIS_PROXY_MUTE);
-            if (open) continue;
-            close(p[i].fd), close(p[i + 1].fd);
-            p[i].fd = p[i + 1].fd = -1;
-        }
-        int i = 1;
-        while (i < 2 * LINKS && p[i].fd >= 0) i += 2;
-        if (!p[0].revents || i >= 2 * LINKS) continue;
-        p[i].fd = accept(listener, NULL, NULL);
-        p[i + 1].fd = call_unix();
-        p[i].revents = p[i + 1].revents = 0;
-        if (p[i].fd >= 0 && p[i + 1].fd >= 0) continue;
-        close(p[i].fd), close(p[i + 1].fd);
-        p[i].fd = p[i + 1].fd = -1;
-    }
+    snprintf(far_url, sizeof far_url, "redis://127.0.0.1:%d",
+             proxy_port(redis_server_proxy()));
+    return far_url;
 }
 
-const char *redis_proxy_start(void)
+void redis_server_keep(bool keeps)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof at;
-    if (proxy) return proxy_url;
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || listener < 0 ||
-        bind(listener, (const struct sockaddr *)&at, n) || listen(listener, LINKS) ||
-        getsockname(listener, (struct sockaddr *)&at, &n))
-        die("proxy");
-    snprintf(proxy_url, sizeof proxy_url, "redis://127.0.0.1:%d", ntohs(at.sin_port));
-    proxy = fork();
-    if (proxy < 0) die("fork");
-    if (proxy == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        signal(SIGPIPE, SIG_IGN);
-        no_others(listener);
-        serve(listener);
-    }
-    close(listener);
-    return proxy_url;
-}
-
-void redis_proxy_be(redis_proxy_way way, int delay_ms)
-{
-    shared->way = (int)way;
-    shared->delay_ms = delay_ms;
+    redis_server_do(keeps ? "CONFIG SET appendonly yes" : "CONFIG SET appendonly no");
+    append = keeps;
 }

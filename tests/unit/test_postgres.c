@@ -5,10 +5,6 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -243,66 +239,14 @@ static void a_lost_connection_is_opened_again_outside_of_transactions(void **sta
 
 /* ---- a network that swallows ---- */
 
-enum { SWALLOW = SIGUSR1 };
-static volatile sig_atomic_t swallowing;
-static void swallow(int n)
-{
-    (void)n;
-    swallowing = 1;
-}
-
-static int unix_socket(const char *folder, bool listening)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    snprintf(a.sun_path, sizeof a.sun_path, "%s/.s.PGSQL.5432", folder);
-    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (listening && (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 8)))
-        _exit(9);
-    if (!listening && connect(fd, (struct sockaddr *)&a, sizeof a)) _exit(8);
-    return fd;
-}
-
-/* One connection: what the server says is lost from the signal on. */
-static void pass_on(int client)
-{
-    char bytes[8192];
-    const int far = unix_socket(pg_server_folder(), false);
-    struct pollfd f[2] = {{client, POLLIN, 0}, {far, POLLIN, 0}};
-    for (;;) {
-        if (poll(f, 2, 20) < 0) continue;
-        for (int i = 0; i < 2; i++) {
-            if (!(f[i].revents & (POLLIN | POLLHUP))) continue;
-            const ssize_t n = read(f[i].fd, bytes, sizeof bytes);
-            if (n <= 0) _exit(0);
-            if (i == 1 && swallowing) continue;
-            if (write(f[1 - i].fd, bytes, (size_t)n) != n) _exit(0);
-        }
-    }
-}
-
 static void half_open_connections_are_noticed(void **state)
 {
     (void)state;
-    char folder[100], address[400];
-    snprintf(folder, sizeof folder, "%s/proxy", pg_server_folder());
-    kvm_test_home("postgres");
-    MUST(kvm_dir_make(kvm_str_of(folder), e));
-    const pid_t proxy = fork();
-    if (proxy == 0) {
-        signal(SWALLOW, swallow);
-        const int fd = unix_socket(folder, true);
-        pass_on(accept(fd, NULL, NULL));
-    }
-    snprintf(address, sizeof address, "postgres://postgres@/postgres?host=%s%s", folder,
-             strstr(where, "&options"));
-    kvm_db *far = NULL;
-    for (int i = 0; i < 200 && kvm_db_open(&far, kvm_str_of(address), &quick, NULL);
-         i++)
-        kvm_sleep(0.02);
-    assert_non_null(far);
+    kvm_db *far;
+    MUST(kvm_db_open(&far, kvm_str_of(pg_server_far(where)), &quick, e));
     MUST(kvm_db_begin(far, e));
     MUST(far->driver->script(far, "INSERT INTO t(i) VALUES (7)", e));
-    kill(proxy, SWALLOW);
+    proxy_be(pg_server_proxy(), PROXY_MUTE, 0);
     kvm_err err = {0};
     const double start = kvm_now();
     check_status(KVM_BUSY, kvm_db_commit(far, &err), &err);
@@ -310,8 +254,7 @@ static void half_open_connections_are_noticed(void **state)
     assert_true(kvm_now() - start < 15);
     assert_int_equal(all().count, 1); /* it was committed; only the answer is lost */
     kvm_db_close(far);
-    kill(proxy, SIGKILL);
-    waitpid(proxy, NULL, 0);
+    proxy_be(pg_server_proxy(), PROXY_PASS, 0);
 }
 
 int main(void)

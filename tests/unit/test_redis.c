@@ -317,22 +317,23 @@ static void silence_ends_and_no_answer_comes_late(void **state)
 {
     (void)state;
     const kvm_redis_options o = {.answer_s = 0.3};
-    kvm_redis *r = open_at(redis_proxy_start(), &o);
-    const redis_proxy_way ways[] = {REDIS_PROXY_DEAF, REDIS_PROXY_MUTE};
+    kvm_redis *r = open_at(redis_server_far(), &o);
+    proxy *line = redis_server_proxy();
+    const proxy_way ways[] = {PROXY_DEAF, PROXY_MUTE};
     for (int i = 0; i < 2; i++) {
-        redis_proxy_be(REDIS_PROXY_PASS, 0);
+        proxy_be(line, PROXY_PASS, 0);
         ASK(r, W("SET"), W("k"), W("old"));
-        redis_proxy_be(ways[i], 0);
+        proxy_be(line, ways[i], 0);
         assert_int_equal(REFUSAL(r, W("GET"), W("k")), KVM_BUSY);
         assert_int_equal(REFUSAL(r, W("GET"), W("k")), KVM_BUSY);
-        redis_proxy_be(REDIS_PROXY_PASS, 0);
+        proxy_be(line, PROXY_PASS, 0);
         for (int k = 0; k < 100 && REFUSAL(r, W("SET"), W("k"), W("new")); k++)
             kvm_sleep(0.1);
         assert_true(kvm_str_eq(kvm_reply_text(ASK(r, W("GET"), W("k"))), W("new")));
     }
-    redis_proxy_be(REDIS_PROXY_PASS, 50); /* slow is not silent */
+    proxy_be(line, PROXY_PASS, 50); /* slow is not silent */
     ASK(r, W("PING"));
-    redis_proxy_be(REDIS_PROXY_PASS, 0);
+    proxy_be(line, PROXY_PASS, 0);
 }
 
 static volatile sig_atomic_t asked;
