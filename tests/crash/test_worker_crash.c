@@ -1,59 +1,13 @@
-/* Workers killed, stopped and poisoned: each job ends once, with one result, and
- * nothing is left over. */
+/* Workers killed and poisoned: each job ends once, with one result, and nothing is left
+ * over. (queue.md, 5: row 1, what a worker passes; the fleet's is test_fleet_crash.) */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "base/rng.h"
 #include "schema/fault.h"
-#include "tests/support/fake_kinds.h"
-#include "workers/machine.h"
+#include "tests/support/sound.h"
 
 #define NUMBER(sql) kvm_test_number(b.db, sql)
 
 static fake_base b;
-
-/* Every job has succeeded once, in one attempt of however many; every artefact is
- * sound; the last one has the content that an undisturbed run gives; no garbage but
- * files nobody names. */
-static void assert_sound(int64_t run, int jobs, const char *last)
-{
-    kvm_result_artefact *all;
-    ptrdiff_t n = 0;
-    kvm_run_info info;
-    json_t *problems;
-    kvm_str path, text = {0};
-    kvm_arena keep;
-    fake_no_children();
-    MUST(kvm_arena_init(&keep, 16 << 20, e));
-    MUST(kvm_run_look(b.c, run, &info, &keep, e));
-    if (info.state != KVM_RUN_SUCCEEDED)
-        fail_msg("the run is in state %d: %.*s", (int)info.state,
-                 KVM_STR_ARG(info.trouble_message));
-    assert_int_equal(info.jobs[KVM_STATE_SUCCEEDED] + info.jobs[KVM_STATE_SKIPPED],
-                     jobs);
-    assert_int_equal(
-        NUMBER("SELECT COUNT(*) FROM (SELECT job_id FROM attempt WHERE outcome "
-               "IN ('succeeded','skipped') GROUP BY job_id HAVING COUNT(*) > 1)"),
-        0);
-    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state NOT IN "
-                            "('succeeded','skipped')"),
-                     0);
-    assert_int_equal(
-        NUMBER("SELECT COUNT(*) FROM job j WHERE (SELECT COUNT(*) FROM artefact "
-               "a WHERE a.job_id = j.id) <> 1"),
-        0);
-    kvm_store *fresh; /* has verified nothing yet */
-    MUST(kvm_store_open(&fresh, &keep, kvm_str_of(fake_home), NULL, e));
-    MUST(kvm_run_artefacts(b.c, run, &all, &n, &keep, e));
-    assert_int_equal(n, jobs);
-    for (ptrdiff_t i = 0; i < n; i++) {
-        MUST(kvm_store_get(fresh, &path, &keep, all[i].sha.at, all[i].bytes, e));
-        MUST(kvm_file_read(&text, &keep, path, 1 << 20, e));
-        assert_int_equal(kvm_str_find(path, KVM_STR(".tmp")), -1);
-    }
-    if (last) assert_string_equal(text.at, last);
-    MUST(kvm_catalogue_check(b.c, &problems, &keep, e));
-    assert_int_equal(json_array_size(problems), 0);
-    kvm_arena_free(&keep);
-}
 
 static void assert_no_folders_left(void)
 {
@@ -86,6 +40,7 @@ static pid_t run_all(const kvm_graph *g, bool again, const char *fault, double l
         _exit(1);
     }
     o.run = s.run;
+    o.policy.crash_limit = 100; /* what is killed so often here is no poison */
     o.until_idle = false;
     if (kvm_worker_run(&o, &stats, &err)) {
         fprintf(stderr, "# %s\n", err.msg);
@@ -100,6 +55,20 @@ static bool in_child(kvm_fault_id f)
            f == KVM_FAULT_CHILD_END;
 }
 
+/* of gangs (gang/test_launch), of a sweep (unit/test_gc), of a scheduler */
+static bool of_others(kvm_fault_id f)
+{
+    return f == KVM_FAULT_RANK_LEADS || f == KVM_FAULT_RANK_FOLLOWS ||
+           f == KVM_FAULT_GANG_STARTED || f == KVM_FAULT_IN_SWEEP ||
+           f == KVM_FAULT_BEFORE_SEND || f == KVM_FAULT_AFTER_SEND;
+}
+
+static bool passed_once(kvm_fault_id f)
+{
+    return f == KVM_FAULT_IN_SUBMIT || f == KVM_FAULT_AFTER_SUBMIT ||
+           f == KVM_FAULT_IN_REAP || f == KVM_FAULT_IN_RENEW;
+}
+
 /* The state from which a point can be reached. Gives whether to submit anew. */
 static bool lead_to(kvm_fault_id f, const kvm_graph *g)
 {
@@ -110,60 +79,62 @@ static bool lead_to(kvm_fault_id f, const kvm_graph *g)
     return f == KVM_FAULT_IN_SKIP;
 }
 
+static void killed_at(kvm_fault_id f, int nth)
+{
+    char fault[64];
+    fake_open(&b, "worker_crash");
+    kvm_graph g = kvm_test_graph(&b.keep, 3, true, KVM_JOB_CAPTURE, 0);
+    if (f == KVM_FAULT_IN_RENEW) fake_do(&g, 1, "ok", 500);
+    const double lease_s = f == KVM_FAULT_IN_RENEW ? 0.9 : 30;
+    const bool again = lead_to(f, &g);
+    snprintf(fault, sizeof fault, "%s:%d", kvm_fault_name(f), nth);
+    print_message("# %s\n", fault);
+    const int code = fake_join(run_all(&g, again, fault, lease_s), 60);
+    assert_int_equal(code, in_child(f) ? 0 : 137);
+    /* nobody had heard of a run whose transaction was cut off */
+    if (f == KVM_FAULT_IN_SUBMIT)
+        assert_int_equal(NUMBER("SELECT COUNT(*) FROM run"), 0);
+    const double start = kvm_now();
+    assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
+    snprintf(fault, sizeof fault, "kill -9 at %s", kvm_fault_name(f));
+    sound_record(&b, "1", fault, 1, in_child(f) ? -1 : kvm_now() - start);
+    sound_assert(&b, NUMBER("SELECT MAX(id) FROM run"), 3, "2<1<0<>>>");
+    assert_no_folders_left();
+    fake_close(&b);
+}
+
 static void killed_at_every_point(void **state)
 {
     (void)state;
     int points = 0;
-    for (int f = 0; f < KVM_FAULT_COUNT; f++)
-        for (int nth = 1; nth <= 2; nth++) {
-            if (f >= KVM_FAULT_RANK_LEADS && f <= KVM_FAULT_GANG_STARTED)
-                continue; /* of gangs alone */
-            if (f == KVM_FAULT_IN_SWEEP || f == KVM_FAULT_BEFORE_SEND ||
-                f == KVM_FAULT_AFTER_SEND)
-                continue; /* not a worker's: unit/test_gc, unit/test_dispatch */
-            if (nth == 2 && (f == KVM_FAULT_IN_SUBMIT || f == KVM_FAULT_AFTER_SUBMIT ||
-                             f == KVM_FAULT_IN_REAP || f == KVM_FAULT_IN_RENEW))
-                continue; /* passed once a process here */
-            char fault[64];
-            fake_open(&b, "worker_crash");
-            kvm_graph g = kvm_test_graph(&b.keep, 3, true, KVM_JOB_CAPTURE, 0);
-            if (f == KVM_FAULT_IN_RENEW) fake_do(&g, 1, "ok", 500);
-            const double lease_s = f == KVM_FAULT_IN_RENEW ? 0.9 : 30;
-            const bool again = lead_to((kvm_fault_id)f, &g);
-            snprintf(fault, sizeof fault, "%s:%d", kvm_fault_name((kvm_fault_id)f),
-                     nth);
-            print_message("# %s\n", fault);
-            const int code = fake_join(run_all(&g, again, fault, lease_s), 60);
-            assert_int_equal(code, in_child((kvm_fault_id)f) ? 0 : 137);
-            points++;
-            /* nobody had heard of a run whose transaction was cut off */
-            if (f == KVM_FAULT_IN_SUBMIT)
-                assert_int_equal(NUMBER("SELECT COUNT(*) FROM run"), 0);
-            assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
-            assert_sound(again ? 2 : 1, 3, "2<1<0<>>>");
-            assert_no_folders_left();
-            fake_close(&b);
+    for (kvm_fault_id f = 0; f < KVM_FAULT_COUNT; f++)
+        for (int nth = 1; nth <= chaos_count(2, 3); nth++) {
+            if (of_others(f) || (nth > 1 && passed_once(f))) continue;
+            killed_at(f, nth);
+            points += nth == 1;
         }
     assert_true(points >= 20);
 }
 
-static void killed_at_ten_random_moments(void **state)
+static void killed_at_random_moments(void **state)
 {
     (void)state;
-    const uint64_t seed = 99;
-    kvm_rng r = kvm_rng_seed(seed, 0);
-    fake_open(&b, "worker_crash");
-    kvm_graph g = kvm_test_graph(&b.keep, 5, true, KVM_JOB_CAPTURE, 0);
-    for (int i = 0; i < 5; i++) fake_do(&g, i, "ok", 150);
-    for (int i = 0; i < 10; i++) {
-        const pid_t pid = run_all(&g, false, NULL, 30);
-        kvm_sleep(0.02 + 0.25 * kvm_rng_unit(&r));
-        kill(pid, SIGKILL);
-        fake_join(pid, 10);
+    kvm_rng r = kvm_rng_seed(99, 0);
+    for (int round = 0; round < chaos_count(1, 10); round++) {
+        fake_open(&b, "worker_crash");
+        kvm_graph g = kvm_test_graph(&b.keep, 5, true, KVM_JOB_CAPTURE, 0);
+        for (int i = 0; i < 5; i++) fake_do(&g, i, "ok", 150);
+        for (int i = 0; i < 10; i++) {
+            const pid_t pid = run_all(&g, false, NULL, 30);
+            kvm_sleep(0.02 + 0.25 * kvm_rng_unit(&r));
+            kill(pid, SIGKILL);
+            fake_join(pid, 10);
+        }
+        assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
+        sound_record(&b, "1", "kill -9 of a worker at any moment", 10, -1);
+        sound_assert(&b, 1, 5, "4<3<2<1<0<>>>>>");
+        fake_close(&b);
     }
-    assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
-    assert_sound(1, 5, "4<3<2<1<0<>>>>>");
-    fake_close(&b);
 }
 
 static void a_poison_job_is_parked_and_the_rest_goes_on(void **state)
@@ -199,74 +170,6 @@ static void a_poison_job_is_parked_and_the_rest_goes_on(void **state)
     fake_close(&b);
 }
 
-/* A worker is stopped for three leases (its child goes on, or is stopped too); another
- * one does the job; the first wakes up: what it writes is refused and the winner's
- * artefact stands. A hundred times, in batches that sleep together: one at a time they
- * would take three minutes, most of it waiting. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { JOB_MS = 6000, DONE_S = 120 }; /* all have begun before the first one ends */
-#else
-enum { JOB_MS = 1500, DONE_S = 30 };
-#endif
-enum { SLEEPERS = 20, BATCHES = 5 };
-
-/* A process that is stopped within a transaction keeps SQLite's write lock, and with it
- * everybody: that is SQLite's affair and not looked at here. Such a one may end it. */
-static void stop_all(const pid_t *pids)
-{
-    for (int i = 0; i < SLEEPERS; i++) kill(pids[i], SIGSTOP);
-    for (int tries = 0; !kvm_test_writable(b.db); tries++) {
-        assert_true(tries < 100);
-        for (int i = 0; i < SLEEPERS; i++) kill(pids[i], SIGCONT);
-        kvm_sleep(0.005);
-        for (int i = 0; i < SLEEPERS; i++) kill(pids[i], SIGSTOP);
-    }
-}
-
-static void sleep_together(int batch)
-{
-    const double lease_s = 0.5;
-    pid_t slow[SLEEPERS], quick[SLEEPERS];
-    fake_open(&b, "worker_crash");
-    kvm_graph g = kvm_test_graph(&b.keep, SLEEPERS, false, KVM_JOB_CAPTURE, 0);
-    for (int i = 0; i < SLEEPERS; i++) fake_do(&g, i, "ok", JOB_MS);
-    fake_submit(&b, &g, false);
-    for (int i = 0; i < SLEEPERS; i++)
-        slow[i] = fake_worker(fake_options(lease_s), NULL);
-    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", SLEEPERS, 10);
-    kvm_sleep(0.02 * (batch + 1));
-    for (int i = 0; i < SLEEPERS; i += 2)
-        if (fake_pid(i)) kill((pid_t)fake_pid(i), SIGSTOP);
-    stop_all(slow);
-    const double stopped = kvm_now();
-    for (int i = 0; i < SLEEPERS; i++) quick[i] = fake_worker(fake_options(30), NULL);
-    fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='succeeded'", SLEEPERS,
-               DONE_S);
-    /* none was done by its sleeper; more than one taking over is no fault */
-    assert_int_equal(NUMBER("SELECT MIN(token) FROM job"), 2);
-    const int64_t tokens = NUMBER("SELECT SUM(token) FROM job");
-    while (kvm_now() < stopped + 3 * lease_s) kvm_sleep(0.01);
-    for (int i = SLEEPERS; fake_pid(i); i++) /* children of sleepers: the first */
-        kill((pid_t)fake_pid(i), SIGCONT);
-    for (int i = 0; i < SLEEPERS; i++) kill(slow[i], SIGCONT);
-    for (int i = 0; i < SLEEPERS; i++) {
-        assert_int_equal(fake_join(slow[i], 20), 0);
-        assert_int_equal(fake_join(quick[i], 20), 0);
-    }
-    assert_int_equal(NUMBER("SELECT SUM(token) FROM job"), tokens);
-    assert_int_equal(NUMBER("SELECT COUNT(*) FROM attempt WHERE outcome='succeeded'"),
-                     SLEEPERS);
-    assert_int_equal(NUMBER("SELECT COUNT(*) FROM metric"), 2 * SLEEPERS);
-    assert_sound(1, SLEEPERS, NULL);
-    fake_close(&b);
-}
-
-static void a_worker_that_slept_is_refused(void **state)
-{
-    (void)state;
-    for (int batch = 0; batch < BATCHES; batch++) sleep_together(batch);
-}
-
 static void many_workers_share_many_jobs(void **state)
 {
     (void)state;
@@ -282,7 +185,7 @@ static void many_workers_share_many_jobs(void **state)
     kill(pids[0], SIGKILL); /* one of them dies */
     fake_join(pids[0], 10);
     for (int i = 1; i < WORKERS; i++) assert_int_equal(fake_join(pids[i], 60), 0);
-    assert_sound(1, JOBS, NULL);
+    sound_assert(&b, 1, JOBS, NULL);
     assert_int_equal(NUMBER("SELECT COUNT(DISTINCT key) FROM job"), JOBS / 2);
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state='skipped'"),
                      JOBS / 2);
@@ -293,10 +196,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_every_point),
-        cmocka_unit_test(killed_at_ten_random_moments),
+        cmocka_unit_test(killed_at_random_moments),
         cmocka_unit_test(a_poison_job_is_parked_and_the_rest_goes_on),
-        cmocka_unit_test(a_worker_that_slept_is_refused),
         cmocka_unit_test(many_workers_share_many_jobs),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return kvm_test_both("worker crashes", tests);
 }

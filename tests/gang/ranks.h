@@ -1,22 +1,22 @@
 /* ranks.h - a job kind whose ranks behave as its params say, for tests of gangs that
  * really start: {"n": 7, "do": "ok", "rank": 1, "ms": 100}.
  *
- * Every rank writes its pid into HOME/pids and joins in a sum; "out" is n times that
- * sum. What `do` says, rank `rank` does before it: segv, exit (status 0), exit7, abort,
+ * Every rank writes its pid into HOME/rankN and HOME/pids and joins in a sum; "out" is
+ * n times that sum. What `do` says, rank `rank` does before it: segv, exit (status 0), exit7, abort,
  * spin, deaf (spins and hears nobody), bad (fails). A test program of these is a rank's
  * program too: its main() calls kvm_gang_main. */
 #ifndef KVM_TESTS_GANG_RANKS_H
 #define KVM_TESTS_GANG_RANKS_H
 
-#include "tests/support/fake_kinds.h"
+#include "tests/support/sound.h"
 #include "workers/gang_mpi.h"
 #include "workers/launch.h"
 
-static inline void ranks_mark(kvm_job *j)
+static inline void ranks_mark(const kvm_job *j, const char *file, int how)
 {
     char path[400], text[32];
-    snprintf(path, sizeof path, "%.*s/../../../pids", KVM_STR_ARG(j->dir));
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    snprintf(path, sizeof path, "%.*s/../../../%s", KVM_STR_ARG(j->dir), file);
+    const int fd = open(path, O_WRONLY | O_CREAT | how, 0666);
     const int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     if (fd < 0 || write(fd, text, (size_t)n) != n) _exit(3);
     close(fd);
@@ -47,7 +47,8 @@ static inline kvm_status ranks_run(kvm_job *j, kvm_err *err)
     TRY(kvm_json_i64_or(kvm_json_get(j->params, j->keep, "ms"), 0, &ms, err));
     TRY(kvm_json_str_or(kvm_json_get(j->params, j->keep, "do"), KVM_STR("ok"), &how,
                         err));
-    ranks_mark(j);
+    ranks_mark(j, j->team->rank == 0 ? "rank0" : "rank1", O_TRUNC);
+    ranks_mark(j, "pids", O_APPEND);
     kvm_progress_at(j->progress, 1, 4, "parts");
     TRY(fake_wait(j, ms, false, err));
     if (j->team->rank == rank) TRY(ranks_misbehave(j, how, err));
@@ -111,6 +112,18 @@ static inline kvm_submitted ranks_submit(const char *how, int rank, int ms)
     const kvm_submitted s = fake_submit(&b, &g, false);
     kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
     return s;
+}
+
+/* the process of that rank */
+static inline pid_t ranks_pid(int rank)
+{
+    char path[300];
+    kvm_str text;
+    int64_t pid = 0;
+    snprintf(path, sizeof path, "%s/rank%d", fake_home, rank);
+    MUST(kvm_file_read(&text, &b.keep, kvm_str_of(path), 100, e));
+    assert_true(kvm_str_to_i64(kvm_str_trim(text), &pid) && pid > 0);
+    return (pid_t)pid;
 }
 
 /* the result of the only job */

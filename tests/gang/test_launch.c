@@ -2,6 +2,7 @@
  * of their processes is left, whoever dies, leaves, spins or is killed. This program is
  * the rank's too. */
 #define _XOPEN_SOURCE 700 /* nftw */
+#include "schema/fault.h"
 #include "tests/gang/ranks.h"
 
 #define NUMBER(sql) kvm_test_number(b.db, sql)
@@ -128,53 +129,92 @@ static void a_gang_ends_with_its_budget(void **state)
     fake_no_children();
 }
 
-/* kill -9 of the worker, of a rank: `skip` of HOME/pids, and of the launcher */
-static void kill_and_see(const char *whom)
+/* ---- kill -9 ---- */
+
+enum { KILLED_MS = 1500 };
+typedef enum whom { WORKER, RANK_0, RANK_1, LAUNCHER } whom;
+static const char *const names[] = {"the worker", "rank 0", "rank 1", "the launcher"};
+
+static void tried_again(const kvm_submitted s, const char *what, double recovery_s)
 {
-    const kvm_submitted s = ranks_submit("ok", 0, 2000);
+    char text[100];
+    assert_string_equal(ranks_result(s), "15 of 2");
+    assert_int_equal(NUMBER("SELECT attempt FROM job"), 2);
+    fake_no_children();
+    snprintf(text, sizeof text, "kill -9 %s, a gang by %s", what, launcher->name);
+    sound_record(&b, "1", text, 1, recovery_s);
+}
+
+static kvm_worker_options outlives_crashes(void)
+{
     kvm_worker_options o = options();
     o.policy.crash_limit = 3;
-    pid_t pid = fake_worker(o, NULL);
+    return o;
+}
+
+/* the ranks' parent: mpirun, or the child that has forked them */
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(text, sizeof text, f)) fail_msg("%s", path);
+    fclose(f);
+    return (pid_t)strtol(strrchr(text, ')') + 3, NULL, 10);
+}
+
+static void kill_and_see(whom w)
+{
+    const kvm_submitted s = ranks_submit("ok", 0, KILLED_MS);
+    pid_t pid = fake_worker(outlives_crashes(), NULL);
     const double until = kvm_now() + 60;
+    char what[40];
     while (!fake_pid(1) && kvm_now() < until) kvm_sleep(0.02);
     assert_true(fake_pid(1) > 0);
-    if (!strcmp(whom, "worker")) {
+    const double struck = kvm_now();
+    if (w == WORKER) {
         kill(pid, SIGKILL);
         assert_int_equal(fake_join(pid, 10), 128 + SIGKILL);
         fake_no_children();
-        pid = fake_worker(o, NULL);
-    } else if (!strcmp(whom, "rank")) {
-        kill((pid_t)fake_pid(0), SIGKILL);
-    } else { /* the ranks' parent: mpirun, or the child that has forked them */
-        char path[64], text[256] = "";
-        snprintf(path, sizeof path, "/proc/%ld/stat", fake_pid(0));
-        FILE *f = fopen(path, "r");
-        if (!f || !fgets(text, sizeof text, f)) fail_msg("%s", path);
-        fclose(f);
-        kill((pid_t)strtol(strrchr(text, ')') + 3, NULL, 10), SIGKILL);
+        pid = fake_worker(outlives_crashes(), NULL);
+    } else if (w == LAUNCHER) {
+        kill(parent_of(ranks_pid(0)), SIGKILL);
+    } else {
+        kill(ranks_pid(w - RANK_0), SIGKILL);
     }
     assert_int_equal(fake_join(pid, 60), 0);
-    assert_string_equal(ranks_result(s), "15 of 2");
-    assert_true(NUMBER("SELECT attempt FROM job") == 2);
-    fake_no_children();
+    snprintf(what, sizeof what, "of %s", names[w]);
+    tried_again(s, what, kvm_now() - struck - KILLED_MS / 1e3);
 }
 
-static void nobody_outlives_a_killed_worker(void **state)
+static void nobody_outlives_who_is_killed(void **state)
 {
     (void)state;
-    kill_and_see("worker");
+    for (int i = 0; i < chaos_count(4, 20); i++) {
+        ranks_tear_down(NULL);
+        ranks_set_up(NULL);
+        kill_and_see((whom)(i % 4));
+    }
 }
 
-static void a_killed_rank_is_tried_again(void **state)
+/* Passings are counted in memory that forked ranks share with the worker; one that
+ * mpirun has started would die again and again. */
+static void killed_at_every_point_of_a_gang(void **state)
 {
     (void)state;
-    kill_and_see("rank");
-}
-
-static void a_killed_launcher_is_tried_again(void **state)
-{
-    (void)state;
-    kill_and_see("launcher");
+    static const kvm_fault_id points[] = {KVM_FAULT_GANG_STARTED, KVM_FAULT_RANK_LEADS,
+                                          KVM_FAULT_RANK_FOLLOWS};
+    for (int i = 0; i < (launcher->forks ? 3 : 1); i++) {
+        char what[60];
+        ranks_tear_down(NULL);
+        ranks_set_up(NULL);
+        const kvm_submitted s = ranks_submit("ok", 0, 50);
+        const double start = kvm_now();
+        const pid_t pid = fake_worker(outlives_crashes(), kvm_fault_name(points[i]));
+        assert_int_equal(fake_join(pid, 60), 0);
+        snprintf(what, sizeof what, "at %s", kvm_fault_name(points[i]));
+        tried_again(s, what, kvm_now() - start);
+    }
 }
 
 static void a_drained_worker_gives_a_gang_back(void **state)
@@ -278,9 +318,8 @@ int main(int argc, char **argv)
         TEST(cancelling_reaches_all_ranks),
         TEST(ranks_that_do_not_listen_are_killed),
         TEST(a_gang_ends_with_its_budget),
-        TEST(nobody_outlives_a_killed_worker),
-        TEST(a_killed_rank_is_tried_again),
-        TEST(a_killed_launcher_is_tried_again),
+        TEST(nobody_outlives_who_is_killed),
+        TEST(killed_at_every_point_of_a_gang),
         TEST(a_drained_worker_gives_a_gang_back),
         TEST(ranks_that_never_meet_are_given_up),
         TEST(a_rank_of_no_task_ends_the_gang),
