@@ -1,4 +1,4 @@
-/* Jobs whose workers, reapers and people meet in random order. */
+/* Jobs whose workers, reapers and people meet in random order. (queue.md, 5: row 3.) */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "schema/job_state.h"
 
@@ -7,12 +7,21 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "schema/db.h"
+#include "tests/support/chaos.h"
 #include "tests/support/one_run.h"
 
 static int set_up(void **state)
 {
     (void)state;
     return one_run_begin("job_races");
+}
+
+static const char *on_which(const char *what)
+{
+    return kvm_str_fmt(&keep, "%s, %s", what,
+                       kvm_test_on_server ? "PostgreSQL" : "SQLite")
+        .at;
 }
 
 /* ---- 10,000 random lives ----
@@ -95,7 +104,7 @@ static void no_interleaving_turns_a_job_back(void **state)
     MUST(kvm_catalogue_open(&l.eyes[1], &keep, kvm_str_of(path), NULL, e));
     l.first = add(0);
     for (int i = 1; i < JOBS; i++) add(i);
-    const int steps = kvm_test_on_server ? STEPS / 5 : STEPS; /* messages take time */
+    const int steps = chaos_count(kvm_test_on_server ? STEPS / 5 : STEPS, STEPS);
     for (int step = 0; step < steps; step++) {
         kvm_err err = {0};
         const kvm_status s = live_step(&l, &err);
@@ -111,40 +120,106 @@ static void no_interleaving_turns_a_job_back(void **state)
     assert_int_equal(
         kvm_test_number(path, "SELECT COUNT(*) FROM job WHERE state='succeeded'"),
         l.done);
+    chaos_record("3", on_which("two workers, a reaper and chance: steps"), steps, 0, 0,
+                 -1);
 }
 
-/* The reaper has seen that a job's worker is gone; before it writes, that worker
- * commits after all. */
+/* ---- between the reaper's read and its write ----
+ * The reaper has seen that a lease is over, or that a process is gone; before it
+ * writes, that worker is heard of after all. */
+
+typedef enum meanwhile { NOTHING, COMMITS, FAILS, GIVES_BACK, WAYS } meanwhile;
 static kvm_fence in_between;
-static bool dead_but_commits(kvm_str name)
+static meanwhile what;
+
+static void meddle(void)
+{
+    const kvm_result result = with_output(A);
+    const kvm_err why = {.code = KVM_SHAPE, .msg = "x"};
+    const kvm_fence f = in_between;
+    in_between.job = 0; /* once */
+    if (f.job == 0) return;
+    if (what == COMMITS) MUST(kvm_job_succeed(c, f, &result, e));
+    if (what == FAILS) MUST(kvm_job_fail(c, f, &why, NULL, &quick, e));
+    if (what == GIVES_BACK) MUST(kvm_job_release(c, f, NULL, e));
+}
+
+static bool is_dead(kvm_str name)
 {
     (void)name;
-    const kvm_result result = with_output(A);
-    if (in_between.job) MUST(kvm_job_succeed(c, in_between, &result, e));
+    meddle();
     return true;
 }
 
-static void a_completion_between_look_and_reap_wins(void **state)
+static const kvm_db_driver *behind;
+static kvm_status look_then_meddle(kvm_db *db, int slot, const char *sql,
+                                   const kvm_cell *args, ptrdiff_t n, kvm_rows *rows,
+                                   kvm_arena *a, int64_t *changed, kvm_err *err)
+{
+    TRY(behind->query(db, slot, sql, args, n, rows, a, changed, err));
+    if (slot == KVM_SQL_JOBS_EXPIRED) meddle();
+    return KVM_OK;
+}
+static const kvm_db_driver *in_front(const kvm_db_driver *driver)
+{
+    static kvm_db_driver front;
+    behind = driver;
+    front = *driver;
+    front.query = look_then_meddle;
+    return &front;
+}
+
+/* One job, whose worker does `what`; no state that has been reached is left again. */
+static void between_look_and_reap(kvm_catalogue *reaper, int i, bool by_lease,
+                                  kvm_arena scratch)
+{
+    static const char *const states[] = {"ready", "succeeded", "failed", "ready"};
+    ptrdiff_t reaped;
+    kvm_claim k;
+    bool found;
+    kvm_job_state now;
+    const int64_t job = add(i);
+    MUST(kvm_test_claim(c, &k, &found, &scratch, worker, run, by_lease ? -1 : 60, e));
+    assert_true(found && k.fence.job == job);
+    in_between = k.fence;
+    if (by_lease)
+        MUST(kvm_jobs_reap(reaper, &quick, &reaped, e));
+    else
+        MUST(kvm_jobs_reap_dead(reaper, KVM_STR("host"), is_dead, &quick, &reaped, e));
+    assert_int_equal(in_between.job, 0);
+    assert_int_equal(reaped, what == NOTHING);
+    MUST(kvm_job_state_of(c, job, &now, e));
+    assert_string_equal(kvm_state_name(now), states[what]);
+    if (what != COMMITS)
+        assert_int_equal(kvm_job_succeed(c, k.fence, NULL, NULL), KVM_LOST);
+    MUST(kvm_jobs_reap(reaper, &quick, &reaped, e));
+    assert_int_equal(reaped, 0);
+    if (what == NOTHING || what == GIVES_BACK) MUST(kvm_job_cancel(c, job, NULL, e));
+}
+
+static void what_happens_between_look_and_reap_wins(void **state)
 {
     (void)state;
     kvm_rng r = kvm_rng_seed(7, 0);
     kvm_catalogue *reaper;
+    int counts[WAYS] = {0};
+    kvm_db_in_front = in_front;
     MUST(kvm_catalogue_open(&reaper, &keep, kvm_str_of(path), NULL, e));
-    for (int i = 0; i < (kvm_test_on_server ? 200 : 2000); i++) {
-        ptrdiff_t reaped;
-        const int64_t job = add(i);
-        const kvm_claim k = claim_for(60);
-        const bool commits = kvm_rng_below(&r, 2);
-        in_between = commits ? k.fence : (kvm_fence){0};
-        MUST(kvm_jobs_reap_dead(reaper, KVM_STR("host"), dead_but_commits, &quick,
-                                &reaped, e));
-        assert_int_equal(reaped, !commits);
-        if (!commits) {
-            assert_int_equal(kvm_job_succeed(c, k.fence, NULL, NULL), KVM_LOST);
-            MUST(kvm_job_cancel(c, job, NULL, e));
-        }
-        STATE(job, commits ? "succeeded" : "cancelled");
+    kvm_db_in_front = NULL;
+    add_kind(1, -1, NULL, 0); /* the run stays open */
+    kvm_test_sql(path, "UPDATE job SET run_after = 1e12");
+    const int rounds = chaos_count(kvm_test_on_server ? 200 : 2000, 10000);
+    for (int i = 0; i < rounds; i++) {
+        what = (meanwhile)kvm_rng_below(&r, WAYS);
+        counts[what]++;
+        between_look_and_reap(reaper, i, kvm_rng_below(&r, 2), keep);
     }
+    const int ended = (int)kvm_test_number(
+        path, "SELECT COUNT(*) FROM job WHERE state = 'succeeded'");
+    const int lost = counts[COMMITS] - ended;
+    chaos_record("3", on_which("a worker is heard of between the reaper's two steps"),
+                 rounds, lost, 0, -1);
+    assert_int_equal(lost, 0);
 }
 
 /* ---- two at once ----
@@ -312,7 +387,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(no_interleaving_turns_a_job_back),
-        T(a_completion_between_look_and_reap_wins),
+        T(what_happens_between_look_and_reap_wins),
         T(two_that_end_at_once_settle_their_run),
         T(two_needs_that_end_at_once_make_ready),
         T(of_equal_steps_one_is_claimed),
