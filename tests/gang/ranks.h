@@ -2,9 +2,9 @@
  * really start: {"n": 7, "do": "ok", "rank": 1, "ms": 100}.
  *
  * Every rank writes its pid into HOME/rankN and HOME/pids and joins in a sum; "out" is
- * n times that sum. What `do` says, rank `rank` does before it: segv, exit (status 0), exit7, abort,
- * spin, deaf (spins and hears nobody), bad (fails). A test program of these is a rank's
- * program too: its main() calls kvm_gang_main. */
+ * n times that sum. What `do` says, rank `rank` does before it: segv, exit (status 0),
+ * exit7, abort, spin, deaf (spins and hears nobody), bad (fails). A test program of
+ * these is a rank's program too: its main() calls kvm_gang_main. */
 #ifndef KVM_TESTS_GANG_RANKS_H
 #define KVM_TESTS_GANG_RANKS_H
 
