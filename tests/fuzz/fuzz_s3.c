@@ -29,10 +29,9 @@ static void list(kvm_s3 *s, const kvm_s3_list_kind *kind, const kvm_http_reply *
     const kvm_s3_listing l = {s, kind, KVM_STR(""), first, see, &seen};
     if (kvm_s3__tell(&l, reply, &query, keep, scratch, &err)) {
         if (err.msg[0] == 0) abort();
-    } else if (reply->status != 200) {
-        abort();
-    } else if (query.at &&
-               (query.len <= first.len || memchr(query.at, ' ', (size_t)query.len))) {
+    } else if (reply->status != 200 ||
+               (query.at &&
+                (query.len <= first.len || memchr(query.at, ' ', (size_t)query.len)))) {
         abort();
     }
 }

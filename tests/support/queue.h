@@ -99,7 +99,7 @@ static inline kvm_fence kvm_test_hold(kvm_catalogue *c, kvm_arena *keep,
                                       const char *key)
 {
     int64_t run, job, worker;
-    kvm_claim claim;
+    kvm_claim claim = {0};
     bool found;
     const kvm_run_new r = {
         .team = KVM_STR("t"), .pair = KVM_STR("p"), .spec = KVM_STR("{}"), .key = key};

@@ -81,7 +81,7 @@ static void ticks_are_those_of_zoneinfo(void **state)
     (void)state;
     kvm_jat doc;
     kvm_err err = {0};
-    size_t i, k;
+    size_t i, k = 0;
     json_t *zone, *cron;
     if (kvm_json_read(&doc, &keep, KVM_STR("tests/golden/zones/vectors.json"), &err))
         fail_msg("%s", err.msg);
@@ -113,7 +113,7 @@ static void a_night_of_change_has_one_tick(void **state)
     assert_true(at == leap - 3600 + 86400); /* 02:00 in summer is 00:00 UTC */
     const int64_t back = kvm_days_of(2026, 10, 25) * 86400;
     at = back - 1;
-    for (int i = 0; i < 6; i++) {
+    for (int64_t i = 0; i < 6; i++) {
         at = kvm_schedule_next(&s, at);
         assert_true(at == back + i * 600); /* while it is still summer */
     }
@@ -182,7 +182,7 @@ static void good_crons_are_read(void **state)
     (void)state;
     static const struct {
         const char *text;
-        int64_t next; /* after Thursday, 1970-01-01 00:00, in minutes */
+        int next; /* after Thursday, 1970-01-01 00:00, in minutes */
     } good[] = {
         {"* * * * *", 1},
         {"  */5   * * * *  ", 5},
@@ -200,7 +200,7 @@ static void good_crons_are_read(void **state)
         kvm_cron c;
         kvm_err err = {0};
         if (kvm_cron_parse(&c, kvm_str_of(good[i].text), &err)) fail_msg("%s", err.msg);
-        if (kvm_cron_next(&c, 0) != good[i].next * 60)
+        if (kvm_cron_next(&c, 0) != INT64_C(60) * good[i].next)
             fail_msg("%s: %lld", good[i].text, (long long)kvm_cron_next(&c, 0) / 60);
     }
 }

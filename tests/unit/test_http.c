@@ -374,11 +374,12 @@ static void a_child_has_its_own_connections(void **state)
 
 static void in_halves(int fd, int nth, const char *request)
 {
+    const int have = 2 * nth;
     if (nth < 3)
         web_say(fd,
                 "HTTP/1.1 206 Part\r\nETag: \"v1\"\r\nContent-Length: %d\r\n"
                 "Content-Range: bytes %d-9/10\r\n\r\n%.*s",
-                10 - 2 * nth, 2 * nth, nth ? 2 : 2, "0123456789" + 2 * nth);
+                10 - have, have, 2, "0123456789" + have);
     else
         web_say(fd, "HTTP/1.1 206 Part\r\nContent-Length: 4\r\n"
                     "Content-Range: bytes 6-9/10\r\n\r\n6789");

@@ -462,10 +462,11 @@ static void an_answer_without_end_is_cut_off(void **state)
 {
     (void)state;
     const ptrdiff_t n = 20 << 20;
+    const kvm_str begins = KVM_STR("$90000000\r\n");
     char *bytes = malloc((size_t)n);
     assert_non_null(bytes);
     memset(bytes, 'x', (size_t)n);
-    memcpy(bytes, "$90000000\r\n", 11);
+    memcpy(bytes, begins.at, (size_t)begins.len);
     assert_int_equal(answered((kvm_str){bytes, n}, NULL), KVM_FORMAT);
     free(bytes);
 }

@@ -521,7 +521,8 @@ static void keys_and_places_are_checked(void **state)
         {"AWS_ENDPOINT_URL", "http://127.0.0.1:1", "offline", true}};
     for (size_t i = 0; i < COUNT(rows); i++) {
         const thing t = make(30);
-        char *before = strdup(getenv(rows[i].name));
+        const char *was = getenv(rows[i].name);
+        char *before = strdup(was ? was : "");
         setenv(rows[i].name, rows[i].value, 1);
         kvm_store *s = at("a");
         setenv(rows[i].name, before, 1);
