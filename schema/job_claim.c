@@ -141,6 +141,8 @@ static kvm_status take_within(kvm_catalogue *c, taking *t, kvm_team_use *teams,
     const kvm_job_batch *batch = t->batch ? t->batch : &next;
     kvm_arena a = *t->keep;
     ptrdiff_t batches;
+    if (!t->batch && kvm_jobs__bounded(teams, team_count))
+        TRY(kvm_jobs__teams(c->db, t->want, true, &teams, &team_count, &scratch, err));
     if (!t->batch)
         TRY(kvm_jobs__of_teams(c->db, t->want, teams, team_count, &next, 1, &batches,
                                scratch, err));

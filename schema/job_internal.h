@@ -89,8 +89,12 @@ kvm_claim_input *kvm_jobs__files_of(const kvm_job_files *f, int64_t job,
 KVM_MUST kvm_status kvm_jobs__keys(kvm_db *db, kvm_job_row *const *jobs,
                                    ptrdiff_t count, kvm_arena *a, kvm_err *err);
 
+/* kvm_jobs__bounded - whether what any of them may have is bounded by a number of jobs:
+ * it is then counted in the transaction that claims */
+bool kvm_jobs__bounded(const kvm_team_use *teams, ptrdiff_t count);
 /* kvm_jobs__teams - those that have room. asked: and something waiting; else they may
- * have, where there are few. */
+ * have, where there are few. Within a transaction the rows of teams so bounded are held
+ * until it ends. */
 KVM_MUST kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, bool asked,
                                     kvm_team_use **teams, ptrdiff_t *count,
                                     kvm_arena *a, kvm_err *err);

@@ -93,13 +93,19 @@ static kvm_cell class_of(const kvm_want *w, int i)
     return i < w->class_count ? kvm_cell_s(w->classes[i]) : (kvm_cell){0};
 }
 
+bool kvm_jobs__bounded(const kvm_team_use *teams, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 0; i < count; i++)
+        if (teams[i].quota_live > 0) return true;
+    return false;
+}
+
 /* What a team has now matters where a quota bounds it, or another waits as well. */
 static bool live_matters(const kvm_team_use *teams, ptrdiff_t count)
 {
-    bool bounded = false;
     for (ptrdiff_t i = 0; i < count; i++)
-        bounded = bounded || teams[i].quota_live > 0 || teams[i].quota_day_s > 0;
-    return count > 1 || bounded;
+        if (teams[i].quota_day_s > 0) return true;
+    return count > 1 || kvm_jobs__bounded(teams, count);
 }
 
 static kvm_status add_live(kvm_db *db, bool unsent, kvm_team_use *teams,
@@ -115,6 +121,14 @@ static kvm_status add_live(kvm_db *db, bool unsent, kvm_team_use *teams,
                 teams[i].live_s = kvm_rows_f64(&r, row, 2);
             }
     return KVM_OK;
+}
+
+static kvm_status hold_bounded(kvm_db *db, const kvm_team_use *teams, ptrdiff_t count,
+                               kvm_arena scratch, kvm_err *err)
+{
+    kvm_rows r;
+    if (db->depth == 0 || !kvm_jobs__bounded(teams, count)) return KVM_OK;
+    return kvm_db_query(db, KVM_SQL_TEAMS_HOLD, KVM_NO_ARGS, &r, &scratch, err);
 }
 
 /* Whose lanes are looked at. To find out who has something waiting costs as much as a
@@ -152,6 +166,7 @@ kvm_status kvm_jobs__teams(kvm_db *db, const kvm_want *want, bool asked,
             .quota_day_s = kvm_rows_f64(&r, i, 4),
             .day_s = kvm_rows_i64(&r, i, 5) == today ? kvm_rows_f64(&r, i, 6) : 0};
     }
+    TRY(hold_bounded(db, teams, r.count, *a, err));
     if (live_matters(teams, r.count))
         TRY(add_live(db, w.unsent, teams, r.count, *a, err));
     *count = 0;

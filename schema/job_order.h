@@ -14,8 +14,8 @@
 
 /* kvm_jobs_next - batches[most] of what is next, *count of them: each is one job, or
  * several small ones when the first is small. Within a transaction they are held until
- * it ends, and those that others hold are passed over. A quota is looked at, not
- * locked: those who look in the same moment may go past it by what they take. */
+ * it ends, and those that others hold are passed over; a team with a quota_live is held
+ * too, and waited for, so that those who look in the same moment keep it together. */
 KVM_MUST kvm_status kvm_jobs_next(kvm_catalogue *c, const kvm_want *want,
                                   kvm_job_batch *batches, ptrdiff_t most,
                                   ptrdiff_t *count, kvm_err *err);
