@@ -9,8 +9,10 @@
  *   2. What a session was given (user, database, name) it is given again by every
  *      connect, in the same place, before any command.
  *   3. Nothing waits without a deadline: the socket does not block and is polled, in
- *      slices in which `stop` is asked. The kernel's probes end a connection whose host
- *      died; one that takes bytes and answers none ends by the deadline.
+ *      slices in which `stop` is asked. An answer that comes at once is heard all the
+ *      same: who stops has still to settle what it has done. The kernel's probes end a
+ *      connection whose host died; one that takes bytes and answers none ends by the
+ *      deadline.
  *   4. Tries to connect have growing distances (BACKOFF_S to BACKOFF_MOST_S, jittered);
  *      until the next one is due, commands fail at once.
  * hiredis is only asked to write and read the protocol: its own connections block
@@ -46,6 +48,7 @@ struct kvm_redis {
     kvm_text out;
     ptrdiff_t added; /* commands in out */
     double next_try, distance;
+    bool brief; /* the exchange is for nothing but answers: `stop` does not end it */
     kvm_rng rng;
     kvm_err trouble; /* why the last try to connect failed */
 };
@@ -114,7 +117,8 @@ static kvm_status wait_for(kvm_redis *r, short events, double until, kvm_err *er
     struct pollfd f = {.fd = r->fd, .events = events};
     for (;;) {
         const double left = until - kvm_now();
-        if (r->o.stop && r->o.stop()) return lost(r, KVM_CANCELLED, "stopped", err);
+        if (!r->brief && r->o.stop && r->o.stop())
+            return lost(r, KVM_CANCELLED, "stopped", err);
         if (left <= 0)
             return lost(r, KVM_BUSY,
                         "it has not answered in time; the connection is "
@@ -196,6 +200,7 @@ static kvm_status exchange(kvm_redis *r, kvm_str bytes, ptrdiff_t count, double 
 {
     const double until = kvm_now() + wait_s + r->o.answer_s;
     r->answers = r->memory;
+    r->brief = wait_s <= 0;
     TRY(send_all(r, bytes, until, err));
     return receive_all(r, count, until, replies, err);
 }
@@ -333,6 +338,7 @@ static kvm_status set_up(kvm_redis *r)
 static kvm_status connect_link(kvm_redis *r, kvm_err *err)
 {
     const double began = kvm_now(), until = began + r->o.connect_s;
+    r->brief = false;
     if (began >= r->next_try) {
         const bool there =
             r->where.path.len ? reach_path(r, until) : reach_host(r, until);

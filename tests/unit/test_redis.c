@@ -359,6 +359,8 @@ static void waiting_can_be_stopped(void **state)
                      KVM_CANCELLED);
     asked = -100;
     ASK(r, W("PING")); /* on a new connection */
+    asked = 100;
+    ASK(r, W("PING")); /* and who stops may still say what he has done */
 }
 
 /* ---- servers that are none ---- */
