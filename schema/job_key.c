@@ -62,15 +62,19 @@ static kvm_status key_of(const kvm_rows *r, ptrdiff_t row, const kvm_job_files *
 }
 
 /* The parsed documents register cleanups, which a scratch arena may not: it runs them
- * here. */
+ * here. A step that cannot be read has no key: it fails when its turn comes, with the
+ * reason, and takes neither the step before it nor the rest of a batch along. */
 static kvm_status key_aside(const kvm_rows *r, ptrdiff_t row,
                             const kvm_job_files *inputs, char key[65],
                             kvm_arena scratch, kvm_err *err)
 {
     kvm_arena a = kvm_arena_split(&scratch, kvm_arena_left(&scratch) / 2);
-    const kvm_status s = key_of(r, row, inputs, key, &a, err);
+    kvm_err why = {0};
+    const kvm_status s = key_of(r, row, inputs, key, &a, &why);
     kvm_arena_free(&a);
-    return s;
+    if (s == KVM_FORMAT) key[0] = '\0';
+    if (s && s != KVM_FORMAT && err && !err->code) *err = why;
+    return s == KVM_FORMAT ? KVM_OK : s;
 }
 
 static kvm_job_row *row_of(kvm_job_row *const *jobs, ptrdiff_t count, int64_t id)

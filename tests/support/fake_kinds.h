@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -142,8 +143,8 @@ static inline kvm_worker_options fake_options(double lease_s)
                                 .policy = {.backoff_s = 0.01, .backoff_most_s = 0.02}};
 }
 
-/* A worker in a process of its own. fault: KVMILL_FAULT or NULL. Exit 0: done, 7:
- * drained, 1: error. */
+/* A worker in a process of its own, which ends with this one. fault: KVMILL_FAULT or
+ * NULL. Exit 0: done, 7: drained, 1: error. */
 static inline pid_t fake_worker(kvm_worker_options o, const char *fault)
 {
     const pid_t pid = fork();
@@ -151,6 +152,7 @@ static inline pid_t fake_worker(kvm_worker_options o, const char *fault)
     if (pid > 0) return pid;
     kvm_worker_stats stats;
     kvm_err err = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (fault) setenv("KVMILL_FAULT", fault, 1);
     const kvm_status s = kvm_worker_run(&o, &stats, &err);
     if (s) fprintf(stderr, "# worker: %s\n", err.msg);
