@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 
 #include "base/log.h"
+#include "scheduler/queue.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/chaos.h"
 #include "tests/support/fake_kinds.h"
