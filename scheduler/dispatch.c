@@ -23,8 +23,8 @@ static void add_class(kvm_dispatch *d, kvm_str name, const kvm_fleet_workers *w)
         }
     }
     if (d->count == KVM_DISPATCH_CLASSES) return;
-    d->classes[d->count++] =
-        (kvm_dispatch_class){{name, w->ranks, w->memory_mib}, w->count};
+    d->classes[d->count++] = (kvm_dispatch_class){
+        .class = {name, w->ranks, w->memory_mib}, .workers = w->count};
 }
 
 kvm_status kvm_dispatch_look(kvm_dispatch *d, double silent_s, kvm_err *err)
@@ -93,13 +93,28 @@ static kvm_status fill(kvm_dispatch *d, const kvm_dispatch_class *c,
     return KVM_OK;
 }
 
+/* A key of another type keeps one class from its hints, whose workers then look by
+ * themselves, and no other class. */
+static kvm_status or_broken(kvm_dispatch *d, kvm_dispatch_class *c, kvm_status s,
+                            const kvm_err *why, kvm_err *err)
+{
+    c->broken = s == KVM_MISMATCH;
+    if (c->broken) kvm_log_trouble(&d->trouble, "queue.broken", 0, why->msg);
+    if (!s || c->broken) return KVM_OK;
+    if (err && !err->code) *err = *why;
+    return s;
+}
+
 kvm_status kvm_dispatch_ready(kvm_dispatch *d, int64_t *jobs, kvm_err *err)
 {
     kvm_arena scratch = d->scratch;
     kvm_job_batch *batches = kvm_new(&scratch, kvm_job_batch, AT_ONCE);
     if (!batches) return kvm_nomem(err, &scratch);
-    for (ptrdiff_t i = 0; i < d->count; i++)
-        TRY(fill(d, &d->classes[i], batches, jobs, err));
+    for (ptrdiff_t i = 0; i < d->count; i++) {
+        kvm_err why = {0};
+        kvm_dispatch_class *c = &d->classes[i];
+        TRY(or_broken(d, c, fill(d, c, batches, jobs, &why), &why, err));
+    }
     return KVM_OK;
 }
 
@@ -163,8 +178,11 @@ static kvm_status audit(kvm_dispatch *d, double idle_s, kvm_text *found, int64_t
     kvm_fleet_sent *sent;
     ptrdiff_t n;
     for (ptrdiff_t i = 0; i < d->count; i++) {
+        kvm_err why = {0};
         live[i] = d->classes[i].class;
-        TRY(kvm_queue_audit(d->queue, &live[i], idle_s, there, found, err));
+        const kvm_status s =
+            kvm_queue_audit(d->queue, &live[i], idle_s, there, found, &why);
+        TRY(or_broken(d, &d->classes[i], s, &why, err));
     }
     TRY(kvm_queue_forget(d->queue, live, d->count, FORGET_S, err));
     TRY(kvm_fleet_unclaimed(d->catalogue, SETTLED_S, &sent, &n, &scratch, err));
@@ -175,7 +193,8 @@ static kvm_status audit(kvm_dispatch *d, double idle_s, kvm_text *found, int64_t
     for (ptrdiff_t i = 0; i < n && count; i++)
         done[i] = bsearch(&sent[i].fence, found->at, count, sizeof(kvm_fence), by_job);
     for (ptrdiff_t i = 0; i < d->count; i++)
-        TRY(send_missing(d, &live[i], sent, done, n, jobs, err));
+        if (!d->classes[i].broken)
+            TRY(send_missing(d, &live[i], sent, done, n, jobs, err));
     return KVM_OK;
 }
 

@@ -8,6 +8,7 @@
 #ifndef KVM_SCHEDULER_DISPATCH_H
 #define KVM_SCHEDULER_DISPATCH_H
 
+#include "base/log.h"
 #include "scheduler/queue.h"
 
 enum {
@@ -20,6 +21,7 @@ enum {
 typedef struct kvm_dispatch_class {
     kvm_queue_class class;
     int64_t workers;
+    bool broken; /* its stream's name is another program's: nothing can be sent */
 } kvm_dispatch_class;
 
 typedef struct kvm_dispatch {
@@ -29,6 +31,7 @@ typedef struct kvm_dispatch {
     kvm_arena scratch; /* temporaries of one call: used by value */
     kvm_dispatch_class classes[KVM_DISPATCH_CLASSES];
     ptrdiff_t count;
+    kvm_trouble trouble; /* of a class's stream alone */
 } kvm_dispatch;
 
 /* kvm_dispatch_look - which workers there are now; one that was not seen for silent_s

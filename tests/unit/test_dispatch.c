@@ -144,6 +144,29 @@ static void what_went_astray_is_sent_again_once(void **state)
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM attempt"), 20);
 }
 
+/* A key of another type where a stream should be: that class's workers look by
+ * themselves; the classes after it go on. */
+static void a_broken_class_keeps_no_other_back(void **state)
+{
+    (void)state;
+    submit(4, "cpu");
+    kvm_test_sql(b.db, "UPDATE job SET class = 'small' WHERE id > 2");
+    const kvm_str broken = kvm_str_fmt(&b.keep, "SET kvmill:%s:cpu x", id);
+    redis_server_do(broken.at);
+    assert_int_equal(send_ready(), 2);
+    assert_int_equal(waiting("small"), 1);
+    assert_int_equal(audit(), 0);
+    redis_server_do("FLUSHALL");
+    redis_server_do(broken.at);
+    assert_int_equal(audit(), 2);
+    assert_int_equal(waiting("small"), 1);
+    assert_int_equal(d.trouble.times > 1, true);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state = 'ready'"), 2);
+    redis_server_do("FLUSHALL"); /* mended */
+    assert_int_equal(send_ready(), 2);
+    assert_int_equal(waiting("cpu"), 2);
+}
+
 /* As a scheduler leaves it that dies between the two. */
 static void what_was_marked_and_not_sent_is_sent(void **state)
 {
@@ -236,6 +259,7 @@ int main(void)
         TEST(small_jobs_go_together),
         TEST(nobody_there_nothing_sent),
         TEST(what_went_astray_is_sent_again_once),
+        TEST(a_broken_class_keeps_no_other_back),
         TEST(what_was_marked_and_not_sent_is_sent),
         TEST(a_stale_hint_claims_nothing),
         TEST(it_sends_what_is_submitted_and_ends_when_told),
