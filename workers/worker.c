@@ -138,6 +138,17 @@ static void settle_queue(kvm_worker *w)
         kvm_log_trouble(&w->queue_trouble, "queue.trouble", 0, err.msg);
 }
 
+/* Patience is for a bucket that goes away while jobs run; one that was never there is
+ * told before any job is charged with it. */
+static kvm_status look_at_store(kvm_worker *w, kvm_err *err)
+{
+    kvm_store *store;
+    kvm_store_options o = w->o.store;
+    o.http.tries = o.http.offline_tries = 2;
+    TRY(kvm_store_open(&store, &w->keep, w->o.home, &o, err));
+    return kvm_store_check(store, err);
+}
+
 static kvm_status open_worker(kvm_worker *w, kvm_err *err)
 {
     kvm_worker_options *o = &w->o;
@@ -159,6 +170,7 @@ static kvm_status open_worker(kvm_worker *w, kvm_err *err)
     TRY(kvm_catalogue_open(&w->catalogue, &w->keep, o->catalogue, NULL, err));
     TRY(kvm_catalogue_open(&w->beat_catalogue, &w->keep, o->catalogue,
                            &(kvm_catalogue_options){.busy_ms = beat_ms}, err));
+    TRY(look_at_store(w, err));
     TRY(kvm_store_open(&w->store, &w->keep, o->home, &o->store, err));
     TRY(open_queue(w, name, err));
     TRY(kvm_worker_register(w->catalogue, name, w->host, o->machine, &w->id, err));

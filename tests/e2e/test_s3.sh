@@ -64,6 +64,10 @@ ok $? "a sweep leaves what the catalogue names"
 rm "$work/catalogue.db"*
 mill h6 init >"$work/log" 2>&1 && mill h6 gc --hours 0 >"$work/log" 2>&1 && [ "$(grep -c DELETE "$work/server/log")" -gt "$before" ] && ! mill h6 gc --hours 0 --dry-run --json | grep -q '"what": "object"'
 ok $? "and takes what it does not name"
+mill h6 submit "$work/pair.yaml" >"$work/log" 2>&1
+AWS_ENDPOINT_URL=http://127.0.0.1:1 mill h6 worker >"$work/log" 2>&1
+[ $? = 4 ] && grep -q '127.0.0.1:1' "$work/log" && ! mill h6 jobs list --json | grep -q '"attempt": [1-9]'
+ok $? "a worker without its bucket ends before any job is charged with it"
 AWS_SECRET_ACCESS_KEY=WRONG mill h6 doctor >"$work/log" 2>&1
 [ $? = 4 ] && grep -q 'BAD.*AWS_SECRET_ACCESS_KEY' "$work/log" && ! grep -q 'WRONG' "$work/log"
 ok $? "a wrong key is told, and not shown"
