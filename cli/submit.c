@@ -1,5 +1,7 @@
 #include "cli/submit.h"
 
+#include <stdlib.h>
+
 #include "base/file.h"
 #include "cli/open.h"
 #include "cli/team.h"
@@ -37,7 +39,8 @@ static kvm_status submit_spec(kvm_cli *cli, kvm_str path, kvm_cli_plans *out,
     kvm_catalogue *c;
     kvm_store *store;
     kvm_graphs *graphs;
-    kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN)};
+    kvm_submit_options o = {.again = kvm_cli_has(cli, KVM_OPT_AGAIN),
+                            .tick = kvm_str_of(getenv("KVMILL_TICK"))};
     TRY(kvm_cli_team(cli, &o.team, err));
     TRY(kvm_cli_ranks(cli, &o.ranks, err));
     TRY(kvm_path_absolute(&o.file, plan, path, err));

@@ -188,6 +188,8 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
     kvm_run_state state = KVM_RUN_OPEN;
     TRY(kvm_run_hold(c, p->key, err));
     if (!o->again) TRY(kvm_run_find(c, p->key, &run, &state, err));
+    if (o->again && o->tick.len)
+        TRY(kvm_run_fired(c, p->key, o->tick, &run, &state, err));
     bool there = true;
     if (run) TRY(still_there(c, store, run, state, &there, scratch, err));
     out->jobs = g->count;
@@ -195,6 +197,7 @@ static kvm_status submit(kvm_catalogue *c, kvm_store *store, const plan *p,
     if (!run || !there) {
         out->outcome = KVM_SUBMIT_NEW;
         TRY(insert_all(c, p, g, o, &out->run, scratch, err));
+        if (o->tick.len) TRY(kvm_run_fire(c, out->run, o->tick, err));
     } else if (state == KVM_RUN_SUCCEEDED) {
         out->outcome = KVM_SUBMIT_DONE;
     } else {

@@ -27,6 +27,8 @@ typedef struct kvm_submit_options {
     int priority;
     int ranks; /* of the gang that a step is for, if its kind can be dealt out; 0: 1 */
     bool again;
+    kvm_str tick; /* for which time of a schedule, with again: it makes one run of each
+                   * graph, however often that is submitted; empty: for none */
     kvm_str machine; /* class of the machine that times (workers/machine.h) */
     kvm_str file;    /* the spec's, absolute, to be submitted again; empty: not known */
 } kvm_submit_options;

@@ -356,6 +356,13 @@ KVM_MUST kvm_status kvm_run_hold(kvm_catalogue *c, const char *key, kvm_err *err
 /* kvm_run_find - newest run with this key; *run = 0 when there is none */
 KVM_MUST kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
                                  kvm_run_state *state, kvm_err *err);
+/* kvm_run_fire - says, in the transaction that makes the run, for which time of a
+ * schedule it is. kvm_run_fired - the run with this key that was made for it; *run = 0
+ * when there is none */
+KVM_MUST kvm_status kvm_run_fire(kvm_catalogue *c, int64_t run, kvm_str tick,
+                                 kvm_err *err);
+KVM_MUST kvm_status kvm_run_fired(kvm_catalogue *c, const char *key, kvm_str tick,
+                                  int64_t *run, kvm_run_state *state, kvm_err *err);
 /* kvm_run_artefacts - every artefact of a run's jobs */
 KVM_MUST kvm_status kvm_run_artefacts(kvm_catalogue *c, int64_t run,
                                       kvm_result_artefact **artefacts, ptrdiff_t *count,

@@ -206,18 +206,37 @@ kvm_status kvm_run_hold(kvm_catalogue *c, const char *key, kvm_err *err)
     return name.at ? kvm_catalogue_hold(c, name, false, err) : kvm_nomem(err, &scratch);
 }
 
-kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
-                        kvm_run_state *state, kvm_err *err)
+/* the first row: run, state */
+static kvm_status first_run(kvm_catalogue *c, kvm_sql sql, const kvm_cell *args, int n,
+                            int64_t *run, kvm_run_state *state, kvm_err *err)
 {
     kvm_arena scratch = c->scratch;
     kvm_rows rows;
-    TRY(kvm_db_query(c->db, KVM_SQL_RUN_FIND, KVM_ARGS(kvm_cell_c(key)), &rows,
-                     &scratch, err));
+    TRY(kvm_db_query(c->db, sql, args, n, &rows, &scratch, err));
     *run = 0;
     if (rows.count == 0) return KVM_OK;
     TRY(state_of(kvm_rows_str(&rows, 0, 1), state, err));
     *run = kvm_rows_i64(&rows, 0, 0);
     return KVM_OK;
+}
+
+kvm_status kvm_run_find(kvm_catalogue *c, const char *key, int64_t *run,
+                        kvm_run_state *state, kvm_err *err)
+{
+    const kvm_cell arg = kvm_cell_c(key);
+    return first_run(c, KVM_SQL_RUN_FIND, &arg, 1, run, state, err);
+}
+
+kvm_status kvm_run_fired(kvm_catalogue *c, const char *key, kvm_str tick, int64_t *run,
+                         kvm_run_state *state, kvm_err *err)
+{
+    const kvm_cell args[] = {kvm_cell_c(key), kvm_cell_s(tick)};
+    return first_run(c, KVM_SQL_RUN_FIRED, args, 2, run, state, err);
+}
+
+kvm_status kvm_run_fire(kvm_catalogue *c, int64_t run, kvm_str tick, kvm_err *err)
+{
+    return kvm_event__add(c->db, run, 0, "fired", tick, c->scratch, err);
 }
 
 kvm_status kvm_run_artefacts(kvm_catalogue *c, int64_t run, kvm_result_artefact **out,

@@ -177,7 +177,7 @@ static void a_few_run_at_once_and_the_rest_wait(void **state)
 
 /* The program itself, for a team with a token, which the scheduler has not; a spec of
  * models elsewhere. False: there is no program. */
-static bool submits(kvm_str allow, const char **runs)
+static bool submits(kvm_str allow, bool again, const char **runs)
 {
     char here[300];
     const char *build = getenv("KVM_BUILD");
@@ -207,7 +207,7 @@ static bool submits(kvm_str allow, const char **runs)
     MUST(kvm_team_token(c, KVM_STR("prose"), KVM_STR("secret"), e));
     fires.o.catalogue = kvm_str_of(path);
     fires.o.allow = allow;
-    due("s", false);
+    due("s", again);
     kvm_test_sql(path, move.at);
     turn_until(1);
     return true;
@@ -217,10 +217,32 @@ static void the_program_submits_for_the_team(void **state)
 {
     (void)state;
     const char *runs;
-    if (!submits(kvm_test_on_server ? KVM_STR("zoo") : KVM_STR(""), &runs)) return;
+    if (!submits(kvm_test_on_server ? KVM_STR("zoo") : KVM_STR(""), false, &runs))
+        return;
     if (kvm_test_number(path, "SELECT status FROM tick")) fail_msg("%s", message());
     check_contains(said().at, "small-large: run 1, ");
     assert_int_equal(kvm_test_number(path, runs), 1);
+}
+
+/* A scheduler that dies when its child has submitted leaves a tick without an end: who
+ * takes that over finds the run, though each time is to have one of its own. */
+static void a_tick_that_is_taken_over_is_submitted_once(void **state)
+{
+    (void)state;
+    const char *runs;
+    if (!submits(kvm_test_on_server ? KVM_STR("zoo") : KVM_STR(""), true, &runs))
+        return;
+    assert_int_equal(kvm_test_number(path, runs), 1);
+    kvm_test_sql(path, "UPDATE tick SET ended_at = NULL, status = NULL, until_at = 1");
+    kvm_test_sql(path, "UPDATE schedule SET paused = 0");
+    turn_until(1);
+    if (kvm_test_number(path, "SELECT status FROM tick")) fail_msg("%s", message());
+    assert_int_equal(kvm_test_number(path, runs), 1);
+    kvm_test_sql(path, "UPDATE tick SET ended_at = NULL, status = NULL, until_at = 1, "
+                       "at = at - 60");
+    kvm_test_sql(path, "UPDATE schedule SET paused = 0");
+    turn_until(1);
+    assert_int_equal(kvm_test_number(path, runs), 2); /* another time */
 }
 
 /* where the scheduler's machine has it; a catalogue that is a file is one's own */
@@ -230,7 +252,8 @@ static void a_schedule_names_what_its_scheduler_allows(void **state)
     const char *runs;
     char other[300];
     snprintf(other, sizeof other, "%s", home);
-    if (!submits(kvm_test_on_server ? KVM_STR("") : kvm_str_of(other), &runs)) return;
+    if (!submits(kvm_test_on_server ? KVM_STR("") : kvm_str_of(other), false, &runs))
+        return;
     assert_int_equal(kvm_test_number(path, "SELECT status FROM tick"), KVM_USAGE);
     check_contains(message(), "small/config.json: lies outside");
     assert_int_equal(kvm_test_number(path, runs), 0);
@@ -265,6 +288,7 @@ int main(void)
         T(a_few_run_at_once_and_the_rest_wait),
         T(the_program_submits_for_the_team),
         T(a_schedule_names_what_its_scheduler_allows),
+        T(a_tick_that_is_taken_over_is_submitted_once),
         T(a_scheduler_that_stops_leaves_nobody),
     };
     return kvm_test_both("fire", tests);
