@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "base/hash.h"
+#include "tests/support/chaos.h"
 #include "tests/support/fake_kinds.h"
 
 static kvm_arena keep;
@@ -389,9 +390,12 @@ static void a_worker_outlasts_a_lock_of_ten_seconds(void **state)
     fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
     const pid_t holder = hold_lock(10);
     assert_int_equal(fake_join(holder, 20), 0);
+    const double free_at = kvm_now();
     assert_int_equal(fake_join(worker, 20), 0);
     assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "succeeded");
     assert_int_equal(kvm_test_number(b.db, "SELECT attempt FROM job"), 1);
+    chaos_record("9", "SQLite's write lock is held for 10 s", 1, 0, 0,
+                 kvm_now() - free_at);
     fake_close(&b);
 }
 
