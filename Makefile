@@ -183,7 +183,8 @@ fault:
 ## chaos: every fault as often as docs/reliability.md says, and its table (T=words)
 .PHONY: chaos
 CHAOS := tests/crash/ tests/chaos/ tests/gang/ tests/fault/test_queue_fault tests/fault/test_line_fault \
-    tests/unit/test_job_races
+    tests/unit/test_job_races \
+    tests/fault/test_catalogue_fault tests/unit/test_catalogue tests/unit/test_schedule
 chaos:
 	@mkdir -p $(B) && rm -f $(B)/chaos.jsonl
 	@KVMILL_CHAOS=1 KVMILL_CHAOS_TABLE=$(CURDIR)/$(B)/chaos.jsonl KVM_TEST_TIMEOUT=3600 \

@@ -2,14 +2,17 @@
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "schema/catalogue.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "schema/netfs.h"
+#include "tests/support/chaos.h"
 #include "tests/support/queue.h"
 
 static kvm_arena keep;
@@ -97,6 +100,7 @@ static void a_newer_schema_is_refused(void **state)
     assert_int_equal(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, &err),
                      KVM_VERSION);
     assert_non_null(strstr(err.msg, "newer"));
+    chaos_record("10", "an older program meets a newer schema", 1, 0, 0, -1);
 }
 
 static void another_programs_database_is_refused(void **state)
@@ -154,40 +158,62 @@ static void unknown_addresses_are_refused(void **state)
     assert_int_equal(kvm_catalogue_open(&c, &keep, KVM_STR(""), NULL, NULL), KVM_USAGE);
 }
 
-/* Eight processes open the same new file at once: each ends well and each migration is
- * applied once. */
-static void many_starters_migrate_once(void **state)
+/* Eight processes open the same new catalogue at once, and one of them is killed a
+ * little later: each other one ends well, and each migration is applied once. */
+enum { STARTERS = 8 };
+
+_Noreturn static void be_starter(int go)
 {
-    (void)state;
-    enum { STARTERS = 8 };
+    char byte;
+    kvm_arena a;
+    kvm_catalogue *c;
+    kvm_err err = {0};
+    if (read(go, &byte, 1) < 0 || kvm_arena_init(&a, 1 << 20, NULL)) _exit(2);
+    const kvm_status s = kvm_catalogue_open(&c, &a, kvm_str_of(path), NULL, &err);
+    if (s) fprintf(stderr, "# starter: %s\n", err.msg);
+    _exit(s ? 1 : 0);
+}
+
+static void start_at_once(double kill_after_s)
+{
     pid_t pids[STARTERS];
     int go[2];
     assert_int_equal(pipe(go), 0);
     for (int i = 0; i < STARTERS; i++) {
         pids[i] = fork();
-        if (pids[i] == 0) {
-            char byte;
-            kvm_arena a;
-            kvm_catalogue *c;
-            kvm_err err = {0};
-            close(go[1]);
-            if (read(go[0], &byte, 1) < 0 || kvm_arena_init(&a, 1 << 20, NULL))
-                _exit(2);
-            const kvm_status s =
-                kvm_catalogue_open(&c, &a, kvm_str_of(path), NULL, &err);
-            if (s) fprintf(stderr, "# starter: %s\n", err.msg);
-            _exit(s ? 1 : 0);
-        }
+        if (pids[i]) continue;
+        close(go[1]);
+        be_starter(go[0]);
     }
     close(go[0]);
     close(go[1]); /* all read the end of the pipe at once */
+    if (kill_after_s > 0) {
+        kvm_sleep(kill_after_s);
+        kill(pids[0], SIGKILL);
+    }
     for (int i = 0; i < STARTERS; i++) {
         int status;
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
-        assert_int_equal(status, 0);
+        if (i || kill_after_s <= 0) assert_int_equal(status, 0);
     }
-    assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM schema_version"),
-                     kvm_catalogue_newest());
+}
+
+static void many_starters_migrate_once(void **state)
+{
+    const int rounds = chaos_count(3, 40);
+    for (int i = 0; i < rounds; i++) {
+        kvm_catalogue *c;
+        json_t *problems;
+        if (i) tear_down(state), set_up(state);
+        start_at_once(0.005 * (i % 20));
+        assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM schema_version"),
+                         kvm_catalogue_newest());
+        MUST(kvm_catalogue_open(&c, &keep, kvm_str_of(path), NULL, e));
+        MUST(kvm_catalogue_check(c, &problems, &keep, e));
+        assert_int_equal(json_array_size(problems), 0);
+    }
+    chaos_record("10", "eight starters migrate at once, one is killed", rounds, 0, 0,
+                 -1);
 }
 
 static void every_view_answers_and_names_its_columns(void **state)
