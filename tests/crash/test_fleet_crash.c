@@ -86,19 +86,16 @@ static int strike(const char *what, void (*fault)(void), int most)
 {
     const fleet_plan p = plan();
     int struck = 0;
-    double worst = 0;
     fleet_begin(&f, &p);
+    const double first = kvm_wall();
     while (struck < most && fleet_done(&f) < p.jobs - 2 * WORKERS) {
         fault();
-        const double healed = kvm_now();
-        const int done = fleet_done(&f);
-        fleet_until_done(&f, done + 1);
-        if (kvm_now() - healed > worst) worst = kvm_now() - healed;
+        fleet_until_done(&f, fleet_done(&f) + 1);
         struck++;
         kvm_sleep(0.4 * kvm_rng_unit(&r));
     }
-    fleet_join(&f, kvm_wall());
-    sound_record(&f.b, "1", what, struck, worst);
+    const double rest = fleet_join(&f, first);
+    sound_record(&f.b, "1", what, struck, rest);
     fleet_end(&f);
     return struck;
 }

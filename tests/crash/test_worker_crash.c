@@ -79,6 +79,12 @@ static bool lead_to(kvm_fault_id f, const kvm_graph *g)
     return f == KVM_FAULT_IN_SKIP;
 }
 
+/* A submission that was cut off has taken a number (PostgreSQL). */
+static int64_t newest_run(void)
+{
+    return NUMBER("SELECT MAX(id) FROM run");
+}
+
 static void killed_at(kvm_fault_id f, int nth)
 {
     char fault[64];
@@ -96,9 +102,9 @@ static void killed_at(kvm_fault_id f, int nth)
         assert_int_equal(NUMBER("SELECT COUNT(*) FROM run"), 0);
     const double start = kvm_now();
     assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
-    snprintf(fault, sizeof fault, "kill -9 at %s", kvm_fault_name(f));
+    snprintf(fault, sizeof fault, "kill -9 at a named point of a worker");
     sound_record(&b, "1", fault, 1, in_child(f) ? -1 : kvm_now() - start);
-    sound_assert(&b, NUMBER("SELECT MAX(id) FROM run"), 3, "2<1<0<>>>");
+    sound_assert(&b, newest_run(), 3, "2<1<0<>>>");
     assert_no_folders_left();
     fake_close(&b);
 }
@@ -132,7 +138,7 @@ static void killed_at_random_moments(void **state)
         }
         assert_int_equal(fake_join(run_all(&g, false, NULL, 30), 60), 0);
         sound_record(&b, "1", "kill -9 of a worker at any moment", 10, -1);
-        sound_assert(&b, 1, 5, "4<3<2<1<0<>>>>>");
+        sound_assert(&b, newest_run(), 5, "4<3<2<1<0<>>>>>");
         fake_close(&b);
     }
 }

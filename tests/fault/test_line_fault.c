@@ -121,7 +121,7 @@ static void silence_is_noticed_and_settings_come_back(void **state)
     (void)state;
     if (!kvm_test_on_server) return; /* once, of both */
     fake_open(&f.b, "line_fault");
-    for (int i = 0; i < chaos_count(1, 3); i++) {
+    for (int i = 0; i < chaos_count(1, 2); i++) {
         silence(PROXY_DEAF, "deaf");
         if (chaos_count(0, 1)) silence(PROXY_MUTE, "mute");
     }
@@ -141,10 +141,11 @@ typedef struct fault {
 
 static void strike(const fault *x)
 {
+    const int jobs = x->database ? chaos_count(8, 24) : chaos_count(32, 48);
     const fleet_plan p = {.name = "line_fault",
                           .queue = x->database ? NULL : redis_server_far(),
                           .far = x->database,
-                          .jobs = chaos_count(x->database ? 8 : 32, 96),
+                          .jobs = jobs,
                           .ms = 60,
                           .workers = 4,
                           .lease_s = 30,
@@ -181,7 +182,7 @@ static void whatever_the_line_does(void **state)
         if (rows[i].database && !kvm_test_on_server) continue;
         if (!whole && (rows[i].whole || rows[i].database != kvm_test_on_server))
             continue;
-        for (int k = 0; k < chaos_count(1, 3); k++) strike(&rows[i]);
+        for (int k = 0; k < chaos_count(1, 2); k++) strike(&rows[i]);
     }
 }
 
