@@ -102,6 +102,24 @@ static void the_same_graph_again_is_done_already(void **state)
     assert_int_equal(w.succeeded, 2);
 }
 
+/* once for each time, however often it is submitted */
+static void a_time_of_a_schedule_makes_one_run(void **state)
+{
+    (void)state;
+    const kvm_graph g = kvm_test_graph(&b.keep, 1, true, KVM_JOB_CAPTURE, 0);
+    static const char *const ticks[] = {"1:60", "1:60", "1:120", "1:60", ""};
+    static const int64_t runs[] = {1, 1, 2, 1, 3};
+    for (int i = 0; i < 5; i++) {
+        kvm_submitted s;
+        const kvm_submit_options o = {.machine = KVM_STR("test machine"),
+                                      .again = true,
+                                      .tick = kvm_str_of(ticks[i])};
+        MUST(kvm_submit(b.c, b.store, &g, &o, &s, b.keep, e));
+        assert_int_equal(s.run, runs[i]);
+        work();
+    }
+}
+
 /* how many jobs were computed on a backend, by the events of their children */
 static int64_t computed_on(const char *backend)
 {
@@ -608,6 +626,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(a_chain_is_worked_off),
         T(the_same_graph_again_is_done_already),
+        T(a_time_of_a_schedule_makes_one_run),
         T(a_step_says_its_backend),
         T(a_step_without_a_backend_is_exact),
         T(a_worker_that_lost_its_lease_touches_nothing),
