@@ -115,7 +115,7 @@ $(B)/kernels/%_avx2.o:   VECTOR := -march=x86-64-v3
 $(B)/kernels/%_avx512.o: VECTOR := -march=x86-64-v4
 $(B)/kernels/%_bf16.o:   VECTOR := -march=x86-64-v4 -mavx512bf16
 
-$(call obj,$(RANK_SRC)): CPPFLAGS += $(MPI_CFLAGS)
+$(call obj,$(RANK_SRC) $(wildcard tests/gang/*.c)): CPPFLAGS += $(MPI_CFLAGS)
 
 # The scripts that migrations.c copies in are no includes: the compiler does not list them.
 $(B)/schema/migrations.o: $(wildcard schema/migrations/*.sql)

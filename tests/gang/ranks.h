@@ -3,10 +3,13 @@
  *
  * Every rank writes its pid into HOME/rankN and HOME/pids and joins in a sum; "out" is
  * n times that sum. What `do` says, rank `rank` does before it: segv, exit (status 0),
- * exit7, abort, spin, deaf (spins and hears nobody), bad (fails). A test program of
- * these is a rank's program too: its main() calls kvm_gang_main. */
+ * exit7, abort, mpi_abort, spin, deaf (spins and hears nobody), bad (fails). A test
+ * program of these is a rank's program too: its main() calls kvm_gang_main.
+ */
 #ifndef KVM_TESTS_GANG_RANKS_H
 #define KVM_TESTS_GANG_RANKS_H
+
+#include <mpi.h>
 
 #include "tests/support/sound.h"
 #include "workers/gang_mpi.h"
@@ -22,10 +25,19 @@ static inline void ranks_mark(const kvm_job *j, const char *file, int how)
     close(fd);
 }
 
+/* what a library that meets an error does; a rank that is forked has no MPI */
+static inline void ranks_mpi_abort(void)
+{
+    int there = 0;
+    if (!MPI_Initialized(&there) && there) MPI_Abort(MPI_COMM_WORLD, 3);
+    abort();
+}
+
 static inline kvm_status ranks_misbehave(kvm_job *j, kvm_str how, kvm_err *err)
 {
     if (kvm_str_eq(how, KVM_STR("segv"))) raise(SIGSEGV);
     if (kvm_str_eq(how, KVM_STR("abort"))) abort();
+    if (kvm_str_eq(how, KVM_STR("mpi_abort"))) ranks_mpi_abort();
     if (kvm_str_eq(how, KVM_STR("exit"))) _exit(0);
     if (kvm_str_eq(how, KVM_STR("exit7"))) _exit(7);
     if (kvm_str_eq(how, KVM_STR("bad"))) return kvm_fail(err, KVM_SHAPE, "rows differ");

@@ -61,21 +61,31 @@ static void again_after_a_crash(void **state)
     fake_no_children();
 }
 
+/* seconds: until no rank was left */
+static void note_ended(const char *how, double seconds)
+{
+    char what[80];
+    snprintf(what, sizeof what, "a rank: %s, a gang by %s", how, launcher->name);
+    chaos_record("12", what, 1, 0, 0, seconds);
+}
+
 static void a_rank_that_dies_is_a_crash(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"segv", "abort", "exit", "exit7"};
+    static const char *const ways[] = {"segv", "abort", "exit", "exit7", "mpi_abort"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         const int rank = (int)(i + 1) % 2;
         ranks_tear_down(NULL);
         ranks_set_up(NULL);
         ranks_submit(ways[i], rank, 0);
+        const double start = kvm_now();
         const kvm_worker_stats w = work(options());
         if (w.failed != 1 || NUMBER("SELECT crashes FROM job") != 1)
             fail_msg("%s of rank %d: failed %td, %s", ways[i], rank, w.failed,
                      message());
         check_contains(message(), "no verdict");
         fake_no_children();
+        note_ended(ways[i], kvm_now() - start);
     }
 }
 
@@ -123,10 +133,12 @@ static void a_gang_ends_with_its_budget(void **state)
     (void)state;
     ranks_submit("spin", 0, 0);
     kvm_test_sql(b.db, "UPDATE job SET timeout_s = 2");
+    const double start = kvm_now();
     const kvm_worker_stats w = work(options());
     assert_int_equal(w.failed, 1);
     check_contains(message(), "budget");
     fake_no_children();
+    note_ended("spins past its budget", kvm_now() - start - 2);
 }
 
 /* ---- kill -9 ---- */

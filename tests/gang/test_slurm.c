@@ -203,6 +203,34 @@ static void the_next_attempt_makes_way_for_itself(void **state)
     nothing_is_queued();
 }
 
+/* Of four places one is taken: one gang runs and the other waits, is given up when it
+ * has waited for too long, and is tried again until there is room. */
+static void two_gangs_on_three_places(void **state)
+{
+    (void)state;
+    need_slurm();
+    enum { GANGS = 2, MS = 4000 };
+    pid_t pids[GANGS];
+    assert_int_equal(shell("sbatch --quiet -n 1 -o /dev/null --wrap 'sleep 600'"), 0);
+    kvm_graph g = kvm_test_graph(&b.keep, GANGS, false, KVM_JOB_CAPTURE, 5);
+    for (int i = 0; i < GANGS; i++) fake_do(&g, i, "ok", MS);
+    fake_submit(&b, &g, false);
+    kvm_test_sql(b.db, "UPDATE job SET ranks = 2");
+    kvm_worker_options o = options();
+    o.start_s = 3;
+    o.policy = (kvm_queue_policy){
+        .retry_limit = 1000, .backoff_s = 0.2, .backoff_most_s = 0.5};
+    const double start = kvm_now();
+    for (int i = 0; i < GANGS; i++) pids[i] = fake_worker(o, NULL);
+    for (int i = 0; i < GANGS; i++) assert_int_equal(fake_join(pids[i], 240), 0);
+    const double took = kvm_now() - start;
+    assert_int_equal(NUMBER("SELECT SUM(crashes) FROM job"), 0);
+    fake_no_children();
+    sound_record(&b, "12", "two gangs of two on three places", 1, took - MS / 1e3);
+    assert_int_equal(shell("scancel --me"), 0);
+    nothing_is_queued();
+}
+
 static void words_of_slurm(void **state)
 {
     (void)state;
@@ -229,6 +257,7 @@ int main(int argc, char **argv)
         TEST(a_node_that_fails_costs_no_crash),
         TEST(a_gang_that_finds_no_place_is_given_up),
         TEST(the_next_attempt_makes_way_for_itself),
+        TEST(two_gangs_on_three_places),
     };
     const struct CMUnitTest words[] = {cmocka_unit_test(words_of_slurm)};
     int bad = cmocka_run_group_tests_name("words", words, start_slurm, NULL);
