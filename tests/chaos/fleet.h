@@ -1,6 +1,6 @@
 /* fleet.h - a fleet on this machine: PostgreSQL, Redis, a scheduler and workers, each
- * in a process of its own; and the sums that hold whatever was done to it. All in the
- * header, as fake_kinds.h; the includer defines _XOPEN_SOURCE 700 (nftw) first. */
+ * in a process of its own. All in the header, as fake_kinds.h; the includer defines
+ * _XOPEN_SOURCE 700 (nftw) first. */
 #ifndef KVM_TESTS_CHAOS_FLEET_H
 #define KVM_TESTS_CHAOS_FLEET_H
 
@@ -9,9 +9,8 @@
 #include "base/log.h"
 #include "scheduler/queue.h"
 #include "scheduler/scheduler.h"
-#include "tests/support/chaos.h"
-#include "tests/support/fake_kinds.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/sound.h"
 
 static fake_base b;
 static pid_t fleet_scheduler;
@@ -89,14 +88,6 @@ static inline void fleet_stop(const pid_t *workers, int count)
         fleet_scheduler = 0;
     }
     fake_no_children();
-}
-
-/* jobs with more than one result */
-static inline int fleet_doubled(void)
-{
-    return (int)NUMBER("SELECT COUNT(*) FROM (SELECT job_id FROM attempt WHERE outcome "
-                       "IN ('succeeded','skipped') GROUP BY job_id HAVING COUNT(*) > "
-                       "1) AS twice");
 }
 
 #endif

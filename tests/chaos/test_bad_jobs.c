@@ -179,7 +179,7 @@ static void bad_jobs_end_alone(void **state)
                             "attempt = 1 AND crashes + retries = 0"),
                      good);
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM artefact"), good);
-    assert_int_equal(fleet_doubled(), 0);
+    assert_int_equal(sound_doubled(&b), 0);
     for (int i = 0; i < BADS; i++)
         chaos_record(bads[i].row, bads[i].what, rounds * bads[i].attempts, 0, 0, -1);
     fake_close(&b);

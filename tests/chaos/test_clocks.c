@@ -136,7 +136,7 @@ static void a_lease_ends_whatever_its_holders_clock(long seconds)
     kill((pid_t)child, SIGCONT);
     fleet_stop((const pid_t[]){slow, quick}, 2);
     assert_int_equal(NUMBER("SELECT token FROM job WHERE state = 'succeeded'"), 2);
-    assert_int_equal(fleet_doubled(), 0);
+    assert_int_equal(sound_doubled(&b), 0);
     assert_true(recovery_s > lease_s / 2); /* not at once either */
     chaos_record("8", "a worker whose clock is an hour off stands still", 1, 0, 0,
                  recovery_s);

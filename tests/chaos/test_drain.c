@@ -50,7 +50,7 @@ static void a_rolling_restart_burns_no_attempt(void **state)
     fake_until(b.db, FLEET_LEFT, 0, 300);
     fleet_stop(pids, WORKERS);
     assert_int_equal(done(), jobs);
-    assert_int_equal(fleet_doubled(), 0);
+    assert_int_equal(sound_doubled(&b), 0);
     assert_int_equal(NUMBER(BURNED), 0);
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM artefact"), jobs);
     chaos_record("11", "a worker of 3 drained and replaced, 200 jobs", restarts, 0, 0,

@@ -147,7 +147,7 @@ static void all_is_whole(void)
     MUST(kvm_store_open(&fresh, &b.keep, kvm_str_of(store_home), NULL, e));
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state = 'succeeded'"),
                      JOBS);
-    assert_int_equal(fleet_doubled(), 0);
+    assert_int_equal(sound_doubled(&b), 0);
     MUST(kvm_run_artefacts(b.c, 1, &all, &n, &b.keep, e));
     assert_int_equal(n, JOBS);
     for (ptrdiff_t i = 0; i < n; i++) {
