@@ -47,6 +47,23 @@ static bool is_https(kvm_str scheme)
     return scheme.len == 5 && !strncasecmp(scheme.at, "https", 5);
 }
 
+bool kvm_http_keeps_secrets(kvm_str url)
+{
+    url_parts p;
+    kvm_str host, port;
+    if (!cut_url(url, &p)) return false;
+    if (is_https(p.scheme) || kvm_str_starts(p.authority, KVM_STR("[::1]:")) ||
+        kvm_str_eq(p.authority, KVM_STR("[::1]")))
+        return true;
+    kvm_str_cut(p.authority, ':', &host, &port);
+    bool number = kvm_str_starts(host, KVM_STR("127."));
+    for (ptrdiff_t i = 0; i < host.len && number; i++)
+        number = host.at[i] == '.' || (host.at[i] >= '0' && host.at[i] <= '9');
+    for (ptrdiff_t i = 0; i < port.len; i++) /* what is before an @ is no host */
+        if (port.at[i] < '0' || port.at[i] > '9') return false;
+    return number || kvm_str_eq(host, KVM_STR("localhost"));
+}
+
 static kvm_status check_url(kvm_str url, kvm_err *err)
 {
     url_parts p;

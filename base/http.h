@@ -97,6 +97,8 @@ kvm_str kvm_http_field(const kvm_http_reply *reply, const char *name);
 double kvm_http_date(const kvm_http_reply *reply, const char *name);
 /* kvm_http_shown - the URL as messages name it: without query, user and password */
 kvm_quoted kvm_http_shown(kvm_str url);
+/* kvm_http_keeps_secrets - by https, or to this machine itself */
+bool kvm_http_keeps_secrets(kvm_str url);
 /* kvm_http_encode - percent-encoded but for A-Z a-z 0-9 - . _ ~, and '/' where slashes
  * stay (RFC 3986). In keep; at is NULL when that is spent. */
 kvm_str kvm_http_encode(kvm_arena *keep, kvm_str s, bool slashes);

@@ -15,13 +15,6 @@ enum {
 
 /* ---- the hub ---- */
 
-static bool is_loopback(kvm_str endpoint)
-{
-    return kvm_str_starts(endpoint, KVM_STR("http://127.")) ||
-           kvm_str_starts(endpoint, KVM_STR("http://localhost")) ||
-           kvm_str_starts(endpoint, KVM_STR("http://[::1]"));
-}
-
 /* "NAME" or "ORG/NAME" of letters, digits, '-', '_' and '.' */
 static bool is_repo(kvm_str repo)
 {
@@ -57,8 +50,7 @@ kvm_status kvm_hub_open(kvm_hub *hub, kvm_arena *keep, kvm_str repo, kvm_err *er
                         "\"%s\" is no repository: ORG/NAME, as in Qwen/Qwen3-0.6B",
                         kvm_quote(repo).at);
     if (token.len == 0) return KVM_OK;
-    if (kvm_str_starts(hub->endpoint, KVM_STR("http://")) &&
-        !is_loopback(hub->endpoint))
+    if (!kvm_http_keeps_secrets(hub->endpoint))
         return kvm_fail(
             err, KVM_USAGE,
             "HF_TOKEN would travel unencrypted to %s: use https, or unset it",

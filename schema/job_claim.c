@@ -180,8 +180,8 @@ static kvm_status take(kvm_catalogue *c, taking *t, kvm_err *err)
         kvm_err mine = {0};
         kvm_status s = take_once(c, t, &mine);
         const bool missed = !s && !t->batch && t->found > 0 && *t->count == 0;
-        if (alone && (s == KVM_EXISTS || (missed && i < TRIES))) {
-            if (missed) kvm_sleep(0.005);
+        if (alone && i < TRIES && (missed || s == KVM_EXISTS)) {
+            kvm_sleep(missed ? 0.005 : 0.001);
             continue;
         }
         if (s == KVM_EXISTS) s = mine.code = KVM_BUSY;

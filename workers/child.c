@@ -357,13 +357,13 @@ static kvm_phase phase_of(const watch *t, ptrdiff_t i)
 /* NULL: it is at none yet. */
 static kvm_work *current(const watch *t)
 {
-    const int at = atomic_load(&t->w->shared->at);
+    const ptrdiff_t at = kvm_shared_at(t->w->shared, t->l->count);
     return phase_of(t, at) == KVM_PHASE_WAITS ? NULL : &t->l->works[at];
 }
 
 static void tell_begun(watch *t)
 {
-    const ptrdiff_t at = atomic_load(&t->w->shared->at);
+    const ptrdiff_t at = kvm_shared_at(t->w->shared, t->l->count);
     for (; t->told <= at && phase_of(t, at) != KVM_PHASE_WAITS; t->told++) {
         kvm_work *k = &t->l->works[t->told];
         if (phase_of(t, t->told) == KVM_PHASE_WAITS) continue;
@@ -382,6 +382,7 @@ static void show_progress(watch *t)
     uint64_t text[KVM_PROGRESS_UNIT / 8];
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         text[i] = atomic_load(&s->unit[i]);
+    ((char *)text)[sizeof text - 1] = 0;
     kvm_progress_at(t->w->o.progress, kvm_unbits(atomic_load(&s->done)),
                     kvm_unbits(atomic_load(&s->total)), (const char *)text);
 }
@@ -440,7 +441,7 @@ static void look_at_drain(watch *t, double now)
 static void look(watch *t)
 {
     const double now = kvm_now();
-    const ptrdiff_t at = atomic_load(&t->w->shared->at);
+    const ptrdiff_t at = kvm_shared_at(t->w->shared, t->l->count);
     if (at != t->place) t->asked = 0;
     t->place = at;
     if (fenced(t)) {
@@ -501,7 +502,7 @@ static int watch_child(watch *t, int life)
         const pid_t got = wait4(t->pid, &status, WNOHANG, &u);
         tell_begun(t);
         if (got == t->pid) {
-            t->place = atomic_load(&t->w->shared->at);
+            t->place = kvm_shared_at(t->w->shared, t->l->count);
             note_ended(t, &u);
             break;
         }
@@ -554,12 +555,12 @@ kvm_status kvm_child__run(kvm_worker *w, kvm_load *l, kvm_child_end *end, char h
     int life[2];
     const pid_t parent = getpid();
     reset_shared(w->shared, l);
+    if (kvm_os->ftruncate(w->records, 0))
+        return kvm_fail_errno(err, "cannot empty the records");
     if (pipe(life)) return kvm_fail_errno(err, "cannot make a pipe");
     fcntl(life[0], F_SETFD, FD_CLOEXEC);
     fcntl(life[1], F_SETFD, FD_CLOEXEC);
     fflush(NULL);
-    if (kvm_os->ftruncate(w->records, 0))
-        return kvm_fail_errno(err, "cannot empty the records");
     const pid_t pid = fork();
     if (pid == 0) {
         close(life[0]);

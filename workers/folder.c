@@ -103,8 +103,11 @@ static kvm_status make(kvm_str path, kvm_err *err)
     return kvm_dir_make(path, err);
 }
 
+/* What says whose it is is not touched again: a kill in the middle, or a full disk,
+ * would make the folder nobody's. */
 kvm_status kvm_folder__make(const kvm_work *k, kvm_arena scratch, kvm_err *err)
 {
+    if (is_ours(k, scratch)) return KVM_OK;
     TRY(make(k->folder, err));
     TRY(make(k->dir, err));
     return write_owner(k, scratch, err);

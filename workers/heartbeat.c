@@ -73,9 +73,11 @@ static kvm_status write_progress(kvm_beat *b, memory *m, kvm_err *err)
     m->written = kvm_now();
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         text[i] = atomic_load(&s->unit[i]);
-    return kvm_job_progress(
-        b->catalogue, b->jobs[atomic_load(&s->at)], kvm_unbits(atomic_load(&s->done)),
-        kvm_unbits(atomic_load(&s->total)), kvm_str_of((const char *)text), err);
+    ((char *)text)[sizeof text - 1] = 0;
+    return kvm_job_progress(b->catalogue, b->jobs[kvm_shared_at(s, b->count)],
+                            kvm_unbits(atomic_load(&s->done)),
+                            kvm_unbits(atomic_load(&s->total)),
+                            kvm_str_of((const char *)text), err);
 }
 
 static kvm_status beat_once(kvm_beat *b, memory *m, kvm_err *err)

@@ -23,6 +23,7 @@ typedef struct verdicts {
     const char *how;
     const kvm_err *failed; /* there was no child; or NULL */
     ptrdiff_t culprit;     /* the job that the child ended at; -1: none */
+    kvm_err trouble;       /* why the child left no verdict */
     kvm_str records;       /* of all jobs that were begun, in their order */
 } verdicts;
 
@@ -149,9 +150,9 @@ static void judge_begun(const verdicts *v, kvm_ending *e)
     for (ptrdiff_t i = 0; i < k->records.verified_count; i++)
         kvm_store_trust(v->w->store, k->records.verified[i].at);
     const bool at = e->place == v->culprit;
-    const kvm_err *verdict = k->records.ended                   ? &k->records.end
-                             : at && v->w->shared->trouble.code ? &v->w->shared->trouble
-                                                                : NULL;
+    const kvm_err *verdict = k->records.ended        ? &k->records.end
+                             : at && v->trouble.code ? &v->trouble
+                                                     : NULL;
     const bool stopped = !verdict || verdict->code == KVM_CANCELLED;
     if (verdict && !verdict->code) {
         e->end.how = k->records.reuse ? KVM_END_SKIP : KVM_END_SUCCEED;
@@ -185,7 +186,7 @@ static double seconds_of(const verdicts *v, ptrdiff_t i)
 static void judge(const verdicts *v, kvm_ending *e)
 {
     const kvm_work *k = e->work;
-    const kvm_err *trouble = &v->w->shared->trouble;
+    const kvm_err *trouble = &v->trouble;
     e->end = (kvm_end){.fence = k->claim.fence,
                        .how = KVM_END_RELEASE,
                        .equal = k->claim.equal,
@@ -335,6 +336,9 @@ void kvm_settle__load(kvm_worker *w, kvm_load *l, kvm_child_end end, const char 
     ptrdiff_t n = 0;
     if (!e) return; /* the leases run out */
     v.culprit = find_culprit(&v);
+    v.trouble = w->shared->trouble;
+    v.trouble.msg[sizeof v.trouble.msg - 1] = 0; /* the child may have written it */
+    v.trouble.file = NULL;
     v.records = read_records(w);
     for (ptrdiff_t i = 0; i < l->count; i++) {
         if (is_lost(&v, i)) {

@@ -38,7 +38,7 @@ void kvm_worker__asked(void)
 
 int kvm_worker__drains(void)
 {
-    return drains + atomic_load(&asked);
+    return drains == 0 && atomic_load(&asked) ? 1 : drains;
 }
 
 static void on_signal(int number)

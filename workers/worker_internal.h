@@ -39,6 +39,14 @@ typedef struct kvm_shared {
     kvm_err trouble; /* child: why it left no verdict; read when it has ended */
 } kvm_shared;
 
+/* The job that the child is at, of `count`. It writes the page, and a job may write
+ * anywhere. */
+static inline ptrdiff_t kvm_shared_at(const kvm_shared *s, ptrdiff_t count)
+{
+    const int at = atomic_load(&s->at);
+    return at < 0 ? 0 : at < count ? at : count - 1;
+}
+
 /* heartbeat.c: renews the leases of a batch from a thread of its own. */
 typedef struct kvm_beat {
     kvm_catalogue *catalogue; /* a connection for its thread alone while it runs */
@@ -187,8 +195,11 @@ void kvm_tree__remove(kvm_str path);
 /* tells who listens, and counts */
 void kvm_worker__note(kvm_worker *w, const kvm_work *k, kvm_worker_what what,
                       const char *message);
-int kvm_worker__drains(void); /* asked to stop so often: 1 drain, 2 now */
-void kvm_worker__asked(void); /* a person has asked for it in the catalogue */
+/* kvm_worker__drains - told to stop so often: 1 soon, 2 now. kvm_worker__asked - a
+ * person has asked for it in the catalogue, which counts as a first signal, not as one
+ * more. */
+int kvm_worker__drains(void);
+void kvm_worker__asked(void);
 
 static inline uint64_t kvm_bits(double v)
 {

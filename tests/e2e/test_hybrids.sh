@@ -81,7 +81,7 @@ run f three
 [ "$(ls "$work"/f/reports/three.*.html | wc -l) $(ran f capture) $(ran f fit)" = '6 3 6' ]
 ok $? "family: six pairs, three captures"
 "$kvmill" plan "$work/three.yaml" --json >"$work/log" 2>&1 &&
-    [ "$(grep -c '"total": ' "$work/log") $(grep -A1 '"kind": "capture"' "$work/log" | grep -oE '[0-9]+,' | tr -d '\n')" = '3 2,1,' ]
+    [ "$(grep -c '"total": ' "$work/log") $(grep -A2 '"kind": "capture"' "$work/log" | grep -oE '[0-9]+,' | tr -d '\n')" = '3 2,1,' ]
 ok $? "family: planned pair by pair, a capture counted once"
 
 # --- killed while it learns

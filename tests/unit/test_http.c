@@ -507,11 +507,32 @@ static void names_are_encoded_and_shown(void **state)
     assert_string_equal(kvm_http_shown(KVM_STR("sig=x")).at, "(no URL)");
 }
 
+static void secrets_stay_on_the_machine(void **state)
+{
+    (void)state;
+    static const char *const safe[] = {"https://example.org",   "HTTPS://example.org/x",
+                                       "http://localhost:80/a", "http://127.0.0.1",
+                                       "http://127.1.2.3:8",    "http://[::1]:9/x"};
+    static const char *const open[] = {"http://example.org",
+                                       "HTTP://example.org",
+                                       "http://localhost.example",
+                                       "http://127.0.0.1.example",
+                                       "http://127.0.0.1:1@example.org",
+                                       "http://127.0.0.1@example.org",
+                                       "http://[::1].example",
+                                       "localhost"};
+    for (size_t i = 0; i < sizeof safe / sizeof *safe; i++)
+        assert_true(kvm_http_keeps_secrets(kvm_str_of(safe[i])));
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        assert_false(kvm_http_keeps_secrets(kvm_str_of(open[i])));
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(an_answer_comes),
+        T(secrets_stay_on_the_machine),
         T(bodies_go),
         T(long_answers_are_cut_off),
         T(headers_are_bounded),

@@ -3,9 +3,11 @@
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "workers/worker.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include "tests/support/fake_kinds.h"
+#include "tests/support/fault.h"
 #include "workers/host.h"
 #include "workers/machine.h"
 #include "workers/worker_internal.h"
@@ -290,6 +292,29 @@ static void work_that_was_begun_is_found_again(void **state)
     assert_int_equal(NUMBER("SELECT value FROM metric WHERE name='tries'"), 1);
 }
 
+static void a_folder_stays_its_jobs_own(void **state)
+{
+    (void)state;
+    char owner[300];
+    kvm_work k = {
+        .claim = {.fence = {7, 1}, .key = KVM_STR("the key"), .params = KVM_STR("{}")}};
+    MUST(kvm_folder__find(&k, kvm_str_of(fake_home), &b.keep, e));
+    assert_false(kvm_path_exists(k.folder));
+    MUST(kvm_folder__make(&k, b.keep, e));
+    snprintf(owner, sizeof owner, "%s/work/7/owner", fake_home);
+    const kvm_str text = check_read(&b.keep, owner);
+    fault_begin(
+        (fault_plan){.nth = 1, .error = ENOSPC, .only = "pwrite", .forever = true});
+    MUST(kvm_folder__make(&k, b.keep, e)); /* as it is when time is noted */
+    fault_end();
+    check_str(check_read(&b.keep, owner), text.at);
+    MUST(kvm_folder__find(&k, kvm_str_of(fake_home), &b.keep, e));
+    assert_true(kvm_path_exists(k.dir));
+    k.claim.key = KVM_STR("another");
+    MUST(kvm_folder__find(&k, kvm_str_of(fake_home), &b.keep, e));
+    assert_false(kvm_path_exists(k.folder));
+}
+
 static void cancel_stops_a_running_job(void **state)
 {
     (void)state;
@@ -354,6 +379,13 @@ static void mark_drain(void *ctx, const kvm_worker_note *n)
 }
 
 /* ... and says at once that it has heard */
+static void await(const char *path)
+{
+    for (int i = 0; i < 1000 && !kvm_path_exists(kvm_str_of(path)); i++)
+        kvm_sleep(0.01);
+    assert_true(kvm_path_exists(kvm_str_of(path)));
+}
+
 static void a_drained_worker_burns_no_attempt(void **state)
 {
     (void)state;
@@ -371,9 +403,7 @@ static void a_drained_worker_burns_no_attempt(void **state)
     fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
     assert_false(kvm_path_exists(kvm_str_of(drained)));
     kill(pid, SIGTERM);
-    for (int i = 0; i < 30 && !kvm_path_exists(kvm_str_of(drained)); i++)
-        kvm_sleep(0.01);
-    assert_true(kvm_path_exists(kvm_str_of(drained)));
+    await(drained);
     assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "running");
     assert_int_equal(fake_join(pid, 10), 7);
     assert_string_equal(kvm_test_state(b.c, &b.keep, 1), "succeeded");
@@ -392,10 +422,11 @@ static void a_drained_worker_burns_no_attempt(void **state)
     pid = fake_worker(o, NULL); /* … and a second signal waits for nothing */
     fake_until(b.db, "SELECT COUNT(*) FROM job WHERE state='running'", 1, 10);
     kvm_sleep(0.1);
+    unlink(drained);
     kill(pid, SIGTERM);
-    kvm_sleep(0.1);
+    await(drained);
     kill(pid, SIGTERM);
-    assert_int_equal(fake_join(pid, 3), 7);
+    assert_int_equal(fake_join(pid, 10), 7);
     assert_string_equal(kvm_test_state(b.c, &b.keep, 2), "ready");
     assert_int_equal(NUMBER("SELECT attempt FROM job WHERE id=2"), 0);
     fake_no_children();
@@ -635,6 +666,7 @@ int main(void)
         T(failures_end_by_their_class),
         T(the_cost_of_a_step_is_that_of_all_attempts),
         T(work_that_was_begun_is_found_again),
+        T(a_folder_stays_its_jobs_own),
         T(cancel_stops_a_running_job),
         T(cancelled_is_not_failed),
         T(a_drained_worker_burns_no_attempt),

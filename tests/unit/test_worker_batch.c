@@ -264,6 +264,24 @@ static void an_idle_worker_hears_it_too(void **state)
     assert_int_equal(fake_join(pid, 10), 7);
 }
 
+/* who is asked and then told by a signal is told once: its job may end */
+static void a_wish_and_a_signal_are_not_two_signals(void **state)
+{
+    (void)state;
+    kvm_graph g = kvm_test_graph(&b.keep, 1, false, KVM_JOB_CAPTURE, 0);
+    fake_do(&g, 0, "ok", 3000);
+    submit_small(&g);
+    kvm_worker_options o = fake_options(3);
+    o.grace_s = 60;
+    const pid_t pid = fake_worker(o, NULL);
+    fake_until(b.db, "SELECT COUNT(*) FROM v_queue WHERE done > 0", 1, 10);
+    kvm_test_sql(b.db, "UPDATE worker SET drain = 1");
+    kvm_sleep(1); /* it asks twice a second */
+    kill(pid, SIGTERM);
+    assert_int_equal(fake_join(pid, 20), 7);
+    assert_int_equal(NUMBER("SELECT COUNT(*) FROM job WHERE state = 'succeeded'"), 1);
+}
+
 static void people_see_how_far_it_is(void **state)
 {
     (void)state;
@@ -296,6 +314,7 @@ int main(void)
         T(a_worker_that_dies_leaves_them_to_the_next),
         T(draining_gives_the_rest_back),
         T(an_idle_worker_hears_it_too),
+        T(a_wish_and_a_signal_are_not_two_signals),
         T(people_see_how_far_it_is),
     };
     return kvm_test_both("worker_batch", tests);
