@@ -90,4 +90,14 @@ static inline void fleet_stop(const pid_t *workers, int count)
     fake_no_children();
 }
 
+/* notes a fault under which, as the test has found, no job was lost or doubled */
+static inline void fleet_record(const char *row, const char *what, int injected,
+                                double recovery_s)
+{
+    char text[160];
+    snprintf(text, sizeof text, "%s, %s", what,
+             kvm_test_on_server ? "PostgreSQL" : "SQLite");
+    chaos_record(row, text, injected, 0, 0, recovery_s);
+}
+
 #endif

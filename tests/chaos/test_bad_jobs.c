@@ -181,7 +181,7 @@ static void bad_jobs_end_alone(void **state)
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM artefact"), good);
     assert_int_equal(sound_doubled(&b), 0);
     for (int i = 0; i < BADS; i++)
-        chaos_record(bads[i].row, bads[i].what, rounds * bads[i].attempts, 0, 0, -1);
+        fleet_record(bads[i].row, bads[i].what, rounds * bads[i].attempts, -1);
     fake_close(&b);
 }
 

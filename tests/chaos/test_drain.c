@@ -53,7 +53,7 @@ static void a_rolling_restart_burns_no_attempt(void **state)
     assert_int_equal(sound_doubled(&b), 0);
     assert_int_equal(NUMBER(BURNED), 0);
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM artefact"), jobs);
-    chaos_record("11", "a worker of 3 drained and replaced, 200 jobs", restarts, 0, 0,
+    fleet_record("11", "a worker of 3 drained and replaced, 200 jobs", restarts,
                  slowest);
     fake_close(&b);
 }
@@ -89,7 +89,7 @@ static void drain_with(int ms, double grace_s, int signals, bool ends)
     char what[80];
     snprintf(what, sizeof what, "SIGTERM%s under a job of %g s, grace %g s",
              signals > 1 ? " twice" : "", ms / 1e3, grace_s);
-    chaos_record("11", what, 1, 0, 0, took);
+    fleet_record("11", what, 1, took);
     fake_close(&b);
 }
 

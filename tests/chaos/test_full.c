@@ -192,7 +192,7 @@ static void a_store_that_is_full(void **state)
     const double room = kvm_now();
     work_to_the_end(pid);
     all_is_whole();
-    chaos_record("9", "no space in the store", 1, 0, 0, kvm_now() - room);
+    fleet_record("9", "no space in the store", 1, kvm_now() - room);
 }
 
 static void a_store_that_is_only_read(void **state)
@@ -210,7 +210,7 @@ static void a_store_that_is_only_read(void **state)
     const double room = kvm_now();
     work_to_the_end(pid);
     all_is_whole();
-    chaos_record("9", "a store on a read-only file system", 1, 0, 0, kvm_now() - room);
+    fleet_record("9", "a store on a read-only file system", 1, kvm_now() - room);
 }
 
 /* Filled when some jobs are done and one runs: its end cannot be written. The worker
@@ -232,7 +232,7 @@ static void a_catalogue_that_is_full(void **state)
     const double room = kvm_now();
     work_to_the_end(fake_worker(options(), NULL));
     all_is_whole();
-    chaos_record("9", "no space for the catalogue (SQLite)", 1, 0, 0, kvm_now() - room);
+    fleet_record("9", "no space for the catalogue", 1, kvm_now() - room);
 }
 
 static void a_catalogue_that_is_only_read(void **state)
@@ -257,8 +257,7 @@ static void a_catalogue_that_is_only_read(void **state)
     const double room = kvm_now();
     work_to_the_end(fake_worker(options(), NULL));
     all_is_whole();
-    chaos_record("9", "a catalogue on a read-only file system", 1, 0, 0,
-                 kvm_now() - room);
+    fleet_record("9", "a catalogue on a read-only file system", 1, kvm_now() - room);
 }
 
 /* What a job says is lost; the job is not. */
@@ -274,7 +273,7 @@ static void logs_that_are_full(void **state)
     assert_int_equal(fake_join(fake_worker(options(), NULL), 120), 0);
     all_is_whole();
     assert_int_equal(NUMBER("SELECT COUNT(*) FROM attempt"), JOBS);
-    chaos_record("9", "no space for logs", 1, 0, 0, -1);
+    fleet_record("9", "no space for logs", 1, -1);
 }
 
 int main(void)

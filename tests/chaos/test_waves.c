@@ -95,8 +95,8 @@ static void wave(int runs, int jobs, int ms)
     fake_until(b.db, FLEET_LEFT, 0, 600);
     const double drained = kvm_now() - submitted;
     end((int64_t)runs * jobs);
-    snprintf(what, sizeof what, "waves: a run of %d every %d ms", jobs, ms);
-    chaos_record("6", what, runs * jobs, 0, 0, drained);
+    snprintf(what, sizeof what, "%d runs of %d, one every %d ms", runs, jobs, ms);
+    fleet_record("6", what, 1, drained);
 }
 
 static void waves_drain(void **state)
@@ -171,7 +171,9 @@ static void nobody_grows(void **state)
            "%.1f\n",
            jobs, jobs / seconds, (double)most[0] / 1024, (double)most[1] / 1024);
     end(jobs);
-    chaos_record("6", "a soak of no-op jobs", jobs, 0, 0, -1);
+    char what[80];
+    snprintf(what, sizeof what, "a soak of %d no-op jobs", jobs);
+    fleet_record("6", what, 1, -1);
 }
 
 int main(void)

@@ -173,8 +173,8 @@ static int fired_from(int year, int month, int day)
         fired += WEXITSTATUS(how);
     }
     assert_int_equal(kvm_test_number(path, "SELECT COUNT(*) FROM tick"), fired);
-    chaos_record("8", "ten schedulers through a night of change, each tick once", fired,
-                 0, 0, -1);
+    chaos_record("8", "ten schedulers through a night of change, each tick once", 1, 0,
+                 0, -1);
     return fired;
 }
 
